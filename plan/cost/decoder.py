@@ -43,10 +43,7 @@ EXPERT_KINDS = {2: "plain", 3: "gated"}
 def mixed_operators(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
 ) -> list[Operator]:
-    """Return what one rank runs in a step with prefill and decode parts.
-
-    Projections process the tokens of all parts together; attention runs per part.
-    """
+    """Return what one rank runs in a step: projections of all tokens, attention per part."""
     parts = [part for part in parts if part.tokens > 0]
     if not parts:
         return []
@@ -170,10 +167,7 @@ SCORE_SHARE = 0.5
 def attention_operators(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
 ) -> Iterator[Operator]:
-    """Yield the attention operators of all layers, from input to output projections.
-
-    Projections process the tokens of all parts at once; attention runs per part.
-    """
+    """Yield attention of all layers: projections of all tokens, and the rest per part."""
     step = _Step(model, layout.tp, formats, parts, phase)
     if model.compressed:
         yield from step.compressed(model.compressed)

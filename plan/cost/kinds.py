@@ -112,10 +112,7 @@ class Recurrent(Family):
         self.name = name
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the convolution per channel, or the update and the reading of the state.
-
-        All channels are read and written per token, the state once each.
-        """
+        """Return the convolution, or the state's update and reading, which moves once each."""
         batch, tokens = 1.0 * problem["batch"], 1.0 * problem["batch"] * problem["seq_len"]
         keys = problem["num_k_heads"] * problem["head_k_dim"]
         values = problem["num_v_heads"] * problem["head_v_dim"]
@@ -166,10 +163,7 @@ class SparseAttention(Family):
         self.name = name
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return projections, scores of all keys, and products with the selected ones.
-
-        Weights and cached values move once.
-        """
+        """Return projections, scores of all keys, and products with selected ones."""
         if self.name == DECODE:
             new, seen = 1.0, 1.0 * problem["kv_len"]
         else:

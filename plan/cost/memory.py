@@ -103,10 +103,7 @@ def max_requests(
     system: System,
     offloaded_bytes: float = 0.0,
 ) -> int:
-    """Return how many requests of one replica fit in memory; 0 if the model does not.
-
-    ``offloaded_bytes`` of each rank's weights are in host memory.
-    """
+    """Return how many requests of one replica fit in memory; 0 if the model does not."""
     capacity = USABLE_SHARE * system.memory_gib * GIB + offloaded_bytes
     return _max_requests(model, layout, formats, workload, capacity)
 
@@ -141,10 +138,7 @@ def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> f
 
 
 def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
-    """Return the first layer of a pipeline stage and the one after its last.
-
-    Stages differ by at most one layer; the first ones have more.
-    """
+    """Return a stage's first layer and the one after its last; the first stages have more."""
     each, more = divmod(model.layers, layout.pp)
     start = stage * each + min(stage, more)
     return start, start + each + (stage < more)

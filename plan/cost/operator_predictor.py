@@ -54,10 +54,7 @@ class OperatorPredictor:
 
     @classmethod
     def fit(cls, runs: pd.DataFrame, family: Family | None) -> Self:
-        """Fit to measured operators.
-
-        Raises PredictorError if there are too few.
-        """
+        """Fit to measured operators; raises PredictorError if there are too few."""
         features = FeatureSet(family).fit(runs)
         parts: dict[Target, _Part] = {}
         for target in present_targets(runs) or ["time_ms"]:
@@ -121,10 +118,7 @@ MAX_PREDICTORS = 2
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Training data of a predictor.
-
-    ``name`` is like ``gemm-h100_sxm-vllm``; ``family`` computes the operators' work, if known.
-    """
+    """Training data of a predictor, with a name like ``gemm-h100_sxm-vllm``."""
 
     name: str
     runs: pd.DataFrame

@@ -85,10 +85,7 @@ class OperatorWatts:
 
 
 class OperatorPower:
-    """Predicts the power of operators on a system.
-
-    ``models`` defaults to the shipped ones.
-    """
+    """Predicts the power of operators on a system; ``models`` are by default the shipped ones."""
 
     def __init__(self, device: Device, system: str = "", models: PowerModels | None = None) -> None:
         self.device, self.system = device, system
@@ -272,11 +269,7 @@ class StepTimer:
         return indices
 
     def _estimate(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
-        """Return times and powers of operators.
-
-        ``metered`` tells whether power was measured on this system; ``bound_ms`` is the roofline
-        time.
-        """
+        """Return times and powers of operators; ``metered``: whether measured on this system."""
         times, power = self._operator_timer.times(table, fastest_format=True), self._power
         modeled, metered = power.watts(table, times.ms), np.isfinite(times.watts)
         clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)

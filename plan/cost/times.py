@@ -176,10 +176,7 @@ class OperatorTimer:
                     )
 
     def has_measurements(self, kernel: str, leading_key: str) -> bool:
-        """Return whether a kernel was measured on this system.
-
-        ``leading_key`` is the first of its exact columns.
-        """
+        """Return whether a kernel was measured here with this first exact column."""
         here = (pair for pair in self._system_engines if pair[0] == self.system)
         tables = (self._table(kernel, *pair) for pair in here)
         keys = (key for table in tables if table for key in table.keys)

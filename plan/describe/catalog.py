@@ -86,10 +86,7 @@ def _architecture_key(name: str) -> str:
 
 
 def _with_requested_name(model: ModelDescription, name: str, found: str) -> ModelDescription:
-    """Return ``model`` under the requested name, in the format that it contains.
-
-    Four-bit checkpoints with experts keep attention in 16 bits.
-    """
+    """Return ``model`` under the requested name, in the format that the name contains."""
     if name.lower() == found.lower():
         return model
     stored = format_in_name(name)

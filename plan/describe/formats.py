@@ -122,10 +122,7 @@ class Formats:
 
     @property
     def dispatch_bytes(self) -> float:
-        """Bytes per number of tokens sent to experts on other ranks.
-
-        They are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
-        """
+        """Bytes per number sent to experts on other ranks, quantized before sending."""
         return ACTIVATION_BYTES[find_format(self.moe).activations]
 
     def support(self, architecture: str) -> Support:
@@ -146,10 +143,7 @@ def draft_formats(draft: ModelDescription, formats: Formats) -> Formats:
 
 
 def find_format(name: str, cache: bool = False) -> Format:
-    """Return the format of weights, or of a cache, called ``name``.
-
-    Raises UnknownName.
-    """
+    """Return the format of weights, or of a cache, called ``name``; raises UnknownName."""
     known = CACHE_FORMATS if cache else FORMATS
     if name not in known:
         raise UnknownName("format of the cache" if cache else "number format", name, known)

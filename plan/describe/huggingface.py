@@ -53,10 +53,7 @@ KEY_HEADS_FIELD = "num_attention_groups"
 
 
 def read_folder(folder: Path) -> ModelDescription:
-    """Return the model described in a folder.
-
-    Raises UsageError if ``config.json`` is missing or incomplete.
-    """
+    """Return the model in a folder; raises UsageError without a complete ``config.json``."""
     config = read_json(folder / CONFIG_FILE)
     quantization = folder / QUANTIZATION_FILE
     stored = read_json(quantization) if quantization.is_file() else {}
@@ -279,10 +276,7 @@ def _required_int(text: Fields, owner: str, *names: str) -> int:
 
 
 def read_json(path: Path) -> Fields:
-    """Return the JSON object in a file.
-
-    Raises UsageError if there is none.
-    """
+    """Return the JSON object in a file; raises UsageError if there is none."""
     try:
         content: Fields = files.read_json(path)
     except OSError as e:

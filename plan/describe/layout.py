@@ -85,10 +85,7 @@ class Layout:
 def illegal_because(
     model: ModelDescription, layout: Layout, formats: Formats | None = None
 ) -> str | None:
-    """Return why a model does not allow a layout; None if it does.
-
-    The weight blocks of ``formats`` must not be split; None ignores them.
-    """
+    """Return why a model does not allow a layout; without ``formats``, blocks may be split."""
     if min(vars(layout).values()) < 1:
         return "degrees of parallelism must be positive"
     if reason := _attention(model, layout) or _experts(model, layout):
@@ -101,10 +98,7 @@ def illegal_because(
 def legal_layouts(
     model: ModelDescription, gpus: int, formats: Formats | None = None
 ) -> list[Layout]:
-    """Return every legal layout of one replica on exactly ``gpus`` GPUs.
-
-    Dense models have no attention-DP: it would equal several replicas.
-    """
+    """Return every legal layout of one replica on exactly ``gpus`` GPUs."""
     return [
         layout
         for layout in _candidate_layouts(model, gpus)

@@ -164,10 +164,7 @@ def _shipped() -> dict[str, dict[str, str]]:
 
 
 def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
-    """Return the system called ``name``; ``local`` is this machine.
-
-    See `find_system`.
-    """
+    """Return the system called ``name``, see `find_system`; ``local`` is this machine."""
     return local_system(prices) if name.lower() == "local" else find_system(name, prices)
 
 

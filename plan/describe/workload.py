@@ -118,10 +118,7 @@ class Speculation:
         return (1.0 - self.acceptance ** (self.drafted + 1)) / (1.0 - self.acceptance)
 
     def drafter(self, model: ModelDescription) -> ModelDescription:
-        """Return the model that drafts.
-
-        Raises UsageError if ``model`` has no layers for drafting.
-        """
+        """Return the model that drafts; raises UsageError if ``model`` has no layers for it."""
         if self.draft:
             return self.draft
         if not model.drafting_layers:

@@ -145,10 +145,7 @@ class Host:
 
     @classmethod
     def for_system(cls, system: System, depth: int = 1) -> Self:
-        """Return the host times of a system's servers.
-
-        In pipelines of ``depth`` stages, engines do not overlap steps.
-        """
+        """Return the host times of a system's servers; pipelines do not overlap steps."""
         slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
         default = cls()
         times = {
@@ -298,10 +295,7 @@ class _Engine:
         return max(self._arrival_ms[self._arrived], now) if pending else now
 
     def schedule_prompts(self, batch: _Batch, now: float) -> list[tuple[int, int]]:
-        """Choose the next step's prompts: (new tokens, earlier tokens) of each.
-
-        Decoding requests come first, then partly prefilled prompts, then waiting ones.
-        """
+        """Choose prompts, partly read ones first: (new tokens, earlier tokens) of each."""
         while self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] <= now:
             self.waiting.append(self._arrived)
             self._arrived += 1

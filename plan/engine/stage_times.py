@@ -111,10 +111,7 @@ class StageTimes:
         self._layers = [end - start for start, end in ends]
 
     def __call__(self, load: StepLoad, padded: int = 0) -> list[StageWork]:
-        """Return the work of each stage, including transfers to the next.
-
-        ``padded`` answers are computed to fill a CUDA graph.
-        """
+        """Return each stage's work with its transfers; ``padded`` answers fill a CUDA graph."""
         tokens = load.tokens + padded * load.tokens_per_answer
         layers = self._shared(tokens)
         if load.answers:

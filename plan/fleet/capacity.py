@@ -43,10 +43,7 @@ COLUMNS = ("isl", "osl", "requests_per_s")
 
 @dataclass(frozen=True)
 class Demand:
-    """Requests of one length.
-
-    ``per_s`` arrive per second.
-    """
+    """Requests of one length; ``per_s`` arrive per second."""
 
     workload: Workload
     per_s: float
@@ -239,10 +236,7 @@ def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:
 
 
 def _dominates(other: InstanceType, kind: InstanceType) -> bool:
-    """Return whether instances of ``other``, with as many GPUs, sustain all that ``kind`` does.
-
-    Price and power are proportional to GPUs, so they are equal.
-    """
+    """Return whether as many GPUs of ``other``, at an equal price, sustain what ``kind`` does."""
     multiple = kind.gpus // other.gpus
     return other.system == kind.system and all(
         multiple * mine >= rate for mine, rate in zip(other.rates, kind.rates, strict=True)
@@ -285,11 +279,7 @@ MIN_SHARE = 1e-6
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a fleet.
-
-    ``gpus`` has the maximum GPUs by system (others are unlimited), ``power_w`` the maximum
-    provisioned watts.
-    """
+    """Maximum GPUs by system (others are unlimited), and maximum provisioned watts."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
     power_w: float = np.inf

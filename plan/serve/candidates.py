@@ -199,10 +199,7 @@ def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tup
 def _matched_pools(
     decoder: Deployment, in_flight: int, prefill_layout: Layout, busy_workers: float, gpus: int
 ) -> list[Candidate]:
-    """Return the candidate with the best balanced pools; empty if none fits.
-
-    ``busy_workers`` is the number of prefill workers that one decode worker keeps busy.
-    """
+    """Return the best pools, if any, for prefill workers that a decode worker keeps busy."""
     decode_workers = np.arange(1, gpus // decoder.gpus + 1)
     prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill_layout.gpus
     rate = np.where(

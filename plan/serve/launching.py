@@ -104,10 +104,7 @@ def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]
 
 
 def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
-    """Return how to start a deployment with an engine.
-
-    Raises UnknownName if the engine is unknown.
-    """
+    """Return how to start a deployment with an engine; raises UnknownName."""
     if engine not in LAUNCHERS:
         raise UnknownName("engine", engine, LAUNCHERS)
     if reason := _unsupported(deployment, engine):
@@ -284,10 +281,7 @@ def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
 
 
 def _sglang(deployment: Deployment, name: str, quantization: str, per_server: int) -> _Commands:
-    """Return SGLang's commands; its tp size includes the attention-DP ranks.
-
-    A chain of drafts is a tree with one branch.
-    """
+    """Return SGLang's commands; its tp size includes attention-DP, drafts are one branch."""
     drafts, offload, commands = deployment.speculation, deployment.offload, []
     urls: list[str] = []
     on_host = offload.weights_gib > 0
@@ -445,10 +439,7 @@ def _cache_name(deployment: Deployment, engine: str) -> str:
 
 
 def _attention_backend(deployment: Deployment) -> str:
-    """Return SGLang's attention backend for a 4-bit cache.
-
-    Its default, FlashInfer, supports such caches only for latent attention.
-    """
+    """Return SGLang's backend for a 4-bit cache, where its default has only latent ones."""
     if deployment.formats.kv != "fp4_e2m1" or deployment.model.mla:
         return ""
     datacenter = deployment.system.device.architecture in ("sm_100", "sm_103")

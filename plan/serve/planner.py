@@ -117,11 +117,7 @@ class Plan(Result):
 
     @cached_property
     def best(self) -> pd.Series:
-        """The feasible candidate that is best for the goal.
-
-        Raises:
-            UsageError: no candidate is feasible; the message gives the nearest.
-        """
+        """The feasible candidate that is best for the goal; raises UsageError without one."""
         feasible = self.candidates[self.candidates["keeps"]]
         if feasible.empty:
             raise UsageError(_infeasible_message(self.candidates, self.requirements))
@@ -370,10 +366,7 @@ def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredict
 
 
 def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
-    """Return the best row; ties go to the shortest time per token.
-
-    Extrapolated candidates rank last, to avoid the winner's curse.
-    """
+    """Return the best row, extrapolated ones last; ties go to the shortest time per token."""
     measured = rows[rows["guessed"] <= MAX_EXTRAPOLATED_SHARE]
     rows = rows if measured.empty else measured
     order = pd.DataFrame({"score": -requirements.score(rows), "tpot": rows["tpot_ms"]})

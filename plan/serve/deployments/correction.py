@@ -159,10 +159,7 @@ class LatencyPredictor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file from `save`.
-
-        Raises PredictorError if it is no correction.
-        """
+        """Read a file from `save`; raises PredictorError if it is no correction."""
         says = "is no latency correction, or damaged ({}): train it again from its table"
         with translate_read_errors(path, PredictorError, says):
             return cls._from_json(read_json(path))
@@ -349,10 +346,7 @@ TOKENS = ("input", "output")
 
 @dataclass
 class Calibration:
-    """Corrections of a model's other deployments by a stack's lines.
-
-    ``processes`` are those of log(measured / predicted), by latency.
-    """
+    """Corrections by a stack's lines: processes of log(measured / predicted), by latency."""
 
     processes: dict[str, GroupedGaussianProcess]
 
@@ -391,10 +385,7 @@ def read_calibration(
     timers: StepTimers,
     correction: LatencyPredictor | None = None,
 ) -> Calibration:
-    """Return the calibration of a file of JSON objects.
-
-    Raises RunTableError for another file, and UsageError for lines of another model.
-    """
+    """Return a file's calibration; raises RunTableError, or UsageError for other models."""
     lines = list(_read_lines(path))
     deployments = [_deployment(line, model, system, backend, path) for line in lines]
     targets = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
@@ -428,10 +419,7 @@ def _objects(text: str) -> Sequence[str]:
 def _deployment(
     line: Mapping[str, Any], model: ModelDescription, system: System, backend: str, path: Path
 ) -> Deployment:
-    """Return the deployment of a line.
-
-    Its layout is in vLLM's ``--metadata tp=4``, or in the arguments that SGLang's server reports.
-    """
+    """Return a line's deployment: vLLM's ``--metadata``, or SGLang's reported arguments."""
     server = line.get("server_info")
     server = server if isinstance(server, dict) else {}
     name = str(line.get("model_id") or server.get("model_path") or model.name)

@@ -166,10 +166,7 @@ class Deployment:
         )  # fmt: skip
 
     def memory(self, requests: Any, layout: Layout | None = None) -> RankMemory:
-        """Return the memory of a worker's fullest rank, see `rank_memory`.
-
-        ``requests`` are in flight; ``layout`` is that of another pool.
-        """
+        """Return the memory of a worker's fullest rank with ``requests``, see `rank_memory`."""
         return rank_memory(
             self.loaded_model, layout or self.layout, self.formats, self.workload, requests,
             offloaded_bytes=self.offloaded_weight_bytes, step_tokens=self.step_tokens,
@@ -200,10 +197,7 @@ class Deployment:
         return self.system.transfer_ms(self.prefix_bytes) if self.offload.cache_gib else 0.0
 
     def exposed_fetch_ms(self, prompt_ms: float) -> float:
-        """Return how long fetching its prefix delays a request.
-
-        ``prompt_ms`` are those of computing the rest of the prompt.
-        """
+        """Return how long fetching its prefix delays a request whose rest takes ``prompt_ms``."""
         fetch = self.prefix_fetch_ms
         if self.backend not in LAYERWISE_FETCH_ENGINES:
             return fetch
@@ -260,10 +254,7 @@ class MeasuredDeployments:
 
 
 def read_measured_deployments(path: Path) -> MeasuredDeployments:
-    """Return the measured deployments of a table.
-
-    Raises WrongFile for another table.
-    """
+    """Return the measured deployments of a table; raises WrongFile for another table."""
     table = read_table(path, list(COLUMNS)).reset_index(drop=True)
     require(table, list(COLUMNS), path, "a table of measured deployments")
     kept_rows, excluded, unknown = [], 0, 0
