@@ -150,15 +150,12 @@ class TrainedPredictorCache:
     def load_or_train(self, training_sets: Sequence[TrainingSet]) -> list[OperatorPredictor]:
         """Return the predictor of each training set, trained if not cached."""
         folders = [self._folder / training_set.folder for training_set in training_sets]
-        found = [_read(*pair) for pair in zip(folders, training_sets, strict=True)]
-        missing = [i for i, predictor in enumerate(found) if predictor is None]
+        found = dict(enumerate(map(_read, folders, training_sets)))
+        missing = [i for i, predictor in found.items() if predictor is None]
         if missing:
-            trained = self._train(
-                [training_sets[i] for i in missing], [folders[i] for i in missing]
-            )
-            for i, predictor in zip(missing, trained, strict=True):
-                found[i] = predictor
-        return [predictor for predictor in found if predictor is not None]
+            sets, places = zip(*((training_sets[i], folders[i]) for i in missing), strict=True)
+            found |= dict(zip(missing, self._train(sets, places), strict=True))
+        return [predictor for predictor in found.values() if predictor is not None]
 
     def _train(
         self, training_sets: Sequence[TrainingSet], folders: Sequence[Path]
@@ -169,7 +166,7 @@ class TrainedPredictorCache:
             with suppress(OutputError, OSError):  # a cache that fails must not stop the plan
                 predictor.save(folders[index])
                 _remove_older(folders[index])
-            progress.advance(training_sets[index].name)
+            progress.advance(training_set.name)
             return predictor
 
         rows = sum(len(training_set.runs) for training_set in training_sets)

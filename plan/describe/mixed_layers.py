@@ -95,7 +95,6 @@ def gemma4(text: Fields, name: str) -> dict[str, Any]:
 
 def mimo_v2(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of MiMo-V2: layers with a window have different heads."""
-    del name
     return {
         "value_dim": text.get("v_head_dim") or 0,
         "windowed_layers": sum(text["hybrid_layer_pattern"]),
@@ -142,7 +141,6 @@ def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
 
 def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of MiniMax-M3: most layers select blocks of keys."""
-    del name
     sparse = text["sparse_attention_config"]
     if not sparse.get("use_sparse_attention"):
         return {}

@@ -5,6 +5,7 @@ requests in flight follows the randomly arriving requests.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -327,12 +328,10 @@ class Fleet:
     @property
     def gpus(self) -> dict[str, int]:
         """GPUs by system."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for share in self.shares:
-            total[share.kind.system] = (
-                total.get(share.kind.system, 0) + share.count * share.kind.gpus
-            )
-        return total
+            total[share.kind.system] += share.count * share.kind.gpus
+        return dict(total)
 
 
 def cheapest_fleet(

@@ -153,7 +153,15 @@ class LatencyPredictor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the correction as one JSON file."""
-        text = json.dumps(self._to_json())
+        content = {
+            "known": sorted(self.known_models),
+            "widths": [
+                {"target": target, "known": seen, "width": width}
+                for (target, seen), width in self.widths.items()
+            ],
+            "processes": {target: one.to_json() for target, one in self.processes.items()},
+        }
+        text = json.dumps(content)
         with atomic_write(path, what="the correction ") as new:
             new.write_text(text, encoding="utf-8")
 
@@ -162,7 +170,14 @@ class LatencyPredictor:
         """Read a file from `save`; raises PredictorError if it is no correction."""
         says = "is no latency correction, or damaged ({}): train it again from its table"
         with translate_read_errors(path, PredictorError, says):
-            return cls._from_json(read_json(path))
+            data = read_json(path)
+            return cls(
+                processes={
+                    t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
+                },
+                widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
+                known_models=frozenset(data["known"]),
+            )
 
     def _fit_widths(
         self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
@@ -183,27 +198,6 @@ class LatencyPredictor:
     def _row_widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
         seen = rows["model"].isin(self.known_models).to_numpy()
         return np.where(seen, self.widths[target, True], self.widths[target, False])
-
-    def _to_json(self) -> dict[str, Any]:
-        widths = [
-            {"target": target, "known": seen, "width": width}
-            for (target, seen), width in self.widths.items()
-        ]
-        return {
-            "known": sorted(self.known_models),
-            "widths": widths,
-            "processes": {target: one.to_json() for target, one in self.processes.items()},
-        }
-
-    @classmethod
-    def _from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            processes={
-                t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
-            },
-            widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
-            known_models=frozenset(data["known"]),
-        )
 
 
 def _log_ratio(measured: "pd.Series[float]", analytic: "pd.Series[float]") -> np.ndarray:
