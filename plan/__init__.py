@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from foretune.plan.describe.catalog import describe_model, known_models
     from foretune.plan.describe.description import ModelDescription
     from foretune.plan.describe.formats import Formats, checkpoint_formats, read_accuracy
-    from foretune.plan.describe.layout import Layout
+    from foretune.plan.describe.layout import Layout, Speculation, Workload
     from foretune.plan.describe.system import (
         System,
         find_system,
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         published_prices,
         read_prices,
     )
-    from foretune.plan.describe.workload import Speculation, Workload
     from foretune.plan.serve.planner import Plan, plan
     from foretune.plan.serve.requirements import Requirements
 

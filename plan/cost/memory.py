@@ -18,9 +18,8 @@ from foretune.plan.describe.formats import (
     draft_formats,
     find_format,
 )
-from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.layout import Layout, Workload
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
 
 GIB = 2**30
 USABLE_SHARE = 0.9

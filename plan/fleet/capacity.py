@@ -20,9 +20,8 @@ from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, recovery
-from foretune.plan.describe.layout import Layout, divisors
+from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
 from foretune.plan.engine.simulator import MAX_TOKENS
 from foretune.plan.serve.candidates import (
     Candidate,

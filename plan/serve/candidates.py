@@ -19,9 +19,15 @@ from foretune.plan.describe.formats import (
     recovery,
     supported,
 )
-from foretune.plan.describe.layout import Layout, divisors, legal_layouts
+from foretune.plan.describe.layout import (
+    Layout,
+    Offload,
+    Speculation,
+    Workload,
+    divisors,
+    legal_layouts,
+)
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Speculation, Workload
 from foretune.plan.serve.deployments.analytic import (
     StepTimers,
     analytic_times,

@@ -19,9 +19,8 @@ from foretune.plan.describe.formats import (
     support_key,
     supported,
 )
-from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.layout import Layout, Offload
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 
 ENGINE_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0rc23"}

@@ -12,9 +12,8 @@ from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import AccuracyResult, Formats
-from foretune.plan.describe.layout import legal_layouts
+from foretune.plan.describe.layout import Offload, Speculation, Workload, legal_layouts
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Speculation, Workload
 from foretune.plan.serve.candidates import (
     Candidate,
     candidate_deployments,

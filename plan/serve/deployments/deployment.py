@@ -27,9 +27,8 @@ from foretune.plan.cost.memory import (
 from foretune.plan.describe.catalog import describe_model
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, supported
-from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 from foretune.plan.describe.system import System, find_system
-from foretune.plan.describe.workload import Offload, Speculation, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engine -> its name as its makers spell it."""

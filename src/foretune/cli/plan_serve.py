@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.cost.steps import StepTimerFactory
-    from foretune.plan.describe.workload import Offload
+    from foretune.plan.describe.layout import Offload
     from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.report import Question
@@ -320,7 +320,7 @@ def _parse_speculation(text: str) -> "Speculation | None":
 
 def _parse_offload(texts: list[str]) -> "Offload":
     """Parse ``--offload``: GiB of weights, or ``cache=GIB``."""
-    from foretune.plan.describe.workload import Offload
+    from foretune.plan.describe.layout import Offload
 
     named = [text if "=" in text else f"weights={text}" for text in texts]
     given = options.parse_numbers(named, "--offload", ("weights", "cache"))

@@ -11,7 +11,7 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.describe.workload import Offload
+from foretune.plan.describe.layout import Offload
 from foretune.plan.serve.candidates import Candidate, predict
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.deployment import Deployment
