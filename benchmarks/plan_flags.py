@@ -119,7 +119,7 @@ def _some(
     node, load = find_system(system), Workload(1024, 256)
     found = list(candidate_deployments(model, node, 8, load, engine, [formats]))[-LAYOUTS:]
     for candidate in found:
-        started = launch(candidate.deployment, engine, candidate.replicas)
+        started = launch(candidate, engine, candidate.replicas)
         yield from (list(command) for command in started.commands[:1])
 
 

@@ -24,12 +24,12 @@ from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import MAX_TOKENS
 from foretune.plan.serve.candidates import (
-    Candidate,
     candidate_deployments,
     one_pool_candidates,
     predict,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.requirements import LoadCurve, Requirements
 
 HOST_W = (6500 - 8 * 400) / 8
@@ -147,8 +147,7 @@ def instance_types(
         if candidates:
             way, demand = np.array(labels).T
             tables.append(predict(candidates, timers).assign(way=way, demand=demand))
-            rates, in_flight = _sustained_rates(tables[-1], setups, demands, requirements)
-            found += _instance_types(system, sizes, setups, rates, in_flight)
+            found += _instance_types(system, sizes, setups, tables[-1], demands, requirements)
     for i, unserved in enumerate(demands):
         if not any(kind.rates[i] > 0 for kind in found):
             raise UsageError(_unserved_message(unserved, i, tables, requirements, sizes))
@@ -163,53 +162,44 @@ def _replicas(
     backend: str,
     formats: Sequence[Formats] | None,
     requirements: Requirements,
-) -> tuple[list[Setup], list[Candidate], list[tuple[int, int]]]:
+) -> tuple[list[Setup], list[Deployment], list[tuple[int, int]]]:
     """Return the legal replicas that fit memory and meet the accuracy limit, at every load.
 
     That is their setups, and the candidates with the (setup, demand) of each.
     """
     setups: dict[Setup, int] = {}
-    candidates: list[Candidate] = []
+    candidates: list[Deployment] = []
     labels: list[tuple[int, int]] = []
     for i, demand in enumerate(demands):
         for size in sorted({n for gpus in sizes for n in divisors(gpus)}):
-            for service in candidate_deployments(
+            for one in candidate_deployments(
                 model, system, size, demand.workload, backend, formats
             ):
-                one = service.deployment
                 quality = recovery(one.formats, model)
-                if service.replicas > 1 or (quality or 1.0) < requirements.accuracy:
+                if one.replicas > 1 or (quality or 1.0) < requirements.accuracy:
                     continue
                 setup = setups.setdefault((one.layout, one.formats), len(setups))
-                here = one_pool_candidates([service])
+                here = one_pool_candidates([one])
                 candidates += here
                 labels += [(setup, i)] * len(here)
     return list(setups), candidates, labels
-
-
-def _sustained_rates(
-    table: pd.DataFrame,
-    setups: Sequence[Setup],
-    demands: Sequence[Demand],
-    requirements: Requirements,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a replica's highest rates, and requests in flight, by setup and demand."""
-    rates, in_flight = np.zeros((2, len(setups), len(demands)))
-    for (setup, i), rows in table.groupby(["way", "demand"]):
-        curve = LoadCurve(rows, demands[i].workload.osl, requirements)
-        rate = curve.goodput()
-        if load := curve.at(rate):
-            rates[setup, i], in_flight[setup, i] = rate, load.in_flight
-    return rates, in_flight
 
 
 def _instance_types(
     system: System,
     sizes: Sequence[int],
     setups: Sequence[Setup],
-    rates: np.ndarray,
-    in_flight: np.ndarray,
+    table: pd.DataFrame,
+    demands: Sequence[Demand],
+    requirements: Requirements,
 ) -> Iterator[InstanceType]:
+    """Yield the types with their highest rates, and the requests in flight at them."""
+    rates, in_flight = np.zeros((2, len(setups), len(demands)))
+    for (setup, i), rows in table.groupby(["way", "demand"]):
+        curve = LoadCurve(rows, demands[i].workload.osl, requirements)
+        rate = curve.goodput()
+        if load := curve.at(rate):
+            rates[setup, i], in_flight[setup, i] = rate, load.in_flight
     for setup, (layout, formats) in enumerate(setups):
         for gpus in sizes:
             if gpus % layout.gpus or not rates[setup].any():

@@ -15,7 +15,6 @@ from foretune.plan.describe.formats import AccuracyResult, Formats
 from foretune.plan.describe.layout import Offload, Speculation, Workload, legal_layouts
 from foretune.plan.describe.system import System
 from foretune.plan.serve.candidates import (
-    Candidate,
     candidate_deployments,
     one_pool_candidates,
     predict,
@@ -264,7 +263,7 @@ def plan(
         raise UsageError("; ".join(refused.values()))
     table = predict(candidates, timers, correction, accuracy, calibration)
     table = _with_ranking(table, rate, workload.osl, requirements, correction)
-    result = Plan(table, [c.deployment for c in candidates], requirements, refused)
+    result = Plan(table, candidates, requirements, refused)
     if correction is None:
         return result
     return replace(result, probability_best=_probability_best(result, timers, correction))
@@ -293,18 +292,18 @@ def _with_ranking(
 
 
 def _candidates(
-    find: Callable[[System], Iterator[Candidate]],
+    find: Callable[[System], Iterator[Deployment]],
     model: ModelDescription,
     systems: Sequence[System],
     gpus: int,
     backend: str,
     pool_timers: StepTimers | None,
-) -> tuple[list[Candidate], dict[str, str]]:
+) -> tuple[list[Deployment], dict[str, str]]:
     """Return all candidates, and the systems without any with the reason.
 
     ``find`` yields those of a system; ``pool_timers`` are given if pools are allowed.
     """
-    candidates: list[Candidate] = []
+    candidates: list[Deployment] = []
     excluded: dict[str, str] = {}
     for system in systems:
         if reason := unsupported_system(system, backend):
@@ -390,12 +389,11 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
 
 
 def _too_large_message(
-    model: ModelDescription, system: System, gpus: int, found: Sequence[Candidate], backend: str
+    model: ModelDescription, system: System, gpus: int, found: Sequence[Deployment], backend: str
 ) -> str:
-    formats = {c.deployment.formats for c in found} or set(supported_formats(model, system))
+    formats = {d.formats for d in found} or set(supported_formats(model, system))
     needed = [
-        rank_memory(model, layout, candidate_formats, found[0].deployment.workload, layout.dp).total
-        / GIB
+        rank_memory(model, layout, candidate_formats, found[0].workload, layout.dp).total / GIB
         for candidate_formats in formats
         for layout in (legal_layouts(model, gpus, candidate_formats) if found else ())
     ]
@@ -404,7 +402,7 @@ def _too_large_message(
     usable_gib = USABLE_SHARE * system.memory_gib
     missing = ceil(min(needed) - usable_gib)
     offload_hint = f", or offload weights to host memory: --offload {missing}"
-    if found[0].deployment.offload or unsupported_offload(Offload(1.0), backend):
+    if found[0].offload or unsupported_offload(Offload(1.0), backend):
         offload_hint = ""
     return (
         f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "

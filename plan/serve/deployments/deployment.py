@@ -74,6 +74,7 @@ class Deployment:
         offload: weights and cache in host memory.
         max_request_tokens: length of the longest request, if longer than in ``workload``.
         step_tokens: maximum tokens of a step.
+        replicas: equal copies, each with these requests.
     """
 
     model: ModelDescription
@@ -91,6 +92,7 @@ class Deployment:
     offload: Offload = Offload()  # noqa: RUF009  # immutable
     max_request_tokens: int = 0
     step_tokens: int = MAX_STEP_TOKENS
+    replicas: int = 1
 
     @property
     def architecture(self) -> str:
