@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import (
-    Formats,
-    draft_formats,
-    find_format,
-)
+from foretune.plan.describe.formats import Formats, draft_formats, find_format
 from foretune.plan.describe.layout import Layout, Workload
 from foretune.plan.describe.system import System
 

@@ -31,10 +31,7 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System, find_system
 
-METERED_SYSTEMS = {
-    "h200_sxm": ("sm_90", 0.187),
-    "b200_sxm": ("sm_100", 0.254),
-}
+METERED_SYSTEMS = {"h200_sxm": ("sm_90", 0.187), "b200_sxm": ("sm_100", 0.254)}
 """System with measured power -> architecture, and share of the limit that an awake GPU draws with
 almost no load: the 1st percentile of all powers (printed by `benchmarks/plan_power.py`)."""
 SIMILAR_KERNELS = {

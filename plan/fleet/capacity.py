@@ -23,11 +23,7 @@ from foretune.plan.describe.formats import Formats, recovery
 from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import MAX_TOKENS
-from foretune.plan.serve.candidates import (
-    candidate_deployments,
-    one_pool_candidates,
-    predict,
-)
+from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.requirements import LoadCurve, Requirements

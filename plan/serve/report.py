@@ -33,13 +33,7 @@ from foretune.tune.report.chart import (
     linear_axis,
 )
 from foretune.tune.report.figures import MAX_POINTS
-from foretune.tune.report.page import (
-    interval,
-    number,
-    percent,
-    render,
-    write_page,
-)
+from foretune.tune.report.page import interval, number, percent, render, write_page
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,7 @@ def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -
 
 
 def plan_to_json(
-    plan: Plan,
-    question: Question,
-    commands: Mapping[str, str] | None = None,
+    plan: Plan, question: Question, commands: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return a plan as plain values, as ``foretune plan serve --json`` prints them."""
     alternatives = {"runner_up": plan.runner_up, "step_up": plan.next_faster}

@@ -197,9 +197,7 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
 
 
 def _step_times(
-    deployments: Sequence[Deployment],
-    make_step: Callable[[Deployment], Step],
-    timers: StepTimers,
+    deployments: Sequence[Deployment], make_step: Callable[[Deployment], Step], timers: StepTimers
 ) -> pd.DataFrame:
     """Return the times of each deployment's step; equal steps are timed once."""
     by_system: dict[tuple[str, str], dict[Step, list[int]]] = {}
