@@ -15,7 +15,6 @@ import numpy as np
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, draft_formats, find_format
 from foretune.plan.describe.layout import Layout, Workload
-from foretune.plan.describe.system import System
 
 GIB = 2**30
 USABLE_SHARE = 0.9
@@ -90,24 +89,17 @@ def rank_memory(
     )
 
 
+@lru_cache(maxsize=2**16)  # all loads of a layout ask
 def max_requests(
     model: ModelDescription,
     layout: Layout,
     formats: Formats,
     workload: Workload,
-    system: System,
+    memory_gib: float,
     offloaded_bytes: float = 0.0,
 ) -> int:
-    """Return how many requests of one replica fit in memory; 0 if the model does not."""
-    capacity = USABLE_SHARE * system.memory_gib * GIB + offloaded_bytes
-    return _max_requests(model, layout, formats, workload, capacity)
-
-
-@lru_cache(maxsize=2**16)
-def _max_requests(
-    model: ModelDescription, layout: Layout, formats: Formats, workload: Workload, capacity: float
-) -> int:
-    """Return `max_requests` for ``capacity`` bytes; cached, as all loads of a layout ask."""
+    """Return how many requests of one replica fit in a GPU's memory; 0 if the model does not."""
+    capacity = USABLE_SHARE * memory_gib * GIB + offloaded_bytes
 
     def fit(each: int) -> bool:
         return rank_memory(model, layout, formats, workload, each * layout.dp).total <= capacity

@@ -37,6 +37,7 @@ from foretune.plan.serve.requirements import (
     GOALS,
     IDENTITY,
     MIN_GOODPUT_SHARE,
+    Goal,
     LoadCurve,
     Requirements,
     at_rate,
@@ -126,13 +127,9 @@ class Plan(Result):
             return best
         # Prefer the published checkpoint unless requantizing gains enough.
         published = _best_row(native, self.requirements)
-        return published if self._gain(best, published) <= MIN_QUANTIZATION_GAIN else best
-
-    def _gain(self, row: pd.Series, other: pd.Series) -> float:
-        """Return the relative gain of one row over another for the goal; negative if worse."""
         column, sign = GOALS[self.requirements.goal]
-        ratio = float(row[column] / other[column])
-        return ratio - 1.0 if sign > 0 else 1.0 / ratio - 1.0
+        gain = float(best[column] / published[column]) ** sign - 1.0
+        return published if gain <= MIN_QUANTIZATION_GAIN else best
 
     @cached_property
     def runner_up(self) -> pd.Series | None:
@@ -280,13 +277,19 @@ def _with_ranking(
     table["number"], table["good"] = np.arange(len(table)), np.nan
     if rate is not None:
         table = at_rate(table, rate, osl, requirements)
-    table["sure"] = _probability_within_limits(table, requirements)
+    table["sure"] = np.nan
+    if "tpot_ms_high" in table:  # probability of meeting the latency limits
+        limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
+        within = [probability_within(table, name, limit) for name, limit in limits.items()]
+        table["sure"] = np.min(within, axis=0)
     table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
     if correction is not None:
         table["keeps"] &= table["sure"] >= MIN_PROBABILITY
     if rate is not None:
         table = fewest_replicas(table).reset_index(drop=True)
-    values = np.column_stack([-requirements.front_score(table), table["tpot_ms"]])
+    front_goal: Goal = "throughput" if requirements.goal == "latency" else requirements.goal
+    score = replace(requirements, goal=front_goal).score(table)
+    values = np.column_stack([-score, table["tpot_ms"]])
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
     return table
 
@@ -338,16 +341,6 @@ def _check_options(
         raise UsageError(reason)
     if offload.cache_gib and not workload.prefix:
         raise UsageError("--offload-cache keeps prefixes in host memory: add --prefix TOKENS")
-
-
-def _probability_within_limits(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
-    """Return the probability of meeting the latency limits; NaN without intervals."""
-    if "tpot_ms_high" not in table:
-        return np.full(len(table), np.nan)
-    limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
-    return np.min(
-        [probability_within(table, name, limit) for name, limit in limits.items()], axis=0
-    )
 
 
 def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:

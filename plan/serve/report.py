@@ -21,17 +21,7 @@ from foretune.plan.serve.explanation import PART_PHRASES, describe_candidate, no
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
 from foretune.search.pareto import pareto_front
-from foretune.tune.report.chart import (
-    Bars,
-    Chart,
-    ChartLayer,
-    Line,
-    Mark,
-    Note,
-    Points,
-    Segment,
-    linear_axis,
-)
+from foretune.tune.report import chart
 from foretune.tune.report.figures import MAX_POINTS
 from foretune.tune.report.page import interval, number, percent, render, write_page
 
@@ -142,7 +132,7 @@ class Stack:
 
     title: str
     caption: str
-    bars: Bars
+    bars: chart.Bars
     summary: str
 
     @property
@@ -176,9 +166,11 @@ def time_bars(
     beyond = [max(v - step["ms"].sum(), 0.0) for v, step in zip(values, steps, strict=True)]
     segments = [
         *_operator_segments(steps),
-        Segment(BEYOND_OPERATORS, "@cloud", beyond, labeled=False),
+        chart.Segment(BEYOND_OPERATORS, "@cloud", beyond, labeled=False),
     ]
-    bars = stacked_bars(list(candidates), segments, "time, ms", Mark("expected", values, *ends))
+    bars = stacked_bars(
+        list(candidates), segments, "time, ms", chart.Mark("expected", values, *ends)
+    )
     longest = steps[0].iloc[0]
     summary = (
         f"Stacked bars of operators. The best takes {number(steps[0]['ms'].sum())} ms, of which "
@@ -193,10 +185,10 @@ def memory_bars(plan: Plan, candidates: Mapping[str, pd.Series]) -> Stack:
     deployments = [plan.deployment(row) for row in candidates.values()]
     held = [memory_breakdown(d) for d in deployments]
     segments = [
-        Segment(name, color, [parts[name] for parts in held])
+        chart.Segment(name, color, [parts[name] for parts in held])
         for name, color in zip(held[0], MEMORY_COLORS, strict=True)
     ]
-    capacity = Mark("memory of the GPU", [d.system.memory_gib for d in deployments])
+    capacity = chart.Mark("memory of the GPU", [d.system.memory_gib for d in deployments])
     bars = stacked_bars(list(candidates), segments, "memory, GiB", capacity)
     names = ", ".join(segment.name for segment in segments)
     summary = f"Stacked bars of {names}; the table below has the numbers."
@@ -214,12 +206,12 @@ def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
     return best.assign(usd_per_gpu_hour=best["system"].map(hourly).astype(float))
 
 
-def _operator_segments(steps: list[pd.DataFrame]) -> list[Segment]:
+def _operator_segments(steps: list[pd.DataFrame]) -> list[chart.Segment]:
     """Return a segment per operator, grouped in the order of `PARTS`."""
     tables = [step.set_index(["part", "operator"])["ms"] for step in steps]
     joined = pd.concat(tables, axis=1).fillna(0.0)
     return [
-        Segment(str(name).replace("_", " "), PART_COLORS[part], values.tolist())
+        chart.Segment(str(name).replace("_", " "), PART_COLORS[part], values.tolist())
         for part in PARTS
         for (row_part, name), values in joined.iterrows()
         if row_part == part
@@ -359,43 +351,47 @@ def group_marks(plan: Plan) -> dict[str, tuple[str, str]]:
     return {str(name): MARKS[i % len(MARKS)] for i, name in enumerate(names)}
 
 
-def front_figure(plan: Plan) -> Chart:
+def front_figure(plan: Plan) -> chart.Chart:
     """Return throughput per GPU over tokens per second of a user, with each group's front."""
     table = plan.candidates.assign(user=1e3 / plan.candidates["tpot_ms"])
     group = candidate_groups(table)
     sample = table.sample(min(len(table), MAX_POINTS), random_state=0)
-    layers: list[ChartLayer] = [
-        Points(*_coordinates(sample), "@cloud", size_px=4),
-        Line(*_coordinates(table.loc[plan.pareto.index]), "@interval", 11),
+    layers: list[chart.ChartLayer] = [
+        chart.Points(*_coordinates(sample), "@cloud", size_px=4),
+        chart.Line(*_coordinates(table.loc[plan.pareto.index]), "@interval", 11),
     ]
     for name, (color, symbol) in group_marks(plan).items():
         front = _front(table[table["keeps"] & (group == name)])
-        layers.append(Line(*_coordinates(front), color, 1))
-        layers.append(Points(*_coordinates(front), color, symbol, texts=_tooltips(plan, front)))
+        layers.append(chart.Line(*_coordinates(front), color, 1))
+        layers.append(
+            chart.Points(*_coordinates(front), color, symbol, texts=_tooltips(plan, front))
+        )
     best = _coordinates(table.loc[[plan.best.name]])
-    layers += [Points(*best, "@text", "ring", 13), Note(best[0][0], best[1][0], "best")]
+    layers += [chart.Points(*best, "@text", "ring", 13), chart.Note(best[0][0], best[1][0], "best")]
     drawn = table[table["keeps"]]
     x_end, y_end = (1.15 * float(drawn[c].max()) for c in ("user", "tokens_per_s_per_gpu"))
     limit = 1e3 / plan.requirements.tpot_ms
     if limit > 0:
         x_end = max(x_end, 1.15 * limit)
-        layers.append(Line([limit, limit], [0, 0.97 * y_end], "@text", 1.5, "5 3"))
-        layers.append(Note(limit, 0.97 * y_end, f"{plan.requirements.tpot_ms:g} ms per token"))
-    return Chart(
-        linear_axis(0, x_end, "tokens per second of a user"),
-        linear_axis(0, y_end, "tokens per second of a GPU"),
+        layers.append(chart.Line([limit, limit], [0, 0.97 * y_end], "@text", 1.5, "5 3"))
+        layers.append(
+            chart.Note(limit, 0.97 * y_end, f"{plan.requirements.tpot_ms:g} ms per token")
+        )
+    return chart.Chart(
+        chart.linear_axis(0, x_end, "tokens per second of a user"),
+        chart.linear_axis(0, y_end, "tokens per second of a GPU"),
         layers,
         height_px=400,
     )
 
 
 def stacked_bars(
-    labels: Sequence[str], segments: Sequence[Segment], quantity: str, mark: Mark
-) -> Bars:
+    labels: Sequence[str], segments: Sequence[chart.Segment], quantity: str, mark: chart.Mark
+) -> chart.Bars:
     """Return horizontal stacked bars with a mark beside each, first bar on top."""
     ends = [*np.sum([s.values for s in segments], axis=0), *mark.values, *mark.high]
     longest = 1.04 * max(e for e in ends if math.isfinite(e))
-    return Bars(labels, segments, linear_axis(0, longest, quantity), mark)
+    return chart.Bars(labels, segments, chart.linear_axis(0, longest, quantity), mark)
 
 
 def _coordinates(rows: pd.DataFrame) -> tuple[list[float], list[float]]:

@@ -8,7 +8,7 @@ does.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -95,11 +95,6 @@ class Requirements:
         """Return the candidates' scores for the goal: more is better, unknown is -inf."""
         column, sign = GOALS[self.goal]
         return (sign * candidates[column]).fillna(-np.inf)
-
-    def front_score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
-        """Return the scores for the Pareto front: throughput if the goal is latency."""
-        goal: Goal = "throughput" if self.goal == "latency" else self.goal
-        return replace(self, goal=goal).score(candidates)
 
 
 MIN_GOODPUT_SHARE = 0.9

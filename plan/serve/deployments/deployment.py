@@ -162,7 +162,7 @@ class Deployment:
     def max_requests(self) -> int:
         """Requests of a replica that fit in memory; 0 if the model does not fit."""
         return max_requests(
-            self.loaded_model, self.layout, self.formats, self.workload, self.system,
+            self.loaded_model, self.layout, self.formats, self.workload, self.system.memory_gib,
             offloaded_bytes=self.offloaded_weight_bytes,
         )  # fmt: skip
 

@@ -45,7 +45,7 @@ def test_ranks_of_a_layer_stay_where_links_are_fast():
 def test_loads_are_what_memory_holds(model):
     for candidate in found(model):
         loads, one = concurrencies(candidate), candidate
-        most = max_requests(one.model, one.layout, one.formats, LOAD, one.system)
+        most = max_requests(one.model, one.layout, one.formats, LOAD, one.system.memory_gib)
         assert all(n <= most for n in loads)
         assert loads == sorted(set(loads))
         if loads and loads[-1] < CONCURRENCIES[-1]:  # the most it holds is looked at, too

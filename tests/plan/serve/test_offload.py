@@ -80,7 +80,7 @@ def test_weights_make_room_for_requests():
     usable = USABLE_SHARE * H100.memory_gib
     assert usable - 1.1 * each / GIB < held.gib <= usable
     assert there.max_requests == max_requests(
-        MODEL, Layout(), Formats(), LOAD, H100, offloaded_bytes=4 * GIB
+        MODEL, Layout(), Formats(), LOAD, H100.memory_gib, offloaded_bytes=4 * GIB
     )
 
 
