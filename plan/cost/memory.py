@@ -53,7 +53,6 @@ class RankMemory(Memory):
     """Bytes on the fullest rank while it serves.
 
     Attributes:
-        weights: its share of the model.
         kv_cache: keys, values and states of its requests.
         activations: peak of a step.
         engine: outside of PyTorch, with buffers of collectives.

@@ -58,7 +58,6 @@ class OperatorTimes:
     """Times of operators, one entry per row.
 
     Attributes:
-        ms: milliseconds.
         source: one of `SOURCES`.
         watts: mean power; NaN if not measured here for such operators.
         bound_ms: roofline time; 0 if unknown.

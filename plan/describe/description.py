@@ -142,7 +142,6 @@ class CompressedAttention:
         q_lora_rank: width of the compressed queries.
         o_groups, o_lora_rank: groups of heads whose outputs are compressed, and the compressed
             width.
-        window: uncompressed keys.
         ratios: (tokens per compressed key, layers); 0 tokens for layers with only the window.
         residual_streams: residual streams mixed around each layer.
         indexed_ratio: ratio of the layers with an indexer.
@@ -230,18 +229,15 @@ class ModelDescription:
         heads, kv_heads, head_dim: of softmax attention; with ``mla`` only the heads.
         intermediate: width of a dense MLP; 0 if no layer has one.
         experts: routed experts per layer; 0 for a dense model.
-        experts_per_token: routed experts per token.
         shared_experts: experts used by every token.
         moe_intermediate: width of one routed expert.
         dense_layers: leading layers with a dense MLP, in a model with experts.
         tied_embeddings: whether the output projection is the embedding table.
         sliding_window: keys visible in layers with a window; 0 without.
-        windowed_layers: number of layers with a window.
         shared_intermediate: width of all shared experts together; 0 means that of as many routed
             experts.
         gated_attention: whether a gate as wide as the queries multiplies attention's output.
         mlp_matrices: per dense MLP: 3 with a gate, 2 without (like GPT-3).
-        index: the indexer of sparse attention, if any.
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
         moe_format: of its routed experts.
         kv_format: cache format it was calibrated for.

@@ -205,11 +205,7 @@ class AccuracyResult:
 
     Attributes:
         format: weight format, as in `FORMATS`; cache formats are written ``kv:fp8``.
-        method: the quantization method.
-        model, benchmark: the measured model and benchmark.
-        baseline, quantized: the scores.
         better: ``higher`` or ``lower``.
-        source: the publication.
     """
 
     format: str

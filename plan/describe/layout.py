@@ -25,7 +25,6 @@ class Layout:
 
     Attributes:
         tp: ranks that split heads and dense projections.
-        pp: pipeline stages.
         dp: groups that serve different requests with the same experts (attention-DP).
         moe_tp: slices of an expert.
         moe_ep: groups of experts.

@@ -20,7 +20,7 @@ import pandas as pd
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
-from foretune.plan.describe.system import System
+from foretune.plan.describe.catalog import System
 from foretune.plan.engine.stage_times import Stages, StepLoad
 
 COLUMNS = ("at_s", "isl", "osl")
@@ -36,7 +36,6 @@ class Requests:
     """Requests in order of arrival.
 
     Attributes:
-        arrival_ms: arrival times.
         isl, osl: tokens of prompts and answers.
         cached: cached tokens of the prompts.
         in_flight: requests in flight; the next arrives when one ends. With 0, they arrive at
@@ -127,7 +126,6 @@ class Host:
     Llama-3.1-70B in pipelines and Qwen3-30B-A3B on one GPU.
 
     Attributes:
-        step_ms: per step.
         request_ms: per request in the step, for inputs and outputs.
         token_ms: per prompt token in the step.
         active_ms: per admitted request, in the step or not: engines scan them all.

@@ -18,10 +18,10 @@ from scipy.sparse import coo_array
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, recovery
 from foretune.plan.describe.layout import Layout, Workload, divisors
-from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import MAX_TOKENS
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.analytic import StepTimers
@@ -85,10 +85,7 @@ class InstanceType:
     """GPUs rented together, and how a model is served on them.
 
     Attributes:
-        system: the GPUs' short name.
-        gpus: number of GPUs.
         layout: of one replica.
-        formats: number formats.
         usd_per_hour: price of the instance.
         power_w: provisioned watts: GPUs at their boards' limits, and the host.
         rates: per request length, the highest requests per second of which 90 % meet the limits; 0
@@ -276,8 +273,6 @@ class Share:
     """Instances of one type, and the requests they serve.
 
     Attributes:
-        kind: the type.
-        count: number of instances.
         served: share of each demand they serve, 0 … 1.
         utilization: used share of their sustained rates, 0 … 1.
     """

@@ -9,6 +9,7 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
@@ -27,7 +28,6 @@ from foretune.plan.describe.layout import (
     divisors,
     legal_layouts,
 )
-from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.analytic import (
     StepTimers,
     analytic_times,

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
+from foretune.plan.describe.catalog import LINK_EFFICIENCY
 from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS
-from foretune.plan.describe.system import LINK_EFFICIENCY
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.launching import engines_with, unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from foretune.errors import UnknownName
 from foretune.plan.cost.memory import GIB, USABLE_SHARE
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
     checkpoint_formats,
@@ -20,7 +21,6 @@ from foretune.plan.describe.formats import (
     supported,
 )
 from foretune.plan.describe.layout import Layout, Offload
-from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 
 ENGINE_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0rc23"}

@@ -10,10 +10,10 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import AccuracyResult, Formats
 from foretune.plan.describe.layout import Offload, Speculation, Workload, legal_layouts
-from foretune.plan.describe.system import System
 from foretune.plan.serve.candidates import (
     candidate_deployments,
     one_pool_candidates,

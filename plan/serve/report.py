@@ -12,9 +12,9 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.layout import Offload, Workload
-from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prefill_step
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 from foretune.plan.serve.explanation import PART_PHRASES, describe_candidate, notes, sentences

@@ -22,8 +22,8 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 

@@ -32,10 +32,10 @@ from foretune.operator_package import package_folder
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.describe.layout import Layout, Workload, illegal_because
-from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times, formula_latencies
 from foretune.plan.serve.deployments.deployment import Deployment, read_measured_deployments
 from foretune.plan.serve.deployments.group_process import (

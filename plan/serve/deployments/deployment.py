@@ -24,11 +24,10 @@ from foretune.plan.cost.memory import (
     rank_memory,
     request_bytes,
 )
-from foretune.plan.describe.catalog import describe_model
+from foretune.plan.describe.catalog import System, describe_model, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, supported
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
-from foretune.plan.describe.system import System, find_system
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engine -> its name as its makers spell it."""
@@ -64,14 +63,12 @@ class Deployment:
 
     Attributes:
         concurrency: requests in flight of the replica (of all workers of ``pools``).
-        pools: separate prefill workers, if any.
         load: ``steady`` if each finished request is replaced; ``burst`` if requests start in waves
             or one by one, as some benchmarks send them.
         speculative: whether the model drafts tokens; set for measured deployments, which do not say
             how.
         version: engine version; empty if unknown.
         speculation: how a planned deployment drafts tokens.
-        offload: weights and cache in host memory.
         max_request_tokens: length of the longest request, if longer than in ``workload``.
         step_tokens: maximum tokens of a step.
         replicas: equal copies, each with these requests.

@@ -329,7 +329,7 @@ def _parse_offload(texts: list[str]) -> "Offload":
 
 def _parse_systems(text: str, prices: Path | None) -> "list[System]":
     from foretune.plan import known_systems, published_prices, read_prices
-    from foretune.plan.describe.system import resolve_system
+    from foretune.plan.describe.catalog import resolve_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
     user_prices = read_prices(prices) if prices else {}
