@@ -6,9 +6,8 @@ convolution over queries, keys and values, and a state per value head, read and 
 token.
 
 Engines' tables have sparse latent attention (DeepSeek-V3.2, arXiv:2512.02556, and GLM-5) only in
-one piece: projections, selection of keys, and attention. Its parts add up to much less than the
-measured prefill time: the kernels gather selected keys from latent vectors, with gaps between
-kernels. So plans use the piece if measured, else the parts.
+one piece: projections, selection of keys, and attention. Plans use the piece if measured, as its
+parts add up to less: the kernels gather selected keys, with gaps between kernels.
 """
 
 from collections.abc import Mapping, Sequence

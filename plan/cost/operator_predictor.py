@@ -38,40 +38,33 @@ CARD = "operators.json"
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The model of one target."""
-
-    scale: TargetScale
-    model: BoostingModel
-
-
-@dataclass(frozen=True)
 class OperatorPredictor:
     """Time and, if measured, power of one kernel's operators."""
 
     features: FeatureSet
-    parts: dict[Target, _Part]
+    parts: dict[Target, tuple[TargetScale, BoostingModel]]
+    """The unit and the model of each target."""
 
     @classmethod
     def fit(cls, runs: pd.DataFrame, family: Family | None) -> Self:
         """Fit to measured operators; raises PredictorError if there are too few."""
         features = FeatureSet(family).fit(runs)
-        parts: dict[Target, _Part] = {}
+        parts = {}
         for target in present_targets(runs) or ["time_ms"]:
             rows = usable_rows(target, runs)
             log_target = np.log(rows[target].to_numpy(dtype=float))
             scale = TargetScale.fit(target, features, rows, log_target)
             y = log_target - scale.log_scale(rows) - scale.log_unit(features, rows)
-            parts[target] = _Part(scale, BoostingModel().fit(features.matrix(rows), y))
+            parts[target] = scale, BoostingModel().fit(features.matrix(rows), y)
         return cls(features, parts)
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the targets of operators, a column each."""
         X, columns = self.features.matrix(rows), {}
-        for target, part in self.parts.items():
-            log_value = part.model.predict(X) + part.scale.log_unit(self.features, rows)
-            log_value += part.scale.log_scale(rows)
-            if (bounds := part.scale.log_range(rows)) is not None:
+        for target, (scale, model) in self.parts.items():
+            log_value = model.predict(X) + scale.log_unit(self.features, rows)
+            log_value += scale.log_scale(rows)
+            if (bounds := scale.log_range(rows)) is not None:
                 log_value = np.clip(log_value, *bounds)
             columns[target] = np.exp(log_value)
         return pd.DataFrame(columns, index=rows.index)
@@ -82,9 +75,9 @@ class OperatorPredictor:
         new = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
             new.mkdir(parents=True)
-            for target, part in self.parts.items():
-                part.model.save(new / f"{target}{part.model.suffix}")
-                card["parts"][target] = part.scale.to_json()
+            for target, (scale, model) in self.parts.items():
+                model.save(new / f"{target}{model.suffix}")
+                card["parts"][target] = scale.to_json()
             (new / CARD).write_text(json.dumps(card), encoding="utf-8")
             new.replace(folder)
         except OSError as e:
@@ -98,7 +91,7 @@ class OperatorPredictor:
         with translate_read_errors(folder, PredictorError, "is damaged ({})"):
             card = read_json(folder / CARD)
             parts = {
-                target: _Part(
+                target: (
                     TargetScale.from_json(scale, target),
                     BoostingModel.load(folder / f"{target}{BoostingModel.suffix}"),
                 )

@@ -3,8 +3,6 @@
 Power is a share of the board's limit: the active idle share plus terms for the utilization of
 compute and memory, capped at the limit. Boards differ more in their limits than in these shares.
 GPUs without power measurements take the shares of their generation, else the mean of all.
-Predictors trained on operator sizes are more accurate on the same GPU, and usually worse on another
-(`benchmarks/plan_power.py`).
 """
 
 import csv
@@ -178,17 +176,12 @@ class StepTimer:
     """Predicts time and energy of steps; each operator is looked up once."""
 
     def __init__(self, operator_timer: OperatorTimer) -> None:
-        self._operator_timer = operator_timer
+        self.operator_timer = operator_timer
         self._power = OperatorPower(operator_timer.device, operator_timer.system)
         self._index_of_key: dict[tuple[object, ...], int] = {}
         self._estimates: dict[str, np.ndarray] = {}
         """Estimates of the operators looked up so far, an array each; see `_estimate`."""
         self._index_of_object: dict[int, tuple[Operator, int]] = {}
-
-    @property
-    def rejected_rows(self) -> list[RejectedRows]:
-        """Rows dropped from the measured tables read so far."""
-        return self._operator_timer.rejected_rows
 
     def operators(self, step: Step) -> list[Operator]:
         """Return the operators of one rank in a step, see `mixed_operators`."""
@@ -203,8 +196,7 @@ class StepTimer:
         operators = mixed_operators(model, layout, formats, parts)
         modules = attention_modules(model, layout, formats, parts)
         if not modules or not all(
-            self._operator_timer.has_measurements(m.kernel, str(m.problem["shape"]))
-            for m in modules
+            self.operator_timer.has_measurements(m.kernel, str(m.problem["shape"])) for m in modules
         ):
             return operators
         pieces = attention_operators(model, layout, formats, parts, phase_of(parts))
@@ -267,7 +259,7 @@ class StepTimer:
 
     def _estimate(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         """Return times and powers of operators; ``metered``: whether measured on this system."""
-        times, power = self._operator_timer.times(table, fastest_format=True), self._power
+        times, power = self.operator_timer.times(table, fastest_format=True), self._power
         modeled, metered = power.watts(table, times.ms), np.isfinite(times.watts)
         clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
         return {
@@ -324,7 +316,8 @@ class StepTimerFactory:
     @property
     def rejected_rows(self) -> list[RejectedRows]:
         """Rows dropped from the measured tables read so far."""
-        return [one for timer in self._timers.values() for one in timer.rejected_rows]
+        timers = (timer.operator_timer for timer in self._timers.values())
+        return [one for timer in timers for one in timer.rejected_rows]
 
     def _similar_systems(self, system: System) -> list[str]:
         """Return measured systems, the most similar GPU first; empty if this one is measured."""

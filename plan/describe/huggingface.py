@@ -83,6 +83,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     window, windowed = _windows(text)
     mla = _mla(text, name)
     formats = stored_formats({**text, **config}, quantization)
+    # transformers omits a family's default
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    gemma = str(text.get("model_type", "")).startswith("gemma")
     matrices = GATED_MATRICES - 1 if text.get("model_type") in UNGATED_FAMILIES else GATED_MATRICES
     common = {
         "hidden": hidden,
@@ -93,7 +96,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "head_dim": mla.qk_nope if mla else _positive_int(text, "head_dim") or hidden // heads,
         "vocab": _required_int(text, name, "vocab_size"),
         "mla": mla,
-        "tied_embeddings": _tied(text, config),
+        "tied_embeddings": bool(gemma if tied is None else tied),
         "sliding_window": window,
         "windowed_layers": windowed,
         "mlp_matrices": matrices,
@@ -247,13 +250,6 @@ def _index(text: Fields) -> Indexer | None:
         return None
     fields = ("index_n_heads", "index_head_dim", "index_topk")
     return Indexer(*(_positive_int(text, field) for field in fields))
-
-
-def _tied(text: Fields, config: Fields) -> bool:
-    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    if tied is None:  # transformers omits a family's default
-        return str(text.get("model_type", "")).startswith("gemma")
-    return bool(tied)
 
 
 def _is_llama4(text: Fields) -> bool:

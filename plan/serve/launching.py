@@ -84,7 +84,9 @@ class Launch:
         lines = ["# " + " ".join(note.split()) for note in (f"for {self.version}", *self.notes)]
         for name, text in self.files.items():
             lines.append(f"cat > {name} <<'END'\n{text}END")
-        lines.extend(_shell(command) for command in self.commands)
+        for words in self.commands:  # assignments before the program stay unquoted
+            count = next(i for i, word in enumerate(words) if "=" not in word)
+            lines.append(" ".join([*words[:count], shlex.join(words[count:])]))
         return "\n".join(lines)
 
 
@@ -461,9 +463,3 @@ def _words(flags: Mapping[str, object]) -> list[str]:
 
 def _json(values: Mapping[str, object]) -> str:
     return json.dumps(values, separators=(",", ":"))
-
-
-def _shell(words: Sequence[str]) -> str:
-    """Return a command in shell syntax; assignments before the program stay unquoted."""
-    count = next(i for i, word in enumerate(words) if "=" not in word)
-    return " ".join([*words[:count], shlex.join(words[count:])])

@@ -164,10 +164,14 @@ def time_bars(
     ends = [[row[f"{total}_{end}"] for row in rows]
             for end in ("low", "high") if f"{total}_{end}" in rows[0]]  # fmt: skip
     beyond = [max(v - step["ms"].sum(), 0.0) for v, step in zip(values, steps, strict=True)]
+    tables = [step.set_index(["part", "operator"])["ms"] for step in steps]
     segments = [
-        *_operator_segments(steps),
-        chart.Segment(BEYOND_OPERATORS, "@cloud", beyond, labeled=False),
+        chart.Segment(str(name).replace("_", " "), PART_COLORS[part], values.tolist())
+        for part in PARTS
+        for (row_part, name), values in pd.concat(tables, axis=1).fillna(0.0).iterrows()
+        if row_part == part
     ]
+    segments.append(chart.Segment(BEYOND_OPERATORS, "@cloud", beyond, labeled=False))
     bars = stacked_bars(
         list(candidates), segments, "time, ms", chart.Mark("expected", values, *ends)
     )
@@ -204,18 +208,6 @@ def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
     best = ranked.drop_duplicates("system").drop(columns="score")
     hourly = {s.name: s.price_per_hour for s in question.systems}
     return best.assign(usd_per_gpu_hour=best["system"].map(hourly).astype(float))
-
-
-def _operator_segments(steps: list[pd.DataFrame]) -> list[chart.Segment]:
-    """Return a segment per operator, grouped in the order of `PARTS`."""
-    tables = [step.set_index(["part", "operator"])["ms"] for step in steps]
-    joined = pd.concat(tables, axis=1).fillna(0.0)
-    return [
-        chart.Segment(str(name).replace("_", " "), PART_COLORS[part], values.tolist())
-        for part in PARTS
-        for (row_part, name), values in joined.iterrows()
-        if row_part == part
-    ]
 
 
 _TILES = ("tokens_per_s_per_gpu", "tpot_ms", "ttft_ms", "usd_per_million_tokens", "power_w",
@@ -361,7 +353,9 @@ def front_figure(plan: Plan) -> chart.Chart:
         chart.Line(*_coordinates(table.loc[plan.pareto.index]), "@interval", 11),
     ]
     for name, (color, symbol) in group_marks(plan).items():
-        front = _front(table[table["keeps"] & (group == name)])
+        rows = table[table["keeps"] & (group == name)]
+        values = np.column_stack([-rows["tokens_per_s_per_gpu"], rows["tpot_ms"]])
+        front = rows[pareto_front(values)].sort_values("user")
         layers.append(chart.Line(*_coordinates(front), color, 1))
         layers.append(
             chart.Points(*_coordinates(front), color, symbol, texts=_tooltips(plan, front))
@@ -396,12 +390,6 @@ def stacked_bars(
 
 def _coordinates(rows: pd.DataFrame) -> tuple[list[float], list[float]]:
     return rows["user"].tolist(), rows["tokens_per_s_per_gpu"].tolist()
-
-
-def _front(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the Pareto-optimal rows, slowest user first."""
-    values = np.column_stack([-rows["tokens_per_s_per_gpu"], rows["tpot_ms"]])
-    return rows[pareto_front(values)].sort_values("user")
 
 
 def _tooltips(plan: Plan, rows: pd.DataFrame) -> list[str]:

@@ -9,7 +9,7 @@ Their errors condition such a process, too, which says how far each candidate sh
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -379,7 +379,7 @@ def read_calibration(
     correction: LatencyPredictor | None = None,
 ) -> Calibration:
     """Return a file's calibration; raises RunTableError, or UsageError for other models."""
-    lines = list(_read_lines(path))
+    lines = _read_lines(path)
     deployments = [_deployment(line, model, system, backend, path) for line in lines]
     targets = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
     measured = pd.DataFrame(
@@ -388,24 +388,17 @@ def read_calibration(
     return Calibration.fit(analytic_times(deployments, timers), measured, correction)
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file with one JSON object, a list of them, or one per line."""
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file with one JSON object, a list of them, or one per line."""
     with translate_read_errors(path, RunTableError, "is no result of a serving benchmark: {}"):
-        text = read_bytes(path).decode("utf-8").strip()
-        whole = text if text.startswith("[") else f"[{','.join(_objects(text))}]"
-        found = json.loads(whole)
+        text, decoder = read_bytes(path).decode("utf-8").strip(), json.JSONDecoder()
+        found: list[dict[str, Any]] = []
+        while text:
+            value, end = decoder.raw_decode(text)
+            found += value if isinstance(value, list) else [value]
+            text = text[end:].lstrip()
         if not found or not all(isinstance(line, dict) for line in found):
             raise ValueError("no JSON objects")
-    yield from found
-
-
-def _objects(text: str) -> Sequence[str]:
-    """Return the JSON objects that follow each other in a text."""
-    decoder, start, found = json.JSONDecoder(), 0, []
-    while start < len(text):
-        end = decoder.raw_decode(text, start)[1]
-        found.append(text[start:end])
-        start = end + len(text[end:]) - len(text[end:].lstrip())
     return found
 
 

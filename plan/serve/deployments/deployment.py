@@ -234,8 +234,6 @@ class MeasuredDeployments:
     Attributes:
         measured: ``tpot_ms`` and ``ttft_ms``.
         groups: number of each row's configuration; rows of one differ only in load.
-        models: architecture of each row; checkpoints of one architecture are one model.
-        systems: short names of the systems.
         rows: row numbers in the table.
         excluded: number of rows without a concurrency, batch or latency.
         unknown: number of rows of an unknown model or system.
@@ -244,11 +242,14 @@ class MeasuredDeployments:
     deployments: list[Deployment]
     measured: pd.DataFrame
     groups: np.ndarray
-    models: np.ndarray
-    systems: np.ndarray
     rows: np.ndarray
     excluded: int
     unknown: int
+
+    @property
+    def models(self) -> np.ndarray:
+        """Architecture of each row; checkpoints of one architecture are one model."""
+        return np.array([d.architecture for d in self.deployments], dtype=str)
 
 
 def read_measured_deployments(path: Path) -> MeasuredDeployments:
@@ -276,8 +277,6 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
              "ttft_ms": rows["silicon_ttft_ms"].to_numpy(dtype=float)}
         ),
         groups=_groups(rows),
-        models=np.array([d.architecture for d in deployments], dtype=str),
-        systems=np.array([d.system.name for d in deployments], dtype=str),
         rows=np.array(kept_rows, dtype=int),
         excluded=excluded,
         unknown=unknown,
