@@ -29,7 +29,7 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
-from foretune.plan.describe.formats import Formats, table_name
+from foretune.plan.describe.formats import ACTIVATION_BYTES, Formats, find_format, table_name
 from foretune.plan.describe.layout import Layout
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -142,7 +142,8 @@ def _communication(
     if gathered:
         ranks, layers = layout.tp * layout.dp, model.moe_layers
         message = float(tokens * (model.expert_hidden or model.hidden))
-        dispatch_scale = formats.dispatch_bytes / BF16_BYTES
+        # Tokens are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
+        dispatch_scale = ACTIVATION_BYTES[find_format(formats.moe).activations] / BF16_BYTES
         copies = min(model.experts_per_token, layout.moe_ep)
         if layout.moe_tp == 1 and copies < ranks:
             sent = message * copies / tp

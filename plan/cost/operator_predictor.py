@@ -145,14 +145,7 @@ class TrainedPredictorCache:
         folders = [self._folder / training_set.folder for training_set in training_sets]
         found = dict(enumerate(map(_read, folders, training_sets)))
         missing = [i for i, predictor in found.items() if predictor is None]
-        if missing:
-            sets, places = zip(*((training_sets[i], folders[i]) for i in missing), strict=True)
-            found |= dict(zip(missing, self._train(sets, places), strict=True))
-        return [predictor for predictor in found.values() if predictor is not None]
 
-    def _train(
-        self, training_sets: Sequence[TrainingSet], folders: Sequence[Path]
-    ) -> list[OperatorPredictor]:
         def train(index: int) -> OperatorPredictor:
             training_set = training_sets[index]
             predictor = OperatorPredictor.fit(training_set.runs, training_set.family)
@@ -162,12 +155,13 @@ class TrainedPredictorCache:
             progress.advance(training_set.name)
             return predictor
 
-        rows = sum(len(training_set.runs) for training_set in training_sets)
-        with self._show_progress() as progress:
-            progress.start(f"training on {rows:,} measured operators (once)", len(training_sets))
-            trained = parallel_map(train, range(len(training_sets)))
-            progress.say(f"operator predictors saved in {self._folder}")
-        return trained
+        if missing:
+            rows = sum(len(training_sets[i].runs) for i in missing)
+            with self._show_progress() as progress:
+                progress.start(f"training on {rows:,} measured operators (once)", len(missing))
+                found |= dict(zip(missing, parallel_map(train, missing), strict=True))
+                progress.say(f"operator predictors saved in {self._folder}")
+        return [predictor for predictor in found.values() if predictor is not None]
 
 
 def _read(folder: Path, training_set: TrainingSet) -> OperatorPredictor | None:

@@ -115,8 +115,8 @@ class OperatorPower:
     def _similar_systems(self, systems: Iterable[str]) -> list[str]:
         """Return the measured systems to use: this one, its generation, else all."""
         names = list(systems)
-        mine = _generation(self.device.architecture)
-        same_generation = [n for n in names if _generation(METERED_SYSTEMS[n][0]) == mine]
+        mine = self.device.architecture[:-1]  # sm_10 for sm_100 and sm_103
+        same_generation = [n for n in names if METERED_SYSTEMS[n][0][:-1] == mine]
         return [n for n in names if n == self.system] or same_generation or names
 
 
@@ -130,11 +130,6 @@ def shipped_models() -> dict[str, dict[str, PowerModel]]:
         form = PowerModel(*(float(row[field.name]) for field in fields(PowerModel)))
         found.setdefault(row["kernel"], {})[row["system"]] = form
     return found
-
-
-def _generation(architecture: str) -> str:
-    """Return the generation of an architecture: ``sm_10`` for ``sm_100`` and ``sm_103``."""
-    return architecture[:-1]
 
 
 PARTS = ("projections", "attention", "experts", "communication", "rest")

@@ -327,14 +327,9 @@ class ModelDescription:
         return self.layers - self.without_mlp - self.moe_layers
 
     @property
-    def linear_layers(self) -> int:
-        """Layers with a recurrent state instead of a cache."""
-        return self.linear.layers if self.linear else 0
-
-    @property
     def softmax_layers(self) -> int:
         """Layers with softmax attention, windowed or not."""
-        return self.attention_layers - self.linear_layers
+        return self.attention_layers - (self.linear.layers if self.linear else 0)
 
     @property
     def attention_layers(self) -> int:

@@ -120,11 +120,6 @@ class Formats:
         eight_bits = self.kv in ("fp8", "nvfp4") and self.activations in ("fp8", "nvfp4")
         return "fp8" if eight_bits else "bf16"
 
-    @property
-    def dispatch_bytes(self) -> float:
-        """Bytes per number sent to experts on other ranks, quantized before sending."""
-        return ACTIVATION_BYTES[find_format(self.moe).activations]
-
     def support(self, architecture: str) -> Support:
         """Return the support of a device: that of the least supported format."""
         names = (self.weights, self.moe, support_key(self.kv))

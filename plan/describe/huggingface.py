@@ -71,7 +71,9 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
 
 
 def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
-    text = _with_family_facts(_text_config(config), config)
+    parts = (config.get(part) for part in ("text_config", "llm_config", "language_config"))
+    decoder = next((part for part in parts if isinstance(part, Mapping)), config)
+    text = _with_family_facts(decoder, config)
     kinds = config.get("architectures") or []
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
         raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
@@ -147,14 +149,6 @@ def _require_planned_kinds(text: Fields, name: str) -> None:
     unknown += [layers for field, layers in STATE_FIELDS.items() if text.get(field)]
     if unknown:
         raise UsageError(f"{name}: {unknown[0]} cannot be planned yet")
-
-
-def _text_config(config: Fields) -> Fields:
-    """Return the part about the text decoder of a multimodal configuration."""
-    for part in ("text_config", "llm_config", "language_config"):
-        if isinstance(config.get(part), Mapping):
-            return config[part]
-    return config
 
 
 def _experts(text: Fields, name: str) -> dict[str, int]:

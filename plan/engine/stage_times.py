@@ -91,13 +91,18 @@ class StageTimes:
         self._operators = partial(make, model, layout, formats)
         tokens, context = _sizes(max_tokens, halves=True), _sizes(max_context)
         answers = _sizes(max_answers)
-        steps = [[o for o in self._mixed(n) if o.phase == "mixed"] for n in tokens]
+        answer = Part(1, 1, 1, "decode")
+        prompts = [Part(1, max(n - 1, 1), 0, "prefill") for n in tokens]
+        mixed = [self._operators([answer, prompt]) for prompt in prompts]
+        steps = [[o for o in step if o.phase == "mixed"] for step in mixed]
         others = (*LAST_STAGE_OPERATORS, STAGE_TRANSFER)
         shared = [[o for o in step if o.name not in others] for step in steps]
         self._shared = _Curve(tokens, self._ms(shared))
         sent = [[o for o in step if o.name == STAGE_TRANSFER] for step in steps]
         self._sent = _Curve(tokens, self._ms(sent) / max(layout.pp - 1, 1))
-        self._ends = _Curve(answers, self._ms([self._head(n) for n in answers]))
+        last = [self._operators([Part(n, 1, 1, "decode")]) for n in answers]
+        heads = [[o for o in step if o.name in LAST_STAGE_OPERATORS] for step in last]
+        self._ends = _Curve(answers, self._ms(heads))
         decode = [
             self._part(n, tokens_per_answer, max(keys - tokens_per_answer, 0), "decode")
             for n in answers
@@ -158,21 +163,11 @@ class StageTimes:
         )
         return known.reshape(len(tokens), -1) / np.array(prompts_per_batch)[:, None]
 
-    def _mixed(self, tokens: int) -> list[Operator]:
-        parts = [Part(1, 1, 1, "decode"), Part(1, max(tokens - 1, 1), 0, "prefill")]
-        return self._operators(parts)
-
-    def _head(self, rows: int) -> list[Operator]:
-        part = [Part(rows, 1, 1, "decode")]
-        found = self._operators(part)
-        return [o for o in found if o.name in LAST_STAGE_OPERATORS]
-
     def _part(self, batch: int, new: int, context: int, phase: str) -> list[Operator]:
         """Return the operators specific to requests of one phase."""
         part = Part(batch, new, context, phase)  # type: ignore[arg-type]
         other = Part(1, 1, 0, "decode" if phase == "prefill" else "prefill")
-        found = self._operators([part, other])
-        return [o for o in found if o.phase == phase]
+        return [o for o in self._operators([part, other]) if o.phase == phase]
 
     def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:
         times = self._timer.times(list(works))

@@ -290,6 +290,9 @@ def _sglang(deployment: Deployment, name: str, quantization: str, per_server: in
         layout, rank_requests = server.layout, ceil(server.requests / server.layout.dp)
         role = {"producer": "prefill", "consumer": "decode"}.get(server.role, "")
         cache_size = max(round(offload.cache_gib * GIB / 1e9), 1) if offload.cache_gib else 0
+        # of the memory that is free before loading, for weights and cache
+        held, total = deployment.memory(server.requests, layout), deployment.system.memory_gib * GIB
+        share = (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
         flags = {
             "--model-path": name,
             "--tp-size": layout.tp * layout.dp,
@@ -309,7 +312,7 @@ def _sglang(deployment: Deployment, name: str, quantization: str, per_server: in
             "--cuda-graph-backend-prefill": "disabled" if on_host else "",
             "--enable-hierarchical-cache": cache_size > 0,
             "--hicache-size": cache_size,
-            "--mem-fraction-static": f"{_static_share(deployment, layout, server.requests):.2f}",
+            "--mem-fraction-static": f"{share:.2f}",
             "--speculative-algorithm":
                 ("STANDALONE" if drafts.draft else "EAGLE") if drafts else "",
             "--speculative-draft-model-path":
@@ -355,7 +358,7 @@ def _trtllm(deployment: Deployment, name: str, quantization: str, per_server: in
         pools: dict[str, Any] = {"hostname": "localhost", "port": PORT, "backend": "pytorch"}
         for key, role in (("context_servers", "producer"), ("generation_servers", "consumer")):
             pools[key] = {"num_instances": len(urls[role]), "urls": urls[role]}
-        files["pools.yaml"] = _yaml(pools)
+        files["pools.yaml"] = json.dumps(pools, indent=1) + "\n"
         commands.append(["trtllm-serve", "disaggregated", "-c", "pools.yaml"])
     return commands, files
 
@@ -393,18 +396,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     if role:
         tokens = deployment.max_request_tokens or deployment.workload.isl
         options["cache_transceiver_config"] = {"backend": "DEFAULT", "max_tokens_in_buffer": tokens}
-    return _yaml(options)
-
-
-def _yaml(options: Mapping[str, Any]) -> str:
-    """Return options as JSON, which every reader of YAML reads."""
-    return json.dumps(options, indent=1) + "\n"
-
-
-def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
-    """Return the share of the memory that is free before loading, for weights and cache."""
-    held, total = deployment.memory(requests, layout), deployment.system.memory_gib * GIB
-    return (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
+    return json.dumps(options, indent=1) + "\n"  # every reader of YAML reads JSON
 
 
 def _servers(deployment: Deployment) -> Iterator[_Server]:

@@ -50,11 +50,6 @@ COLUMNS = (
 )
 
 
-def known_columns(rows: pd.DataFrame) -> list[Column]:
-    """Return the columns with a known value."""
-    return [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
-
-
 def interval_of(row: pd.Series, name: str) -> str:
     """Return the interval of a predicted value; empty without one."""
     low, high = (float(row.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
@@ -103,11 +98,6 @@ class Question:
         if len(self.systems) > MAX_LISTED_SYSTEMS:
             names = f"one of {len(self.systems)} systems"
         return f"{self.model.name} on {self.gpus} × {names}, {self.backend}"
-
-    @property
-    def short_model(self) -> str:
-        """The model's name without its publisher."""
-        return self.model.name.rsplit("/", 1)[-1]
 
 
 def limits(requirements: Requirements) -> list[str]:
@@ -238,7 +228,7 @@ def write_plan_report(
         question=question,
         commands=commands or {},
         engines=ENGINE_NAMES,
-        known=known_columns,
+        known=lambda rows: [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()],
         format_candidate=format_candidate,
         interval_of=interval_of,
         sentences=sentences(plan),

@@ -194,9 +194,8 @@ def _question_json(plan: Plan, question: Question) -> dict[str, Any]:
 def _new_folder(out: Path, question: Question) -> Path:
     """Create the next numbered folder; safe if other processes do the same."""
     systems = "+".join(system.name for system in question.systems)
-    name = re.sub(r"[^\w.+-]+", "-", f"{question.short_model}-{systems}")[:MAX_NAME_LENGTH].strip(
-        ".-"
-    )
+    model = question.model.name.rsplit("/", 1)[-1]
+    name = re.sub(r"[^\w.+-]+", "-", f"{model}-{systems}")[:MAX_NAME_LENGTH].strip(".-")
     out.mkdir(parents=True, exist_ok=True)
     number = 0
     while True:

@@ -12,7 +12,12 @@ from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.train.recipe import Recipe, Recompute, TrainingTask, layers_per_stage
-from foretune.plan.train.training_memory import OPTIMIZER_BYTES, host_bytes, stage_parameters
+from foretune.plan.train.training_memory import (
+    OPTIMIZER_BYTES,
+    StageParameters,
+    host_bytes,
+    stage_parameters,
+)
 from foretune.plan.train.training_operators import (
     Exchange,
     LayerExchanges,
@@ -153,7 +158,9 @@ class TimedSteps:
             "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
             "bubble_ms": pipeline_idle_ms(stages, count, layout.chunks),
             "replicas_ms": replicas - hidden,
-            "optimizer_ms": _optimizer_ms(self.system, model, recipe, layers * 2 / 3),
+            "optimizer_ms": _optimizer_ms(
+                self.system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
+            ),
         }
         return {**parts, "step_ms": sum(parts.values())}
 
@@ -204,7 +211,7 @@ def _exposed_layer_ms(
 
 
 def _optimizer_ms(
-    system: System, model: ModelDescription, recipe: Recipe, backward_ms: float
+    system: System, recipe: Recipe, stage_params: StageParameters, backward_ms: float
 ) -> float:
     """Return how long a step waits for the parameter update.
 
@@ -212,8 +219,7 @@ def _optimizer_ms(
     micro-batch's backward pass (``backward_ms``), and weights return while the host updates others.
     The GPU updates its share afterwards.
     """
-    layout = recipe.layout
-    parameters = stage_parameters(model, layout, 0).held(layout, split=recipe.zero >= 1)
+    parameters = stage_params.held(recipe.layout, split=recipe.zero >= 1)
     offloaded = host_bytes(recipe, parameters) / OPTIMIZER_BYTES
     bandwidth = system.device.specs["memory_gbps"]
     gpu_ms = (parameters - offloaded) * ADAM_BYTES / (STREAMING_EFFICIENCY * bandwidth * 1e6)
