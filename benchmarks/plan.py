@@ -172,13 +172,14 @@ def _beside(scored: Scored, table: Table) -> dict[str, object]:
 def _cross_validate(train: Table) -> dict[str, object]:
     """Return how the rows come out that each split holds out."""
     data = train.data
+    systems = np.array([d.system.name for d in data.deployments], dtype=str)
     splits: dict[str, Callable[[], np.ndarray]] = {
         "configurations": lambda: _folds(data.groups, SOME),
-        "systems": lambda: _folds(data.systems, len(set(data.systems))),
+        "systems": lambda: _folds(systems, len(set(systems))),
         "models": lambda: _folds(data.models, len(set(data.models))),
         "models on systems": lambda: _folds(pairs, SOME),
     }
-    pairs = np.array([f"{m} {s}" for m, s in zip(data.models, data.systems, strict=True)])
+    pairs = np.array([f"{m} {s}" for m, s in zip(data.models, systems, strict=True)])
     together = (train.rows["apart"] == 0).to_numpy()
     result: dict[str, object] = {"excluded": data.excluded, "unknown": data.unknown}
     for name, folds in splits.items():

@@ -18,11 +18,10 @@ from pathlib import Path
 from machine import markdown
 
 from foretune.errors import ForetuneError
-from foretune.plan.describe.catalog import describe_model, known_models
+from foretune.plan.describe.catalog import describe_model, find_system, known_models
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
-from foretune.plan.describe.system import find_system
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.layout import Workload
 from foretune.plan.serve.candidates import candidate_deployments, supported_formats
 from foretune.plan.serve.launching import ENGINE_VERSIONS, launch
 
@@ -119,7 +118,7 @@ def _some(
     node, load = find_system(system), Workload(1024, 256)
     found = list(candidate_deployments(model, node, 8, load, engine, [formats]))[-LAYOUTS:]
     for candidate in found:
-        started = launch(candidate.deployment, engine, candidate.replicas)
+        started = launch(candidate, engine, candidate.replicas)
         yield from (list(command) for command in started.commands[:1])
 
 

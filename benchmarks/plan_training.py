@@ -50,13 +50,7 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.huggingface import read_config
 from foretune.plan.train.recipe import RECOMPUTE, Recipe, TrainingLayout, TrainingTask
-from foretune.plan.train.step import (
-    EXPOSED,
-    SOFTWARE,
-    Calibration,
-    TimedSteps,
-    model_flops,
-)
+from foretune.plan.train.step import EXPOSED, SOFTWARE, Calibration, TimedSteps, model_flops
 from foretune.plan.train.training_memory import USABLE_SHARE, training_memory
 from foretune.plan.train.training_planner import BACKEND, plan_training
 

@@ -6,18 +6,18 @@ from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.plan.cost.operator import Operator
-    from foretune.plan.describe.catalog import describe_model, known_models
-    from foretune.plan.describe.description import ModelDescription
-    from foretune.plan.describe.formats import Formats, checkpoint_formats, read_accuracy
-    from foretune.plan.describe.layout import Layout
-    from foretune.plan.describe.system import (
+    from foretune.plan.describe.catalog import (
         System,
+        describe_model,
         find_system,
+        known_models,
         known_systems,
         published_prices,
         read_prices,
     )
-    from foretune.plan.describe.workload import Speculation, Workload
+    from foretune.plan.describe.description import ModelDescription
+    from foretune.plan.describe.formats import Formats, checkpoint_formats, read_accuracy
+    from foretune.plan.describe.layout import Layout, Speculation, Workload
     from foretune.plan.serve.planner import Plan, plan
     from foretune.plan.serve.requirements import Requirements
 

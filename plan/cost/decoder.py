@@ -29,7 +29,7 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
-from foretune.plan.describe.formats import Formats, table_name
+from foretune.plan.describe.formats import ACTIVATION_BYTES, Formats, find_format, table_name
 from foretune.plan.describe.layout import Layout
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -43,10 +43,7 @@ EXPERT_KINDS = {2: "plain", 3: "gated"}
 def mixed_operators(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
 ) -> list[Operator]:
-    """Return what one rank runs in a step with prefill and decode parts.
-
-    Projections process the tokens of all parts together; attention runs per part.
-    """
+    """Return what one rank runs in a step: projections of all tokens, attention per part."""
     parts = [part for part in parts if part.tokens > 0]
     if not parts:
         return []
@@ -145,7 +142,8 @@ def _communication(
     if gathered:
         ranks, layers = layout.tp * layout.dp, model.moe_layers
         message = float(tokens * (model.expert_hidden or model.hidden))
-        dispatch_scale = formats.dispatch_bytes / BF16_BYTES
+        # Tokens are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
+        dispatch_scale = ACTIVATION_BYTES[find_format(formats.moe).activations] / BF16_BYTES
         copies = min(model.experts_per_token, layout.moe_ep)
         if layout.moe_tp == 1 and copies < ranks:
             sent = message * copies / tp
@@ -170,10 +168,7 @@ SCORE_SHARE = 0.5
 def attention_operators(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
 ) -> Iterator[Operator]:
-    """Yield the attention operators of all layers, from input to output projections.
-
-    Projections process the tokens of all parts at once; attention runs per part.
-    """
+    """Yield attention of all layers: projections of all tokens, and the rest per part."""
     step = _Step(model, layout.tp, formats, parts, phase)
     if model.compressed:
         yield from step.compressed(model.compressed)
@@ -290,7 +285,9 @@ class _Step:
         if linear.gate_rank:
             width = ceil(linear.key_heads * linear.key_dim / tp)
             yield self.project("linear_gate", layers, width, linear.gate_rank)
-        for part in self.parts:
+        if linear.kind == "convolution":
+            yield rowwise("elementwise", "convolve", self.phase, layers, self.tokens, width, tp)
+        for part in self.parts if linear.key_dim else ():
             for op in RECURRENT_OPS:
                 yield _recurrent(linear, tp, part, op)
         yield self.project("linear_out", layers, hidden, ceil(values / tp))

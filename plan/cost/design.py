@@ -56,10 +56,7 @@ def plan_operators(
 def measurable(
     operators: Iterable[Operator], device: Device, max_ms: float
 ) -> tuple[list[Operator], dict[str, int]]:
-    """Return the operators that this machine can run in time, and counts of the others by reason.
-
-    ``max_ms`` is the maximum roofline time of one run.
-    """
+    """Return operators with rooflines up to ``max_ms``, and counts of the others by reason."""
     reasons: dict[str, int] = {}
     possible = []
     for operator in operators:

@@ -6,9 +6,8 @@ convolution over queries, keys and values, and a state per value head, read and 
 token.
 
 Engines' tables have sparse latent attention (DeepSeek-V3.2, arXiv:2512.02556, and GLM-5) only in
-one piece: projections, selection of keys, and attention. Its parts add up to much less than the
-measured prefill time: the kernels gather selected keys from latent vectors, with gaps between
-kernels. So plans use the piece if measured, else the parts.
+one piece: projections, selection of keys, and attention. Plans use the piece if measured, as its
+parts add up to less: the kernels gather selected keys, with gaps between kernels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,10 +111,7 @@ class Recurrent(Family):
         self.name = name
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the convolution per channel, or the update and the reading of the state.
-
-        All channels are read and written per token, the state once each.
-        """
+        """Return the convolution, or the state's update and reading, which moves once each."""
         batch, tokens = 1.0 * problem["batch"], 1.0 * problem["batch"] * problem["seq_len"]
         keys = problem["num_k_heads"] * problem["head_k_dim"]
         values = problem["num_v_heads"] * problem["head_v_dim"]
@@ -166,10 +162,7 @@ class SparseAttention(Family):
         self.name = name
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return projections, scores of all keys, and products with the selected ones.
-
-        Weights and cached values move once.
-        """
+        """Return projections, scores of all keys, and products with selected ones."""
         if self.name == DECODE:
             new, seen = 1.0, 1.0 * problem["kv_len"]
         else:

@@ -115,10 +115,7 @@ def duplicated_formats(
 def capped_times(
     rows: pd.DataFrame, formats: "pd.Series[str]", columns: Sequence[str]
 ) -> np.ndarray:
-    """Return the times of rows, those of slow formats replaced by the time in `WIDE_FORMAT`.
-
-    ``columns`` identify an operator apart from its format.
-    """
+    """Return times, slow formats' as in `WIDE_FORMAT`; ``columns`` identify an operator."""
     ms = rows["time_ms"].to_numpy(dtype=float)
     wide = rows["time_ms"].where(formats == WIDE_FORMAT)
     wide_ms = wide.groupby([rows[c] for c in columns], dropna=False).transform("min").to_numpy()
@@ -282,10 +279,7 @@ class MeasuredOperators:
         return log_ms, watts, distance
 
     def _split_large(self, key: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-        """Return operators beyond the measured range split into parts, and the numbers of parts.
-
-        There, attention over twice the requests takes twice the time.
-        """
+        """Return operators beyond the measured range as equal parts, and how many parts each."""
         kind, parts = KINDS[self.kernel], np.ones(len(rows))
         if not kind.splits:
             return rows, parts

@@ -13,14 +13,8 @@ from typing import Any
 import numpy as np
 
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import (
-    Formats,
-    draft_formats,
-    find_format,
-)
-from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.formats import Formats, draft_formats, find_format
+from foretune.plan.describe.layout import Layout, Workload
 
 GIB = 2**30
 USABLE_SHARE = 0.9
@@ -59,7 +53,6 @@ class RankMemory(Memory):
     """Bytes on the fullest rank while it serves.
 
     Attributes:
-        weights: its share of the model.
         kv_cache: keys, values and states of its requests.
         activations: peak of a step.
         engine: outside of PyTorch, with buffers of collectives.
@@ -95,27 +88,17 @@ def rank_memory(
     )
 
 
+@lru_cache(maxsize=2**16)  # all loads of a layout ask
 def max_requests(
     model: ModelDescription,
     layout: Layout,
     formats: Formats,
     workload: Workload,
-    system: System,
+    memory_gib: float,
     offloaded_bytes: float = 0.0,
 ) -> int:
-    """Return how many requests of one replica fit in memory; 0 if the model does not.
-
-    ``offloaded_bytes`` of each rank's weights are in host memory.
-    """
-    capacity = USABLE_SHARE * system.memory_gib * GIB + offloaded_bytes
-    return _max_requests(model, layout, formats, workload, capacity)
-
-
-@lru_cache(maxsize=2**16)
-def _max_requests(
-    model: ModelDescription, layout: Layout, formats: Formats, workload: Workload, capacity: float
-) -> int:
-    """Return `max_requests` for ``capacity`` bytes; cached, as all loads of a layout ask."""
+    """Return how many requests of one replica fit in a GPU's memory; 0 if the model does not."""
+    capacity = USABLE_SHARE * memory_gib * GIB + offloaded_bytes
 
     def fit(each: int) -> bool:
         return rank_memory(model, layout, formats, workload, each * layout.dp).total <= capacity
@@ -141,10 +124,7 @@ def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> f
 
 
 def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
-    """Return the first layer of a pipeline stage and the one after its last.
-
-    Stages differ by at most one layer; the first ones have more.
-    """
+    """Return a stage's first layer and the one after its last; the first stages have more."""
     each, more = divmod(model.layers, layout.pp)
     start = stage * each + min(stage, more)
     return start, start + each + (stage < more)

@@ -87,10 +87,7 @@ def rowwise(
 def collective(
     kernel: str, name: str, phase: Phase, count: float, elements: float, devices: int
 ) -> Operator:
-    """Return an exchange of activations between ranks.
-
-    All-reduces were measured in bf16, others in fp16: the bytes are equal.
-    """
+    """Return an exchange of activations; only all-reduces were measured in bf16."""
     kind = "bf16" if kernel == "all_reduce" else "fp16"
     problem = Problem(message_bytes=BF16_BYTES * elements, devices=devices)
     return Operator(kernel, problem, count, phase, Configuration(format=kind), name)

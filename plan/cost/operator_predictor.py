@@ -38,43 +38,33 @@ CARD = "operators.json"
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The model of one target."""
-
-    scale: TargetScale
-    model: BoostingModel
-
-
-@dataclass(frozen=True)
 class OperatorPredictor:
     """Time and, if measured, power of one kernel's operators."""
 
     features: FeatureSet
-    parts: dict[Target, _Part]
+    parts: dict[Target, tuple[TargetScale, BoostingModel]]
+    """The unit and the model of each target."""
 
     @classmethod
     def fit(cls, runs: pd.DataFrame, family: Family | None) -> Self:
-        """Fit to measured operators.
-
-        Raises PredictorError if there are too few.
-        """
+        """Fit to measured operators; raises PredictorError if there are too few."""
         features = FeatureSet(family).fit(runs)
-        parts: dict[Target, _Part] = {}
+        parts = {}
         for target in present_targets(runs) or ["time_ms"]:
             rows = usable_rows(target, runs)
             log_target = np.log(rows[target].to_numpy(dtype=float))
             scale = TargetScale.fit(target, features, rows, log_target)
             y = log_target - scale.log_scale(rows) - scale.log_unit(features, rows)
-            parts[target] = _Part(scale, BoostingModel().fit(features.matrix(rows), y))
+            parts[target] = scale, BoostingModel().fit(features.matrix(rows), y)
         return cls(features, parts)
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the targets of operators, a column each."""
         X, columns = self.features.matrix(rows), {}
-        for target, part in self.parts.items():
-            log_value = part.model.predict(X) + part.scale.log_unit(self.features, rows)
-            log_value += part.scale.log_scale(rows)
-            if (bounds := part.scale.log_range(rows)) is not None:
+        for target, (scale, model) in self.parts.items():
+            log_value = model.predict(X) + scale.log_unit(self.features, rows)
+            log_value += scale.log_scale(rows)
+            if (bounds := scale.log_range(rows)) is not None:
                 log_value = np.clip(log_value, *bounds)
             columns[target] = np.exp(log_value)
         return pd.DataFrame(columns, index=rows.index)
@@ -85,9 +75,9 @@ class OperatorPredictor:
         new = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
             new.mkdir(parents=True)
-            for target, part in self.parts.items():
-                part.model.save(new / f"{target}{part.model.suffix}")
-                card["parts"][target] = part.scale.to_json()
+            for target, (scale, model) in self.parts.items():
+                model.save(new / f"{target}{model.suffix}")
+                card["parts"][target] = scale.to_json()
             (new / CARD).write_text(json.dumps(card), encoding="utf-8")
             new.replace(folder)
         except OSError as e:
@@ -101,7 +91,7 @@ class OperatorPredictor:
         with translate_read_errors(folder, PredictorError, "is damaged ({})"):
             card = read_json(folder / CARD)
             parts = {
-                target: _Part(
+                target: (
                     TargetScale.from_json(scale, target),
                     BoostingModel.load(folder / f"{target}{BoostingModel.suffix}"),
                 )
@@ -121,10 +111,7 @@ MAX_PREDICTORS = 2
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Training data of a predictor.
-
-    ``name`` is like ``gemm-h100_sxm-vllm``; ``family`` computes the operators' work, if known.
-    """
+    """Training data of a predictor, with a name like ``gemm-h100_sxm-vllm``."""
 
     name: str
     runs: pd.DataFrame
@@ -156,34 +143,25 @@ class TrainedPredictorCache:
     def load_or_train(self, training_sets: Sequence[TrainingSet]) -> list[OperatorPredictor]:
         """Return the predictor of each training set, trained if not cached."""
         folders = [self._folder / training_set.folder for training_set in training_sets]
-        found = [_read(*pair) for pair in zip(folders, training_sets, strict=True)]
-        missing = [i for i, predictor in enumerate(found) if predictor is None]
-        if missing:
-            trained = self._train(
-                [training_sets[i] for i in missing], [folders[i] for i in missing]
-            )
-            for i, predictor in zip(missing, trained, strict=True):
-                found[i] = predictor
-        return [predictor for predictor in found if predictor is not None]
+        found = dict(enumerate(map(_read, folders, training_sets)))
+        missing = [i for i, predictor in found.items() if predictor is None]
 
-    def _train(
-        self, training_sets: Sequence[TrainingSet], folders: Sequence[Path]
-    ) -> list[OperatorPredictor]:
         def train(index: int) -> OperatorPredictor:
             training_set = training_sets[index]
             predictor = OperatorPredictor.fit(training_set.runs, training_set.family)
             with suppress(OutputError, OSError):  # a cache that fails must not stop the plan
                 predictor.save(folders[index])
                 _remove_older(folders[index])
-            progress.advance(training_sets[index].name)
+            progress.advance(training_set.name)
             return predictor
 
-        rows = sum(len(training_set.runs) for training_set in training_sets)
-        with self._show_progress() as progress:
-            progress.start(f"training on {rows:,} measured operators (once)", len(training_sets))
-            trained = parallel_map(train, range(len(training_sets)))
-            progress.say(f"operator predictors saved in {self._folder}")
-        return trained
+        if missing:
+            rows = sum(len(training_sets[i].runs) for i in missing)
+            with self._show_progress() as progress:
+                progress.start(f"training on {rows:,} measured operators (once)", len(missing))
+                found |= dict(zip(missing, parallel_map(train, missing), strict=True))
+                progress.say(f"operator predictors saved in {self._folder}")
+        return [predictor for predictor in found.values() if predictor is not None]
 
 
 def _read(folder: Path, training_set: TrainingSet) -> OperatorPredictor | None:

@@ -3,8 +3,6 @@
 Power is a share of the board's limit: the active idle share plus terms for the utilization of
 compute and memory, capped at the limit. Boards differ more in their limits than in these shares.
 GPUs without power measurements take the shares of their generation, else the mean of all.
-Predictors trained on operator sizes are more accurate on the same GPU, and usually worse on another
-(`benchmarks/plan_power.py`).
 """
 
 import csv
@@ -26,15 +24,12 @@ from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
+from foretune.plan.describe.catalog import System, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System, find_system
 
-METERED_SYSTEMS = {
-    "h200_sxm": ("sm_90", 0.187),
-    "b200_sxm": ("sm_100", 0.254),
-}
+METERED_SYSTEMS = {"h200_sxm": ("sm_90", 0.187), "b200_sxm": ("sm_100", 0.254)}
 """System with measured power -> architecture, and share of the limit that an awake GPU draws with
 almost no load: the 1st percentile of all powers (printed by `benchmarks/plan_power.py`)."""
 SIMILAR_KERNELS = {
@@ -85,10 +80,7 @@ class OperatorWatts:
 
 
 class OperatorPower:
-    """Predicts the power of operators on a system.
-
-    ``models`` defaults to the shipped ones.
-    """
+    """Predicts the power of operators on a system; ``models`` are by default the shipped ones."""
 
     def __init__(self, device: Device, system: str = "", models: PowerModels | None = None) -> None:
         self.device, self.system = device, system
@@ -123,8 +115,8 @@ class OperatorPower:
     def _similar_systems(self, systems: Iterable[str]) -> list[str]:
         """Return the measured systems to use: this one, its generation, else all."""
         names = list(systems)
-        mine = _generation(self.device.architecture)
-        same_generation = [n for n in names if _generation(METERED_SYSTEMS[n][0]) == mine]
+        mine = self.device.architecture[:-1]  # sm_10 for sm_100 and sm_103
+        same_generation = [n for n in names if METERED_SYSTEMS[n][0][:-1] == mine]
         return [n for n in names if n == self.system] or same_generation or names
 
 
@@ -138,11 +130,6 @@ def shipped_models() -> dict[str, dict[str, PowerModel]]:
         form = PowerModel(*(float(row[field.name]) for field in fields(PowerModel)))
         found.setdefault(row["kernel"], {})[row["system"]] = form
     return found
-
-
-def _generation(architecture: str) -> str:
-    """Return the generation of an architecture: ``sm_10`` for ``sm_100`` and ``sm_103``."""
-    return architecture[:-1]
 
 
 PARTS = ("projections", "attention", "experts", "communication", "rest")
@@ -184,17 +171,12 @@ class StepTimer:
     """Predicts time and energy of steps; each operator is looked up once."""
 
     def __init__(self, operator_timer: OperatorTimer) -> None:
-        self._operator_timer = operator_timer
+        self.operator_timer = operator_timer
         self._power = OperatorPower(operator_timer.device, operator_timer.system)
         self._index_of_key: dict[tuple[object, ...], int] = {}
         self._estimates: dict[str, np.ndarray] = {}
         """Estimates of the operators looked up so far, an array each; see `_estimate`."""
         self._index_of_object: dict[int, tuple[Operator, int]] = {}
-
-    @property
-    def rejected_rows(self) -> list[RejectedRows]:
-        """Rows dropped from the measured tables read so far."""
-        return self._operator_timer.rejected_rows
 
     def operators(self, step: Step) -> list[Operator]:
         """Return the operators of one rank in a step, see `mixed_operators`."""
@@ -209,8 +191,7 @@ class StepTimer:
         operators = mixed_operators(model, layout, formats, parts)
         modules = attention_modules(model, layout, formats, parts)
         if not modules or not all(
-            self._operator_timer.has_measurements(m.kernel, str(m.problem["shape"]))
-            for m in modules
+            self.operator_timer.has_measurements(m.kernel, str(m.problem["shape"])) for m in modules
         ):
             return operators
         pieces = attention_operators(model, layout, formats, parts, phase_of(parts))
@@ -272,12 +253,8 @@ class StepTimer:
         return indices
 
     def _estimate(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
-        """Return times and powers of operators.
-
-        ``metered`` tells whether power was measured on this system; ``bound_ms`` is the roofline
-        time.
-        """
-        times, power = self._operator_timer.times(table, fastest_format=True), self._power
+        """Return times and powers of operators; ``metered``: whether measured on this system."""
+        times, power = self.operator_timer.times(table, fastest_format=True), self._power
         modeled, metered = power.watts(table, times.ms), np.isfinite(times.watts)
         clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
         return {
@@ -334,7 +311,8 @@ class StepTimerFactory:
     @property
     def rejected_rows(self) -> list[RejectedRows]:
         """Rows dropped from the measured tables read so far."""
-        return [one for timer in self._timers.values() for one in timer.rejected_rows]
+        timers = (timer.operator_timer for timer in self._timers.values())
+        return [one for timer in timers for one in timer.rejected_rows]
 
     def _similar_systems(self, system: System) -> list[str]:
         """Return measured systems, the most similar GPU first; empty if this one is measured."""

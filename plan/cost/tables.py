@@ -137,10 +137,7 @@ class UserTables:
         return sorted(ENGINES) if (self._runs["device"] == device_of_system(system)).any() else []
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
-        """Return the rows of ``kernel`` on ``system`` for any engine, or None.
-
-        All-empty columns of other kernels are dropped, so that they do not count as sizes.
-        """
+        """Return the rows of ``kernel`` on ``system`` for any engine, or None."""
         runs = self._runs
         here = (runs["kernel"] == kernel) & (runs["device"] == device_of_system(system))
         if not here.any():

@@ -58,7 +58,6 @@ class OperatorTimes:
     """Times of operators, one entry per row.
 
     Attributes:
-        ms: milliseconds.
         source: one of `SOURCES`.
         watts: mean power; NaN if not measured here for such operators.
         bound_ms: roofline time; 0 if unknown.
@@ -176,10 +175,7 @@ class OperatorTimer:
                     )
 
     def has_measurements(self, kernel: str, leading_key: str) -> bool:
-        """Return whether a kernel was measured on this system.
-
-        ``leading_key`` is the first of its exact columns.
-        """
+        """Return whether a kernel was measured here with this first exact column."""
         here = (pair for pair in self._system_engines if pair[0] == self.system)
         tables = (self._table(kernel, *pair) for pair in here)
         keys = (key for table in tables if table for key in table.keys)

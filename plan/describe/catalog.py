@@ -1,14 +1,20 @@
-"""Finds models by folder, or by name without a network."""
+"""GPU systems to deploy on, and models, found by name without a network."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+import csv
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Any, Self
 
-from foretune.errors import MissingExtra, UnknownName, UsageError
+from foretune.collect.devices import local_device, local_gpus
+from foretune.device import Device, find_device, find_device_or_none
+from foretune.errors import MissingExtra, RunTableError, UnknownName, UsageError
+from foretune.files import read_bytes, translate_read_errors
 from foretune.operator_package import package_folder
-from foretune.plan.describe import shipped_rows
+from foretune.plan.describe import shipped_rows, shipped_text
 from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
@@ -20,6 +26,175 @@ from foretune.plan.describe.huggingface import (
     read_folder,
     read_json,
 )
+
+PCIE_GBPS = 32.0
+"""PCIe 4.0 x16 in one direction; assumed for unknown links."""
+NETWORK_GBPS = 50.0
+"""A 400 Gb/s network adapter, in one direction."""
+LINK_EFFICIENCY = 0.87
+"""Share of a host link's rate that copies reach: 55.6 of 64 GB/s on PCIe 5.0 x16, from an
+nvbandwidth example (dev.smart-guide.co.kr, 2026)."""
+LATENCY_MS = 0.01
+"""Time of an empty copy from or to host memory: launch and round trip."""
+REPORTED_SHARE = 0.99
+"""Share of the data sheet's memory that the driver leaves, on most GPUs."""
+
+
+@dataclass(frozen=True)
+class System:
+    """Nodes of GPUs to deploy on.
+
+    Bandwidths are per GPU and direction.
+
+    Attributes:
+        name: short, like ``h100_sxm``.
+        intra_node_gbps: between GPUs of a node or domain, GB/s.
+        inter_node_gbps: between nodes or domains, GB/s.
+        memory_gib: per GPU, as PyTorch reports it: less than the data sheet's.
+        price_per_hour: USD per GPU; None if unknown.
+        power_limit_w: watts per GPU; NaN if unknown.
+        domain_gpus: GPUs joined by fast links, if more than a node (a rack of 72).
+        host_gbps: between a GPU and host memory, GB/s.
+    """
+
+    name: str
+    device: Device
+    gpus_per_node: int
+    intra_node_gbps: float
+    inter_node_gbps: float
+    memory_gib: float
+    price_per_hour: float | None
+    power_limit_w: float
+    domain_gpus: int = 0
+    host_gbps: float = PCIE_GBPS
+
+    @classmethod
+    def from_device(cls, device: Device, gpus_per_node: int = 1, name: str = "") -> Self:
+        """Return a system of GPUs (or one CPU) with unknown links.
+
+        A CPU copies to other ranks within its memory at half the measured bandwidth, since each
+        byte is read and written (`foretune.collect.devices`).
+        """
+        copy_gbps = device.specs.get("memory_gbps", 0.0) / 2 if device.kind == "cpu" else 0.0
+        reported = 1.0 if device.kind == "cpu" else REPORTED_SHARE
+        return cls(
+            name=name or device.name,
+            device=device,
+            gpus_per_node=gpus_per_node,
+            intra_node_gbps=PCIE_GBPS,
+            inter_node_gbps=NETWORK_GBPS,
+            memory_gib=reported * device.specs.get("memory_gib", 0.0),
+            price_per_hour=None,
+            power_limit_w=device.specs.get("power_limit_w", float("nan")),
+            host_gbps=copy_gbps or PCIE_GBPS,
+        )
+
+    @property
+    def fast_domain_gpus(self) -> int:
+        """Number of GPUs joined by fast links."""
+        return self.domain_gpus or self.gpus_per_node
+
+    def transfer_ms(self, size: float) -> float:
+        """Return the milliseconds to copy ``size`` bytes between host and GPU; 0 for none."""
+        return LATENCY_MS + size / (LINK_EFFICIENCY * self.host_gbps * 1e6) if size > 0 else 0.0
+
+
+def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
+    """Return a system by short name (``h100_sxm``), abbreviation (``h100``) or device name.
+
+    Raises UnknownName if the system is unknown; the message suggests similar names. ``prices`` in
+    USD per GPU and hour replace the shipped ones.
+    """
+    known = _systems()
+    short = _short_name(name, known)
+    if short is None:
+        raise UnknownName("system", name, known_systems())
+    row, device = known[short], find_device(known[short]["device"])
+    cost = published_prices() if prices is None else prices
+    links = ("intra_node_gbps", "inter_node_gbps", "host_gbps", "memory_gib")
+    numbers: dict[str, Any] = {name: float(row[name]) for name in links}
+    return System(
+        name=short,
+        device=device,
+        gpus_per_node=int(row["gpus_per_node"]),
+        domain_gpus=int(row["domain_gpus"]),
+        price_per_hour=cost.get(short),
+        power_limit_w=device.specs.get("power_limit_w", float("nan")),
+        **numbers,
+    )
+
+
+def known_systems() -> list[str]:
+    """Return the names that `find_system` knows."""
+    return sorted(_systems())
+
+
+@cache
+def published_prices() -> dict[str, float]:
+    """Return the shipped prices in USD per GPU and hour, by system."""
+    return _parse_prices(shipped_text("prices.csv"), "prices.csv")
+
+
+def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
+    """Return a user's prices: a CSV file with columns ``system`` and ``usd_per_gpu_hour``.
+
+    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid price.
+    """
+    with translate_read_errors(path, RunTableError, "is no readable table of prices: {}"):
+        return _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))
+
+
+def _parse_prices(text: str, name: str) -> dict[str, float]:
+    prices = {}
+    for i, row in enumerate(csv.DictReader(text.splitlines()), 1):
+        try:
+            system, price = row["system"], float(row["usd_per_gpu_hour"])
+        except KeyError as e:
+            raise RunTableError(f"{name} has no column {e}: system,usd_per_gpu_hour") from e
+        except (TypeError, ValueError) as e:
+            raise RunTableError(f"{name}, row {i}: the price is not a number ({e})") from e
+        if not 0 < price < float("inf"):
+            raise RunTableError(f"{name}, row {i}: the price must be positive, not {price}")
+        prices[system] = price
+    return prices
+
+
+def _short_name(name: str, known: Mapping[str, Mapping[str, str]]) -> str | None:
+    """Return the short name of a system, if known."""
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    for candidate in (plain, f"{plain}_sxm", f"{plain}_server", plain.removesuffix("_sxm")):
+        if candidate in known:
+            return candidate
+    device = find_device_or_none(name)
+    found = [short for short in known if device and known[short]["device"] == device.name]
+    return found[0] if found else None
+
+
+@cache
+def _systems() -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in shipped_rows("systems.csv")}
+
+
+def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
+    """Return the system called ``name``, see `find_system`; ``local`` is this machine."""
+    return local_system(prices) if name.lower() == "local" else find_system(name, prices)
+
+
+def local_system(prices: Mapping[str, float] | None = None) -> System:
+    """Return this machine: its GPUs of the first kind, or its CPU.
+
+    A known GPU gives the known system with its links and price. The links of others are assumed to
+    be PCIe.
+    """
+    gpus = local_gpus()
+    if not gpus:
+        return System.from_device(local_device("cpu"))
+    first = gpus[0]
+    try:
+        return find_system(first.name, prices)
+    except UnknownName:
+        return System.from_device(first, sum(gpu.name == first.name for gpu in gpus))
+
 
 _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
 """Words in names that describe training or storage, not architecture."""
@@ -86,10 +261,7 @@ def _architecture_key(name: str) -> str:
 
 
 def _with_requested_name(model: ModelDescription, name: str, found: str) -> ModelDescription:
-    """Return ``model`` under the requested name, in the format that it contains.
-
-    Four-bit checkpoints with experts keep attention in 16 bits.
-    """
+    """Return ``model`` under the requested name, in the format that the name contains."""
     if name.lower() == found.lower():
         return model
     stored = format_in_name(name)

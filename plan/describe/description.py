@@ -65,12 +65,13 @@ class LinearAttention:
     updates, and an output projection. ``gdn`` is the gated delta rule (arXiv:2412.06464), ``kda``
     Kimi's with a gate per channel (arXiv:2510.26692), ``mamba2`` a state-space layer
     (arXiv:2405.21060): its groups are key heads, its state size is the key width, its heads are
-    value heads.
+    value heads. A ``convolution`` (LFM2) has no state but the last tokens, and a gate per channel
+    before and after.
 
     Attributes:
         key_heads, key_dim, value_heads, value_dim: shape of the state.
         convolution: length of the convolution.
-        kind: ``gdn``, ``kda`` or ``mamba2``: the kernel that updates the state.
+        kind: ``gdn``, ``kda`` or ``mamba2``: the kernel that updates the state; or ``convolution``.
         gate_rank: width that a per-channel gate is compressed to; 0 for one number per head.
     """
 
@@ -91,6 +92,8 @@ class LinearAttention:
     @property
     def gate_scalars(self) -> int:
         """Numbers per token that control the update: decay and strength per value head."""
+        if self.kind == "convolution":
+            return self.channels
         return self.value_heads * (2 if self.kind == "gdn" else 1)
 
 
@@ -142,7 +145,6 @@ class CompressedAttention:
         q_lora_rank: width of the compressed queries.
         o_groups, o_lora_rank: groups of heads whose outputs are compressed, and the compressed
             width.
-        window: uncompressed keys.
         ratios: (tokens per compressed key, layers); 0 tokens for layers with only the window.
         residual_streams: residual streams mixed around each layer.
         indexed_ratio: ratio of the layers with an indexer.
@@ -230,18 +232,15 @@ class ModelDescription:
         heads, kv_heads, head_dim: of softmax attention; with ``mla`` only the heads.
         intermediate: width of a dense MLP; 0 if no layer has one.
         experts: routed experts per layer; 0 for a dense model.
-        experts_per_token: routed experts per token.
         shared_experts: experts used by every token.
         moe_intermediate: width of one routed expert.
         dense_layers: leading layers with a dense MLP, in a model with experts.
         tied_embeddings: whether the output projection is the embedding table.
         sliding_window: keys visible in layers with a window; 0 without.
-        windowed_layers: number of layers with a window.
         shared_intermediate: width of all shared experts together; 0 means that of as many routed
             experts.
         gated_attention: whether a gate as wide as the queries multiplies attention's output.
         mlp_matrices: per dense MLP: 3 with a gate, 2 without (like GPT-3).
-        index: the indexer of sparse attention, if any.
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
         moe_format: of its routed experts.
         kv_format: cache format it was calibrated for.
@@ -331,14 +330,9 @@ class ModelDescription:
         return self.layers - self.without_mlp - self.moe_layers
 
     @property
-    def linear_layers(self) -> int:
-        """Layers with a recurrent state instead of a cache."""
-        return self.linear.layers if self.linear else 0
-
-    @property
     def softmax_layers(self) -> int:
         """Layers with softmax attention, windowed or not."""
-        return self.attention_layers - self.linear_layers
+        return self.attention_layers - (self.linear.layers if self.linear else 0)
 
     @property
     def attention_layers(self) -> int:

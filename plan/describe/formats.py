@@ -120,14 +120,6 @@ class Formats:
         eight_bits = self.kv in ("fp8", "nvfp4") and self.activations in ("fp8", "nvfp4")
         return "fp8" if eight_bits else "bf16"
 
-    @property
-    def dispatch_bytes(self) -> float:
-        """Bytes per number of tokens sent to experts on other ranks.
-
-        They are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
-        """
-        return ACTIVATION_BYTES[find_format(self.moe).activations]
-
     def support(self, architecture: str) -> Support:
         """Return the support of a device: that of the least supported format."""
         names = (self.weights, self.moe, support_key(self.kv))
@@ -146,10 +138,7 @@ def draft_formats(draft: ModelDescription, formats: Formats) -> Formats:
 
 
 def find_format(name: str, cache: bool = False) -> Format:
-    """Return the format of weights, or of a cache, called ``name``.
-
-    Raises UnknownName.
-    """
+    """Return the format of weights, or of a cache, called ``name``; raises UnknownName."""
     known = CACHE_FORMATS if cache else FORMATS
     if name not in known:
         raise UnknownName("format of the cache" if cache else "number format", name, known)
@@ -211,11 +200,7 @@ class AccuracyResult:
 
     Attributes:
         format: weight format, as in `FORMATS`; cache formats are written ``kv:fp8``.
-        method: the quantization method.
-        model, benchmark: the measured model and benchmark.
-        baseline, quantized: the scores.
         better: ``higher`` or ``lower``.
-        source: the publication.
     """
 
     format: str

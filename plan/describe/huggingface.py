@@ -99,10 +99,7 @@ WIDTH_FIELDS = ("intermediate_size", "ffn_hidden_size")
 
 
 def read_folder(folder: Path) -> ModelDescription:
-    """Return the model described in a folder.
-
-    Raises UsageError if ``config.json`` is missing or incomplete.
-    """
+    """Return the model in a folder; raises UsageError without a complete ``config.json``."""
     config = read_json(folder / CONFIG_FILE)
     quantization = folder / QUANTIZATION_FILE
     stored = read_json(quantization) if quantization.is_file() else {}
@@ -120,7 +117,9 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
 
 
 def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
-    text = _with_family_facts(_text_config(config), config)
+    parts = (config.get(part) for part in ("text_config", "llm_config", "language_config"))
+    decoder = next((part for part in parts if isinstance(part, Mapping)), config)
+    text = _with_family_facts(decoder, config)
     kinds = config.get("architectures") or []
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
         raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
@@ -135,6 +134,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     window, windowed = _windows(text)
     mla = _mla(text, name)
     formats = stored_formats({**text, **config}, quantization)
+    # transformers omits a family's default
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    gemma = family.startswith("gemma")
     matrices = GATED_MATRICES - 1 if family in UNGATED_FAMILIES else GATED_MATRICES
     common = {
         "hidden": hidden,
@@ -143,13 +145,12 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "head_dim": mla.qk_nope if mla else _positive_int(text, "head_dim") or hidden // heads,
         "vocab": _required_int(text, name, "vocab_size"),
         "mla": mla,
-        "tied_embeddings": _tied(text, config),
+        "tied_embeddings": bool(gemma if tied is None else tied),
         "sliding_window": window,
         "windowed_layers": windowed,
         "mlp_matrices": matrices,
         "expert_matrices": matrices,
-        "gated_attention": bool(text.get("attn_output_gate"))
-        or str(text.get("model_type", "")).startswith("qwen3_next"),
+        "gated_attention": bool(text.get("attn_output_gate")) or family.startswith("qwen3_next"),
         "linear": _linear(text, name),
         "index": _index(text),
         "weight_format": formats.weights,
@@ -202,14 +203,6 @@ def _require_planned_kinds(text: Fields, name: str) -> None:
     unknown += [layers for field, layers in STATE_FIELDS.items() if text.get(field)]
     if unknown:
         raise UsageError(f"{name}: {unknown[0]} cannot be planned yet")
-
-
-def _text_config(config: Fields) -> Fields:
-    """Return the part about the text decoder of a multimodal configuration."""
-    for part in ("text_config", "llm_config", "language_config"):
-        if isinstance(config.get(part), Mapping):
-            return config[part]
-    return config
 
 
 def _experts(text: Fields, name: str) -> dict[str, int]:
@@ -317,13 +310,6 @@ def _index(text: Fields) -> Indexer | None:
     return Indexer(heads, head_dim, top_k, list(text.get("indexer_types") or ()).count("full"))
 
 
-def _tied(text: Fields, config: Fields) -> bool:
-    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    if tied is None:  # transformers omits a family's default
-        return str(text.get("model_type", "")).startswith("gemma")
-    return bool(tied)
-
-
 def _is_llama4(text: Fields) -> bool:
     return str(text.get("model_type", "")).startswith("llama4")
 
@@ -351,10 +337,7 @@ def _required_int(text: Fields, owner: str, *names: str) -> int:
 
 
 def read_json(path: Path) -> Fields:
-    """Return the JSON object in a file.
-
-    Raises UsageError if there is none.
-    """
+    """Return the JSON object in a file; raises UsageError if there is none."""
     try:
         content: Fields = files.read_json(path)
     except OSError as e:

@@ -1,8 +1,8 @@
 """Reads ``config.json`` of models with different kinds of layers.
 
 Fields are interpreted as in vLLM and transformers: ``nemotron_h``, ``granitemoehybrid``,
-``bamba``, ``falcon_h1``, ``nemotron_nas`` (DeciLM), ``gemma4``, ``mimo_v2_flash``, ``step3p5``,
-``kimi_linear``, ``minimax_m3``, ``deepseek_v4``.
+``bamba``, ``falcon_h1``, ``lfm2``, ``nemotron_nas`` (DeciLM), ``gemma4``, ``mimo_v2_flash``,
+``step3p5``, ``kimi_linear``, ``minimax_m3``, ``deepseek_v4``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,8 @@ Fields = Mapping[str, Any]
 
 LAYER_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Letter in Nemotron-H's pattern -> kind of layer."""
+CHANNELS = 64
+"""Channels of a convolution that are split over ranks together."""
 SAVED_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 """What transformers calls layers when it saves them."""
 COMPRESSION_RATIOS = {0, 4, 128}
@@ -82,6 +84,25 @@ def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
     return fields
 
 
+def short_convolutions(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of LFM2: most layers have a gated convolution over a few tokens."""
+    kinds = list(text.get("layer_types") or ())
+    if set(kinds) - {"conv", "full_attention"} or "full_attention" not in kinds:
+        raise UsageError(f"{name}: short convolutions without attention cannot be planned yet")
+    heads = text["hidden_size"] // CHANNELS
+    layers = kinds.count("conv")
+    fields: dict[str, Any] = {}
+    if layers:
+        fields["linear"] = LinearAttention(
+            layers, heads, 0, heads, CHANNELS, text["conv_L_cache"], kind="convolution"
+        )
+    if text.get("block_auto_adjust_ff_dim"):
+        multiple = text["block_multiple_of"]
+        width = int(text["block_ffn_dim_multiplier"] * int(2 * text["intermediate_size"] / 3))
+        fields["intermediate"] = ceil(width / multiple) * multiple
+    return fields
+
+
 def deci_lm(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of DeciLM: some layers have no attention, and MLP widths vary."""
     layers: Sequence[Fields] = text["block_configs"]
@@ -127,7 +148,6 @@ def gemma4(text: Fields, name: str) -> dict[str, Any]:
 
 def mimo_v2(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of MiMo-V2: layers with a window have different heads."""
-    del name
     return {
         "value_dim": text.get("v_head_dim") or 0,
         "windowed_layers": sum(text["hybrid_layer_pattern"]),
@@ -174,7 +194,6 @@ def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
 
 def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of MiniMax-M3: most layers select blocks of keys."""
-    del name
     sparse = text["sparse_attention_config"]
     if not sparse.get("use_sparse_attention"):
         return {}
@@ -216,6 +235,7 @@ FAMILY_READERS = {
     "compress_ratios": deepseek_v4,
     "mamba_num_heads": nemotron_h,
     "mamba_n_heads": mamba2_layers,
+    "conv_L_cache": short_convolutions,
     "block_configs": deci_lm,
     "global_head_dim": gemma4,
     "hybrid_layer_pattern": mimo_v2,

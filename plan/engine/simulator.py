@@ -20,7 +20,7 @@ import pandas as pd
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
-from foretune.plan.describe.system import System
+from foretune.plan.describe.catalog import System
 from foretune.plan.engine.stage_times import Stages, StepLoad
 
 COLUMNS = ("at_s", "isl", "osl")
@@ -36,7 +36,6 @@ class Requests:
     """Requests in order of arrival.
 
     Attributes:
-        arrival_ms: arrival times.
         isl, osl: tokens of prompts and answers.
         cached: cached tokens of the prompts.
         in_flight: requests in flight; the next arrives when one ends. With 0, they arrive at
@@ -127,7 +126,6 @@ class Host:
     Llama-3.1-70B in pipelines and Qwen3-30B-A3B on one GPU.
 
     Attributes:
-        step_ms: per step.
         request_ms: per request in the step, for inputs and outputs.
         token_ms: per prompt token in the step.
         active_ms: per admitted request, in the step or not: engines scan them all.
@@ -145,10 +143,7 @@ class Host:
 
     @classmethod
     def for_system(cls, system: System, depth: int = 1) -> Self:
-        """Return the host times of a system's servers.
-
-        In pipelines of ``depth`` stages, engines do not overlap steps.
-        """
+        """Return the host times of a system's servers; pipelines do not overlap steps."""
         slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
         default = cls()
         times = {
@@ -298,10 +293,7 @@ class _Engine:
         return max(self._arrival_ms[self._arrived], now) if pending else now
 
     def schedule_prompts(self, batch: _Batch, now: float) -> list[tuple[int, int]]:
-        """Choose the next step's prompts: (new tokens, earlier tokens) of each.
-
-        Decoding requests come first, then partly prefilled prompts, then waiting ones.
-        """
+        """Choose prompts, partly read ones first: (new tokens, earlier tokens) of each."""
         while self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] <= now:
             self.waiting.append(self._arrived)
             self._arrived += 1

@@ -7,7 +7,7 @@ of answers. Each depends on one or two sizes.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -85,36 +85,37 @@ class StageTimes:
         draft_times: "StageTimes | None" = None,
     ) -> None:
         self._draft_times = draft_times
-        self._model, self._layout, self._formats, self._timer = model, layout, formats, timer
+        self._model_layers, self._timer = model.layers, timer
         # Single-piece attention was not measured with several tokens per request.
-        self._operators = timer.mixed_operators if tokens_per_answer == 1 else mixed_operators
+        make = timer.mixed_operators if tokens_per_answer == 1 else mixed_operators
+        self._operators = partial(make, model, layout, formats)
         tokens, context = _sizes(max_tokens, halves=True), _sizes(max_context)
         answers = _sizes(max_answers)
-        self._shared = _Curve(tokens, self._ms([_shared(self._mixed(n)) for n in tokens]))
-        sent = [[o for o in self._mixed(n) if o.name == STAGE_TRANSFER] for n in tokens]
+        answer = Part(1, 1, 1, "decode")
+        prompts = [Part(1, max(n - 1, 1), 0, "prefill") for n in tokens]
+        mixed = [self._operators([answer, prompt]) for prompt in prompts]
+        steps = [[o for o in step if o.phase == "mixed"] for step in mixed]
+        others = (*LAST_STAGE_OPERATORS, STAGE_TRANSFER)
+        shared = [[o for o in step if o.name not in others] for step in steps]
+        self._shared = _Curve(tokens, self._ms(shared))
+        sent = [[o for o in step if o.name == STAGE_TRANSFER] for step in steps]
         self._sent = _Curve(tokens, self._ms(sent) / max(layout.pp - 1, 1))
-        self._ends = _Curve(answers, self._ms([self._head(n) for n in answers]))
-        self._answer = _Surface(
-            answers,
-            context,
-            self._ms(
-                [
-                    self._part(n, tokens_per_answer, max(keys - tokens_per_answer, 0), "decode")
-                    for n in answers
-                    for keys in context
-                ]
-            ),
-        )
+        last = [self._operators([Part(n, 1, 1, "decode")]) for n in answers]
+        heads = [[o for o in step if o.name in LAST_STAGE_OPERATORS] for step in last]
+        self._ends = _Curve(answers, self._ms(heads))
+        decode = [
+            self._part(n, tokens_per_answer, max(keys - tokens_per_answer, 0), "decode")
+            for n in answers
+            for keys in context
+        ]
+        self._answer = _Surface(answers, context, self._ms(decode))
         self._sizes = tokens, context
         self._prompt = _Curve(tokens, self._prompt_ms([0])[:, 0])
         ends = [stage_layer_range(model, layout, stage) for stage in range(layout.pp)]
         self._layers = [end - start for start, end in ends]
 
     def __call__(self, load: StepLoad, padded: int = 0) -> list[StageWork]:
-        """Return the work of each stage, including transfers to the next.
-
-        ``padded`` answers are computed to fill a CUDA graph.
-        """
+        """Return each stage's work with its transfers; ``padded`` answers fill a CUDA graph."""
         tokens = load.tokens + padded * load.tokens_per_answer
         layers = self._shared(tokens)
         if load.answers:
@@ -123,7 +124,7 @@ class StageTimes:
             )
         for new, before in load.prompts:
             layers += self._prompt_after_prefix(new, before) if before else self._prompt(new)
-        stages = [layers * n / self._model.layers for n in self._layers]
+        stages = [layers * n / self._model_layers for n in self._layers]
         stages[-1] += self._ends(
             (load.answers + padded) * load.tokens_per_answer + load.finished_prompts
         )
@@ -162,33 +163,15 @@ class StageTimes:
         )
         return known.reshape(len(tokens), -1) / np.array(prompts_per_batch)[:, None]
 
-    def _mixed(self, tokens: int) -> list[Operator]:
-        parts = [Part(1, 1, 1, "decode"), Part(1, max(tokens - 1, 1), 0, "prefill")]
-        return self._operators(self._model, self._layout, self._formats, parts)
-
-    def _head(self, rows: int) -> list[Operator]:
-        part = [Part(rows, 1, 1, "decode")]
-        found = self._operators(self._model, self._layout, self._formats, part)
-        return [o for o in found if o.name in LAST_STAGE_OPERATORS]
-
     def _part(self, batch: int, new: int, context: int, phase: str) -> list[Operator]:
         """Return the operators specific to requests of one phase."""
         part = Part(batch, new, context, phase)  # type: ignore[arg-type]
         other = Part(1, 1, 0, "decode" if phase == "prefill" else "prefill")
-        found = self._operators(self._model, self._layout, self._formats, [part, other])
-        return [o for o in found if o.phase == phase]
+        return [o for o in self._operators([part, other]) if o.phase == phase]
 
     def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:
         times = self._timer.times(list(works))
         return times["total"].to_numpy(dtype=float)
-
-
-def _shared(operators: Iterable[Operator]) -> list[Operator]:
-    return [
-        o
-        for o in operators
-        if o.phase == "mixed" and o.name not in (*LAST_STAGE_OPERATORS, STAGE_TRANSFER)
-    ]
 
 
 def _sizes(last: int, halves: bool = False) -> list[int]:

@@ -5,6 +5,7 @@ requests in flight follows the randomly arriving requests.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,19 +18,14 @@ from scipy.sparse import coo_array
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, recovery
-from foretune.plan.describe.layout import Layout, divisors
-from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.engine.simulator import MAX_TOKENS
-from foretune.plan.serve.candidates import (
-    Candidate,
-    candidate_deployments,
-    one_pool_candidates,
-    predict,
-)
+from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.requirements import LoadCurve, Requirements
 
 HOST_W = (6500 - 8 * 400) / 8
@@ -43,10 +39,7 @@ COLUMNS = ("isl", "osl", "requests_per_s")
 
 @dataclass(frozen=True)
 class Demand:
-    """Requests of one length.
-
-    ``per_s`` arrive per second.
-    """
+    """Requests of one length; ``per_s`` arrive per second."""
 
     workload: Workload
     per_s: float
@@ -92,10 +85,7 @@ class InstanceType:
     """GPUs rented together, and how a model is served on them.
 
     Attributes:
-        system: the GPUs' short name.
-        gpus: number of GPUs.
         layout: of one replica.
-        formats: number formats.
         usd_per_hour: price of the instance.
         power_w: provisioned watts: GPUs at their boards' limits, and the host.
         rates: per request length, the highest requests per second of which 90 % meet the limits; 0
@@ -150,8 +140,7 @@ def instance_types(
         if candidates:
             way, demand = np.array(labels).T
             tables.append(predict(candidates, timers).assign(way=way, demand=demand))
-            rates, in_flight = _sustained_rates(tables[-1], setups, demands, requirements)
-            found += _instance_types(system, sizes, setups, rates, in_flight)
+            found += _instance_types(system, sizes, setups, tables[-1], demands, requirements)
     for i, unserved in enumerate(demands):
         if not any(kind.rates[i] > 0 for kind in found):
             raise UsageError(_unserved_message(unserved, i, tables, requirements, sizes))
@@ -166,53 +155,44 @@ def _replicas(
     backend: str,
     formats: Sequence[Formats] | None,
     requirements: Requirements,
-) -> tuple[list[Setup], list[Candidate], list[tuple[int, int]]]:
+) -> tuple[list[Setup], list[Deployment], list[tuple[int, int]]]:
     """Return the legal replicas that fit memory and meet the accuracy limit, at every load.
 
     That is their setups, and the candidates with the (setup, demand) of each.
     """
     setups: dict[Setup, int] = {}
-    candidates: list[Candidate] = []
+    candidates: list[Deployment] = []
     labels: list[tuple[int, int]] = []
     for i, demand in enumerate(demands):
         for size in sorted({n for gpus in sizes for n in divisors(gpus)}):
-            for service in candidate_deployments(
+            for one in candidate_deployments(
                 model, system, size, demand.workload, backend, formats
             ):
-                one = service.deployment
                 quality = recovery(one.formats, model)
-                if service.replicas > 1 or (quality or 1.0) < requirements.accuracy:
+                if one.replicas > 1 or (quality or 1.0) < requirements.accuracy:
                     continue
                 setup = setups.setdefault((one.layout, one.formats), len(setups))
-                here = one_pool_candidates([service])
+                here = one_pool_candidates([one])
                 candidates += here
                 labels += [(setup, i)] * len(here)
     return list(setups), candidates, labels
-
-
-def _sustained_rates(
-    table: pd.DataFrame,
-    setups: Sequence[Setup],
-    demands: Sequence[Demand],
-    requirements: Requirements,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a replica's highest rates, and requests in flight, by setup and demand."""
-    rates, in_flight = np.zeros((2, len(setups), len(demands)))
-    for (setup, i), rows in table.groupby(["way", "demand"]):
-        curve = LoadCurve(rows, demands[i].workload.osl, requirements)
-        rate = curve.goodput()
-        if load := curve.at(rate):
-            rates[setup, i], in_flight[setup, i] = rate, load.in_flight
-    return rates, in_flight
 
 
 def _instance_types(
     system: System,
     sizes: Sequence[int],
     setups: Sequence[Setup],
-    rates: np.ndarray,
-    in_flight: np.ndarray,
+    table: pd.DataFrame,
+    demands: Sequence[Demand],
+    requirements: Requirements,
 ) -> Iterator[InstanceType]:
+    """Yield the types with their highest rates, and the requests in flight at them."""
+    rates, in_flight = np.zeros((2, len(setups), len(demands)))
+    for (setup, i), rows in table.groupby(["way", "demand"]):
+        curve = LoadCurve(rows, demands[i].workload.osl, requirements)
+        rate = curve.goodput()
+        if load := curve.at(rate):
+            rates[setup, i], in_flight[setup, i] = rate, load.in_flight
     for setup, (layout, formats) in enumerate(setups):
         for gpus in sizes:
             if gpus % layout.gpus or not rates[setup].any():
@@ -239,10 +219,7 @@ def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:
 
 
 def _dominates(other: InstanceType, kind: InstanceType) -> bool:
-    """Return whether instances of ``other``, with as many GPUs, sustain all that ``kind`` does.
-
-    Price and power are proportional to GPUs, so they are equal.
-    """
+    """Return whether as many GPUs of ``other``, at an equal price, sustain what ``kind`` does."""
     multiple = kind.gpus // other.gpus
     return other.system == kind.system and all(
         multiple * mine >= rate for mine, rate in zip(other.rates, kind.rates, strict=True)
@@ -285,11 +262,7 @@ MIN_SHARE = 1e-6
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a fleet.
-
-    ``gpus`` has the maximum GPUs by system (others are unlimited), ``power_w`` the maximum
-    provisioned watts.
-    """
+    """Maximum GPUs by system (others are unlimited), and maximum provisioned watts."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
     power_w: float = np.inf
@@ -300,8 +273,6 @@ class Share:
     """Instances of one type, and the requests they serve.
 
     Attributes:
-        kind: the type.
-        count: number of instances.
         served: share of each demand they serve, 0 … 1.
         utilization: used share of their sustained rates, 0 … 1.
     """
@@ -337,12 +308,10 @@ class Fleet:
     @property
     def gpus(self) -> dict[str, int]:
         """GPUs by system."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for share in self.shares:
-            total[share.kind.system] = (
-                total.get(share.kind.system, 0) + share.count * share.kind.gpus
-            )
-        return total
+            total[share.kind.system] += share.count * share.kind.gpus
+        return dict(total)
 
 
 def cheapest_fleet(

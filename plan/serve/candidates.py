@@ -1,7 +1,7 @@
 """Enumerates the deployments that fit memory, and predicts latency, power, cost and quality."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
@@ -19,9 +20,14 @@ from foretune.plan.describe.formats import (
     recovery,
     supported,
 )
-from foretune.plan.describe.layout import Layout, divisors, legal_layouts
-from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Speculation, Workload
+from foretune.plan.describe.layout import (
+    Layout,
+    Offload,
+    Speculation,
+    Workload,
+    divisors,
+    legal_layouts,
+)
 from foretune.plan.serve.deployments.analytic import (
     StepTimers,
     analytic_times,
@@ -41,33 +47,6 @@ CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1)))
 """Requests in flight per attention-DP group to plan, within what memory holds. The largest number
 that fits is planned too."""
 WEIGHT_FORMATS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A deployment and its number of replicas."""
-
-    deployment: Deployment
-    replicas: int = 1
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all replicas."""
-        return self.replicas * self.deployment.gpus
-
-    def concurrencies(self) -> list[int]:
-        """Return the requests in flight per replica to plan."""
-        d = self.deployment
-        max_requests = d.max_requests
-        concurrencies = {d.layout.dp * n for n in CONCURRENCIES} | {
-            min(max_requests, d.layout.dp * CONCURRENCIES[-1])
-        }
-        return sorted(n for n in concurrencies if d.layout.dp <= n <= max_requests)
-
-    def with_concurrency(self, in_flight: int, pools: Pools | None = None) -> "Candidate":
-        """Return the candidate with this many requests in flight per replica."""
-        deployment = replace(self.deployment, concurrency=in_flight, pools=pools)
-        return Candidate(deployment, self.replicas)
 
 
 def supported_formats(
@@ -114,11 +93,11 @@ def candidate_deployments(
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
     offload: Offload = Offload(),  # noqa: B008  # immutable
-) -> Iterator[Candidate]:
+) -> Iterator[Deployment]:
     """Yield every format and layout that the engine supports, replicated to use all GPUs.
 
-    Each has one request in flight; see `Candidate.concurrencies`. Tensor- and expert-parallel ranks
-    stay within the fast links: exchanges over a network were not measured.
+    Each has one request in flight; see `concurrencies`. Tensor- and expert-parallel ranks stay
+    within the fast links: exchanges over a network were not measured.
     """
     for candidate_formats in formats or supported_formats(model, system, caches):
         for size in divisors(gpus):
@@ -130,11 +109,11 @@ def candidate_deployments(
                 if useful and connected and can_draft and not unsupported_layout(layout, backend):
                     replica = Deployment(
                         model, system, backend, layout, candidate_formats, workload, 1,
-                        speculation=speculation,
+                        speculation=speculation, replicas=gpus // size,
                     )  # fmt: skip
                     for weights in _offload_sizes(replica, offload.weights_gib):
                         placed = replace(offload, weights_gib=weights)
-                        yield Candidate(replace(replica, offload=placed), gpus // size)
+                        yield replace(replica, offload=placed)
 
 
 def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
@@ -155,41 +134,46 @@ def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
     ]
 
 
-def one_pool_candidates(found: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates at every load, with prefill and decode on the same workers."""
-    return [candidate.with_concurrency(n) for candidate in found for n in candidate.concurrencies()]
+def concurrencies(deployment: Deployment) -> list[int]:
+    """Return the requests in flight per replica to plan."""
+    dp, max_requests = deployment.layout.dp, deployment.max_requests
+    most = min(max_requests, dp * CONCURRENCIES[-1])
+    return sorted(n for n in {most, *(dp * m for m in CONCURRENCIES)} if dp <= n <= max_requests)
+
+
+def one_pool_candidates(found: Sequence[Deployment]) -> list[Deployment]:
+    """Return deployments at every load, with prefill and decode on the same workers."""
+    return [replace(d, concurrency=n) for d in found for n in concurrencies(d)]
 
 
 def two_pool_candidates(
-    found: Sequence[Candidate], gpus: int, timers: StepTimers
-) -> list[Candidate]:
-    """Return candidates with separate prefill and decode pools.
+    found: Sequence[Deployment], gpus: int, timers: StepTimers
+) -> list[Deployment]:
+    """Return deployments with separate prefill and decode pools.
 
     Decode layouts have no pipeline, and experts either whole or fully sliced. Prefill uses the same
     formats, and the layouts with the highest throughput per GPU and the lowest latency. The numbers
     of workers maximize requests per second.
     """
-    by_formats: dict[tuple[str, Formats], list[Candidate]] = {}
-    for candidate in found:
-        replica = candidate.deployment
-        simple = replica.layout.pp == 1 and min(replica.layout.moe_tp, replica.layout.moe_ep) == 1
-        if simple and replica.gpus < gpus and candidate.concurrencies():
-            by_formats.setdefault((replica.system.name, replica.formats), []).append(candidate)
+    by_formats: dict[tuple[str, Formats], list[Deployment]] = {}
+    for d in found:
+        simple = d.layout.pp == 1 and min(d.layout.moe_tp, d.layout.moe_ep) == 1
+        if simple and d.gpus < gpus and concurrencies(d):
+            by_formats.setdefault((d.system.name, d.formats), []).append(d)
     candidates = []
     for group in by_formats.values():
-        loaded = [(s, n) for s in group for n in s.concurrencies()]
-        steps = decode_ms([s.with_concurrency(n).deployment for s, n in loaded], timers)
+        loaded = one_pool_candidates(group)
+        steps = decode_ms(loaded, timers)
         for prefill_layout, prompt_time_ms in _prefill_layouts(group, timers):
-            for (candidate, n), step in zip(loaded, steps, strict=True):
-                replica = candidate.deployment
-                busy_workers = n * prompt_time_ms / (replica.workload.osl * step)
-                candidates += _matched_pools(replica, n, prefill_layout, busy_workers, gpus)
+            for d, step in zip(loaded, steps, strict=True):
+                busy_workers = d.concurrency * prompt_time_ms / (d.workload.osl * step)
+                candidates += _matched_pools(d, prefill_layout, busy_workers, gpus)
     return candidates
 
 
-def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tuple[Layout, float]]:
+def _prefill_layouts(group: Sequence[Deployment], timers: StepTimers) -> list[tuple[Layout, float]]:
     """Return the best prefill layouts with the milliseconds per prompt of a worker."""
-    deployments = [s.with_concurrency(s.deployment.layout.dp).deployment for s in group]
+    deployments = [replace(d, concurrency=d.layout.dp) for d in group]
     first_ms, per_prompt_ms = prompt_ms(deployments, timers)
     sizes = np.array([d.gpus for d in deployments])
     best = sorted({int(np.argmin(per_prompt_ms * sizes)), int(np.argmin(first_ms))})
@@ -197,12 +181,9 @@ def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tup
 
 
 def _matched_pools(
-    decoder: Deployment, in_flight: int, prefill_layout: Layout, busy_workers: float, gpus: int
-) -> list[Candidate]:
-    """Return the candidate with the best balanced pools; empty if none fits.
-
-    ``busy_workers`` is the number of prefill workers that one decode worker keeps busy.
-    """
+    decoder: Deployment, prefill_layout: Layout, busy_workers: float, gpus: int
+) -> list[Deployment]:
+    """Return the best pools, if any, for prefill workers that a decode worker keeps busy."""
     decode_workers = np.arange(1, gpus // decoder.gpus + 1)
     prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill_layout.gpus
     rate = np.where(
@@ -213,11 +194,12 @@ def _matched_pools(
         return []
     needed = min(int(prefill_workers[best]), ceil(decode_workers[best] * busy_workers))
     pools = Pools(prefill_layout, needed, int(decode_workers[best]))
-    return [Candidate(decoder).with_concurrency(in_flight * pools.decode_workers, pools)]
+    in_flight = decoder.concurrency * pools.decode_workers
+    return [replace(decoder, concurrency=in_flight, pools=pools, replicas=1)]
 
 
 def predict(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Deployment],
     timers: StepTimers,
     correction: LatencyPredictor | None = None,
     accuracy: Sequence[AccuracyResult] | None = None,
@@ -228,7 +210,7 @@ def predict(
     Without a ``correction``, latencies come from the formulas alone. Without ``accuracy``,
     qualities are the published ones. ``calibration`` is the user's stack.
     """
-    rows = analytic_times([c.deployment for c in candidates], timers)
+    rows = analytic_times(candidates, timers)
     latencies = correction.predict(rows) if correction else formula_latencies(rows)
     if calibration:
         latencies = calibration.apply(rows, latencies)
@@ -260,24 +242,23 @@ def predict(
     table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
     table["limited_by"] = np.array(PARTS)[largest_part]
-    hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
+    hourly = np.array([d.system.price_per_hour for d in candidates], dtype=float)
     return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])
 
 
-def _candidate_columns(candidate: Candidate) -> dict[str, object]:
-    deployment = candidate.deployment
+def _candidate_columns(deployment: Deployment) -> dict[str, object]:
     layout, pools = deployment.layout, deployment.pools
     formats, published = deployment.formats, checkpoint_formats(deployment.model)
     return {
         "system": deployment.system.name,
-        "gpus": candidate.gpus,
+        "gpus": deployment.replicas * deployment.gpus,
         "formats": str(formats),
         "native": (formats.weights, formats.moe) == (published.weights, published.moe),
         "tp": layout.tp,
         "pp": layout.pp,
         "dp": layout.dp,
         "ep": layout.moe_ep,
-        "replicas": candidate.replicas,
+        "replicas": deployment.replicas,
         "batch": int(deployment.concurrency),
         "prefill": f"{pools.prefill_workers} × {pools.prefill}" if pools else "",
         "workers": pools.decode_workers if pools else 1,
@@ -285,27 +266,26 @@ def _candidate_columns(candidate: Candidate) -> dict[str, object]:
     }
 
 
-def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
+def _memory_gib(candidates: Sequence[Deployment]) -> np.ndarray:
     same_memory: dict[tuple[object, ...], list[int]] = {}
-    for i, candidate in enumerate(candidates):
-        d = candidate.deployment
+    for i, d in enumerate(candidates):
         same_memory.setdefault((d.model, d.layout, d.formats, d.workload, d.offload), []).append(i)
     found = np.empty(len(candidates))
     for index in same_memory.values():
-        requests = np.array([candidates[i].deployment.requests_per_worker for i in index])
-        found[index] = candidates[index[0]].deployment.memory(requests).gib
+        requests = np.array([candidates[i].requests_per_worker for i in index])
+        found[index] = candidates[index[0]].memory(requests).gib
     return found
 
 
 def _once(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Deployment],
     key: Callable[[Deployment], object],
     value: Callable[[Deployment], float | None],
 ) -> np.ndarray:
     """Return a value of each candidate, computed once for equal keys; NaN if there is none."""
     known: dict[object, float | None] = {}
-    keys = [key(candidate.deployment) for candidate in candidates]
+    keys = [key(candidate) for candidate in candidates]
     for each, candidate in zip(keys, candidates, strict=True):
         if each not in known:
-            known[each] = value(candidate.deployment)
+            known[each] = value(candidate)
     return np.array([known[each] for each in keys], dtype=float)

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
+from foretune.plan.describe.catalog import LINK_EFFICIENCY
 from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS
-from foretune.plan.describe.system import LINK_EFFICIENCY
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.launching import engines_with, unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
@@ -35,21 +35,18 @@ WARN_EXTRAPOLATED_SHARE = 0.2
 def sentences(plan: Plan) -> list[str]:
     """Return the lines below a plan's table, most important first."""
     best = plan.best
-    lines = [
+    drafts = plan.deployment(best).speculation
+    return [
         f"best: {describe_candidate(plan, best)}",
         _latency_text(best),
         _throughput_text(best),
         _bottleneck(plan, best),
+        *([str(drafts)] if drafts else []),
+        *_arrival_lines(plan, best),
+        *_pool_lines(plan, best),
+        *_alternative_lines(plan, best),
+        *_extrapolated_lines(plan, best),
     ]
-    if drafts := plan.deployment(best).speculation:
-        lines.append(str(drafts))
-    lines += (
-        _arrival_lines(plan, best)
-        + _pool_lines(plan, best)
-        + _alternative_lines(plan, best)
-        + _extrapolated_lines(plan, best)
-    )
-    return lines
 
 
 def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
@@ -129,30 +126,24 @@ def _offload_notes(plan: Plan) -> list[str]:
 
 def _exclusion_notes(plan: Plan) -> list[str]:
     """Return what plans of this model, these lengths and this many GPUs leave out."""
-    lines = []
-    if (plan.candidates["pp"] > 1).any():
-        lines.append(
-            "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures"
-        )
-    first, tokens = plan.deployments[0].system, plan.deployments[0].longest_context
-    if 0 < (longest := plan.deployments[0].model.longest) < tokens:
-        lines.append(f"{tokens:,} tokens exceed the model's context of {longest:,}")
-    if plan.deployments[0].model.images:
-        lines.append(
-            "images are not planned: count their tokens in --isl; the encoder's weights and "
-            "time are not included"
-        )
-    if plan.deployments[0].model.has_mixed_layers:
-        lines.append(
-            "plans of models with mixed layers were not validated on a deployment; check that "
-            "your engine version supports this model"
-        )
-    if plan.candidates["gpus"].max() > first.fast_domain_gpus:
-        lines.append(
-            f"ranks of a layer stay within {first.fast_domain_gpus} GPUs: network exchanges were "
-            "not measured"
-        )
-    return lines
+    first, most_gpus = plan.deployments[0], plan.candidates["gpus"].max()
+    longest, tokens, fast = (
+        first.model.longest,
+        first.longest_context,
+        first.system.fast_domain_gpus,
+    )
+    lines = {
+        "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures":
+            (plan.candidates["pp"] > 1).any(),
+        f"{tokens:,} tokens exceed the model's context of {longest:,}": 0 < longest < tokens,
+        "images are not planned: count their tokens in --isl; the encoder's weights and time are "
+        "not included": first.model.images,
+        "plans of models with mixed layers were not validated on a deployment; check that your "
+        "engine version supports this model": first.model.has_mixed_layers,
+        f"ranks of a layer stay within {fast} GPUs: network exchanges were not measured":
+            most_gpus > fast,
+    }  # fmt: skip
+    return [line for line, applies in lines.items() if applies]
 
 
 def format_number(value: float) -> str:
@@ -166,21 +157,17 @@ def describe_candidate(plan: Plan, row: pd.Series) -> str:
     """Return a candidate in words: formats, layout, GPUs if they vary, load."""
     words = [str(row["formats"]), describe_layout(row)]
     if row["offload_gib"] > 0:
-        words.append(
-            f"{format_number(row['offload_gib'])} GiB of each GPU's weights in host memory"
-        )
+        size = format_number(row["offload_gib"])
+        words.append(f"{size} GiB of each GPU's weights in host memory")
     for column in ("gpus", "system"):
         if plan.candidates[column].nunique() > 1:
             words.append(f"{row['gpus']} × {row['system']}")
             break
     if row["prefill"]:
-        words.append(f"prefill on {row['prefill']}, decode on {_worker_count(row)}")
+        workers = "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
+        words.append(f"prefill on {row['prefill']}, decode on {workers}")
         return ", ".join([*words, f"{row['batch']} requests"])
     return ", ".join([*words, f"{row['replicas']} × {row['batch']} requests"])
-
-
-def _worker_count(row: pd.Series) -> str:
-    return "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
 
 
 def _latency_text(best: pd.Series) -> str:
@@ -267,11 +254,8 @@ def _alternative_lines(plan: Plan, best: pd.Series) -> list[str]:
     lines = []
     second, faster = plan.runner_up, plan.next_faster
     if second is not None:
-        probability = (
-            ""
-            if plan.probability_best is None
-            else f" ({100 * plan.probability_best:.0f} % likely worse)"
-        )
+        likely = plan.probability_best
+        probability = "" if likely is None else f" ({100 * likely:.0f} % likely worse)"
         lines.append(
             f"next{probability}: {describe_candidate(plan, second)}: {trade_offs(best, second)}"
         )

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 from foretune.errors import UnknownName
 from foretune.plan.cost.memory import GIB, USABLE_SHARE
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
     checkpoint_formats,
     support_key,
     supported,
 )
-from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload
+from foretune.plan.describe.layout import Layout, Offload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 
 ENGINE_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0rc23"}
@@ -85,7 +84,9 @@ class Launch:
         lines = ["# " + " ".join(note.split()) for note in (f"for {self.version}", *self.notes)]
         for name, text in self.files.items():
             lines.append(f"cat > {name} <<'END'\n{text}END")
-        lines.extend(_shell(command) for command in self.commands)
+        for words in self.commands:  # assignments before the program stay unquoted
+            count = next(i for i, word in enumerate(words) if "=" not in word)
+            lines.append(" ".join([*words[:count], shlex.join(words[count:])]))
         return "\n".join(lines)
 
 
@@ -104,10 +105,7 @@ def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]
 
 
 def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
-    """Return how to start a deployment with an engine.
-
-    Raises UnknownName if the engine is unknown.
-    """
+    """Return how to start a deployment with an engine; raises UnknownName."""
     if engine not in LAUNCHERS:
         raise UnknownName("engine", engine, LAUNCHERS)
     if reason := _unsupported(deployment, engine):
@@ -284,10 +282,7 @@ def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
 
 
 def _sglang(deployment: Deployment, name: str, quantization: str, per_server: int) -> _Commands:
-    """Return SGLang's commands; its tp size includes the attention-DP ranks.
-
-    A chain of drafts is a tree with one branch.
-    """
+    """Return SGLang's commands; its tp size includes attention-DP, drafts are one branch."""
     drafts, offload, commands = deployment.speculation, deployment.offload, []
     urls: list[str] = []
     on_host = offload.weights_gib > 0
@@ -295,6 +290,9 @@ def _sglang(deployment: Deployment, name: str, quantization: str, per_server: in
         layout, rank_requests = server.layout, ceil(server.requests / server.layout.dp)
         role = {"producer": "prefill", "consumer": "decode"}.get(server.role, "")
         cache_size = max(round(offload.cache_gib * GIB / 1e9), 1) if offload.cache_gib else 0
+        # of the memory that is free before loading, for weights and cache
+        held, total = deployment.memory(server.requests, layout), deployment.system.memory_gib * GIB
+        share = (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
         flags = {
             "--model-path": name,
             "--tp-size": layout.tp * layout.dp,
@@ -314,7 +312,7 @@ def _sglang(deployment: Deployment, name: str, quantization: str, per_server: in
             "--cuda-graph-backend-prefill": "disabled" if on_host else "",
             "--enable-hierarchical-cache": cache_size > 0,
             "--hicache-size": cache_size,
-            "--mem-fraction-static": f"{_static_share(deployment, layout, server.requests):.2f}",
+            "--mem-fraction-static": f"{share:.2f}",
             "--speculative-algorithm":
                 ("STANDALONE" if drafts.draft else "EAGLE") if drafts else "",
             "--speculative-draft-model-path":
@@ -360,7 +358,7 @@ def _trtllm(deployment: Deployment, name: str, quantization: str, per_server: in
         pools: dict[str, Any] = {"hostname": "localhost", "port": PORT, "backend": "pytorch"}
         for key, role in (("context_servers", "producer"), ("generation_servers", "consumer")):
             pools[key] = {"num_instances": len(urls[role]), "urls": urls[role]}
-        files["pools.yaml"] = _yaml(pools)
+        files["pools.yaml"] = json.dumps(pools, indent=1) + "\n"
         commands.append(["trtllm-serve", "disaggregated", "-c", "pools.yaml"])
     return commands, files
 
@@ -398,18 +396,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     if role:
         tokens = deployment.max_request_tokens or deployment.workload.isl
         options["cache_transceiver_config"] = {"backend": "DEFAULT", "max_tokens_in_buffer": tokens}
-    return _yaml(options)
-
-
-def _yaml(options: Mapping[str, Any]) -> str:
-    """Return options as JSON, which every reader of YAML reads."""
-    return json.dumps(options, indent=1) + "\n"
-
-
-def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
-    """Return the share of the memory that is free before loading, for weights and cache."""
-    held, total = deployment.memory(requests, layout), deployment.system.memory_gib * GIB
-    return (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
+    return json.dumps(options, indent=1) + "\n"  # every reader of YAML reads JSON
 
 
 def _servers(deployment: Deployment) -> Iterator[_Server]:
@@ -445,10 +432,7 @@ def _cache_name(deployment: Deployment, engine: str) -> str:
 
 
 def _attention_backend(deployment: Deployment) -> str:
-    """Return SGLang's attention backend for a 4-bit cache.
-
-    Its default, FlashInfer, supports such caches only for latent attention.
-    """
+    """Return SGLang's backend for a 4-bit cache, where its default has only latent ones."""
     if deployment.formats.kv != "fp4_e2m1" or deployment.model.mla:
         return ""
     datacenter = deployment.system.device.architecture in ("sm_100", "sm_103")
@@ -471,9 +455,3 @@ def _words(flags: Mapping[str, object]) -> list[str]:
 
 def _json(values: Mapping[str, object]) -> str:
     return json.dumps(values, separators=(",", ":"))
-
-
-def _shell(words: Sequence[str]) -> str:
-    """Return a command in shell syntax; assignments before the program stay unquoted."""
-    count = next(i for i, word in enumerate(words) if "=" not in word)
-    return " ".join([*words[:count], shlex.join(words[count:])])

@@ -10,13 +10,11 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import AccuracyResult, Formats
-from foretune.plan.describe.layout import legal_layouts
-from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Speculation, Workload
+from foretune.plan.describe.layout import Offload, Speculation, Workload, legal_layouts
 from foretune.plan.serve.candidates import (
-    Candidate,
     candidate_deployments,
     one_pool_candidates,
     predict,
@@ -39,6 +37,7 @@ from foretune.plan.serve.requirements import (
     GOALS,
     IDENTITY,
     MIN_GOODPUT_SHARE,
+    Goal,
     LoadCurve,
     Requirements,
     at_rate,
@@ -117,11 +116,7 @@ class Plan(Result):
 
     @cached_property
     def best(self) -> pd.Series:
-        """The feasible candidate that is best for the goal.
-
-        Raises:
-            UsageError: no candidate is feasible; the message gives the nearest.
-        """
+        """The feasible candidate that is best for the goal; raises UsageError without one."""
         feasible = self.candidates[self.candidates["keeps"]]
         if feasible.empty:
             raise UsageError(_infeasible_message(self.candidates, self.requirements))
@@ -132,13 +127,9 @@ class Plan(Result):
             return best
         # Prefer the published checkpoint unless requantizing gains enough.
         published = _best_row(native, self.requirements)
-        return published if self._gain(best, published) <= MIN_QUANTIZATION_GAIN else best
-
-    def _gain(self, row: pd.Series, other: pd.Series) -> float:
-        """Return the relative gain of one row over another for the goal; negative if worse."""
         column, sign = GOALS[self.requirements.goal]
-        ratio = float(row[column] / other[column])
-        return ratio - 1.0 if sign > 0 else 1.0 / ratio - 1.0
+        gain = float(best[column] / published[column]) ** sign - 1.0
+        return published if gain <= MIN_QUANTIZATION_GAIN else best
 
     @cached_property
     def runner_up(self) -> pd.Series | None:
@@ -269,7 +260,7 @@ def plan(
         raise UsageError("; ".join(refused.values()))
     table = predict(candidates, timers, correction, accuracy, calibration)
     table = _with_ranking(table, rate, workload.osl, requirements, correction)
-    result = Plan(table, [c.deployment for c in candidates], requirements, refused)
+    result = Plan(table, candidates, requirements, refused)
     if correction is None:
         return result
     return replace(result, probability_best=_probability_best(result, timers, correction))
@@ -286,30 +277,36 @@ def _with_ranking(
     table["number"], table["good"] = np.arange(len(table)), np.nan
     if rate is not None:
         table = at_rate(table, rate, osl, requirements)
-    table["sure"] = _probability_within_limits(table, requirements)
+    table["sure"] = np.nan
+    if "tpot_ms_high" in table:  # probability of meeting the latency limits
+        limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
+        within = [probability_within(table, name, limit) for name, limit in limits.items()]
+        table["sure"] = np.min(within, axis=0)
     table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
     if correction is not None:
         table["keeps"] &= table["sure"] >= MIN_PROBABILITY
     if rate is not None:
         table = fewest_replicas(table).reset_index(drop=True)
-    values = np.column_stack([-requirements.front_score(table), table["tpot_ms"]])
+    front_goal: Goal = "throughput" if requirements.goal == "latency" else requirements.goal
+    score = replace(requirements, goal=front_goal).score(table)
+    values = np.column_stack([-score, table["tpot_ms"]])
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
     return table
 
 
 def _candidates(
-    find: Callable[[System], Iterator[Candidate]],
+    find: Callable[[System], Iterator[Deployment]],
     model: ModelDescription,
     systems: Sequence[System],
     gpus: int,
     backend: str,
     pool_timers: StepTimers | None,
-) -> tuple[list[Candidate], dict[str, str]]:
+) -> tuple[list[Deployment], dict[str, str]]:
     """Return all candidates, and the systems without any with the reason.
 
     ``find`` yields those of a system; ``pool_timers`` are given if pools are allowed.
     """
-    candidates: list[Candidate] = []
+    candidates: list[Deployment] = []
     excluded: dict[str, str] = {}
     for system in systems:
         if reason := unsupported_system(system, backend):
@@ -346,16 +343,6 @@ def _check_options(
         raise UsageError("--offload-cache keeps prefixes in host memory: add --prefix TOKENS")
 
 
-def _probability_within_limits(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
-    """Return the probability of meeting the latency limits; NaN without intervals."""
-    if "tpot_ms_high" not in table:
-        return np.full(len(table), np.nan)
-    limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
-    return np.min(
-        [probability_within(table, name, limit) for name, limit in limits.items()], axis=0
-    )
-
-
 def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:
     """Return the probability that the best beats the runner-up, if latency decides that."""
     metrics: dict[str, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
@@ -370,10 +357,7 @@ def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredict
 
 
 def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
-    """Return the best row; ties go to the shortest time per token.
-
-    Extrapolated candidates rank last, to avoid the winner's curse.
-    """
+    """Return the best row, extrapolated ones last; ties go to the shortest time per token."""
     measured = rows[rows["guessed"] <= MAX_EXTRAPOLATED_SHARE]
     rows = rows if measured.empty else measured
     order = pd.DataFrame({"score": -requirements.score(rows), "tpot": rows["tpot_ms"]})
@@ -398,12 +382,11 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
 
 
 def _too_large_message(
-    model: ModelDescription, system: System, gpus: int, found: Sequence[Candidate], backend: str
+    model: ModelDescription, system: System, gpus: int, found: Sequence[Deployment], backend: str
 ) -> str:
-    formats = {c.deployment.formats for c in found} or set(supported_formats(model, system))
+    formats = {d.formats for d in found} or set(supported_formats(model, system))
     needed = [
-        rank_memory(model, layout, candidate_formats, found[0].deployment.workload, layout.dp).total
-        / GIB
+        rank_memory(model, layout, candidate_formats, found[0].workload, layout.dp).total / GIB
         for candidate_formats in formats
         for layout in (legal_layouts(model, gpus, candidate_formats) if found else ())
     ]
@@ -412,7 +395,7 @@ def _too_large_message(
     usable_gib = USABLE_SHARE * system.memory_gib
     missing = ceil(min(needed) - usable_gib)
     offload_hint = f", or offload weights to host memory: --offload {missing}"
-    if found[0].deployment.offload or unsupported_offload(Offload(1.0), backend):
+    if found[0].offload or unsupported_offload(Offload(1.0), backend):
         offload_hint = ""
     return (
         f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "

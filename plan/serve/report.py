@@ -12,34 +12,18 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Workload
+from foretune.plan.describe.layout import Offload, Workload
 from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prefill_step
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 from foretune.plan.serve.explanation import PART_PHRASES, describe_candidate, notes, sentences
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
 from foretune.search.pareto import pareto_front
-from foretune.tune.report.chart import (
-    Bars,
-    Chart,
-    ChartLayer,
-    Line,
-    Mark,
-    Note,
-    Points,
-    Segment,
-    linear_axis,
-)
+from foretune.tune.report import chart
 from foretune.tune.report.figures import MAX_POINTS
-from foretune.tune.report.page import (
-    interval,
-    number,
-    percent,
-    render,
-    write_page,
-)
+from foretune.tune.report.page import interval, number, percent, render, write_page
 
 
 @dataclass(frozen=True)
@@ -64,11 +48,6 @@ COLUMNS = (
     Column("memory_gib", "GiB per GPU"),
     Column("accuracy", "Quality kept", percent),
 )
-
-
-def known_columns(rows: pd.DataFrame) -> list[Column]:
-    """Return the columns with a known value."""
-    return [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
 
 
 def interval_of(row: pd.Series, name: str) -> str:
@@ -120,11 +99,6 @@ class Question:
             names = f"one of {len(self.systems)} systems"
         return f"{self.model.name} on {self.gpus} × {names}, {self.backend}"
 
-    @property
-    def short_model(self) -> str:
-        """The model's name without its publisher."""
-        return self.model.name.rsplit("/", 1)[-1]
-
 
 def limits(requirements: Requirements) -> list[str]:
     """Return the limits in words; empty without limits."""
@@ -148,7 +122,7 @@ class Stack:
 
     title: str
     caption: str
-    bars: Bars
+    bars: chart.Bars
     summary: str
 
     @property
@@ -180,11 +154,17 @@ def time_bars(
     ends = [[row[f"{total}_{end}"] for row in rows]
             for end in ("low", "high") if f"{total}_{end}" in rows[0]]  # fmt: skip
     beyond = [max(v - step["ms"].sum(), 0.0) for v, step in zip(values, steps, strict=True)]
+    tables = [step.set_index(["part", "operator"])["ms"] for step in steps]
     segments = [
-        *_operator_segments(steps),
-        Segment(BEYOND_OPERATORS, "@cloud", beyond, labeled=False),
+        chart.Segment(str(name).replace("_", " "), PART_COLORS[part], values.tolist())
+        for part in PARTS
+        for (row_part, name), values in pd.concat(tables, axis=1).fillna(0.0).iterrows()
+        if row_part == part
     ]
-    bars = stacked_bars(list(candidates), segments, "time, ms", Mark("expected", values, *ends))
+    segments.append(chart.Segment(BEYOND_OPERATORS, "@cloud", beyond, labeled=False))
+    bars = stacked_bars(
+        list(candidates), segments, "time, ms", chart.Mark("expected", values, *ends)
+    )
     longest = steps[0].iloc[0]
     summary = (
         f"Stacked bars of operators. The best takes {number(steps[0]['ms'].sum())} ms, of which "
@@ -199,10 +179,10 @@ def memory_bars(plan: Plan, candidates: Mapping[str, pd.Series]) -> Stack:
     deployments = [plan.deployment(row) for row in candidates.values()]
     held = [memory_breakdown(d) for d in deployments]
     segments = [
-        Segment(name, color, [parts[name] for parts in held])
+        chart.Segment(name, color, [parts[name] for parts in held])
         for name, color in zip(held[0], MEMORY_COLORS, strict=True)
     ]
-    capacity = Mark("memory of the GPU", [d.system.memory_gib for d in deployments])
+    capacity = chart.Mark("memory of the GPU", [d.system.memory_gib for d in deployments])
     bars = stacked_bars(list(candidates), segments, "memory, GiB", capacity)
     names = ", ".join(segment.name for segment in segments)
     summary = f"Stacked bars of {names}; the table below has the numbers."
@@ -218,18 +198,6 @@ def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
     best = ranked.drop_duplicates("system").drop(columns="score")
     hourly = {s.name: s.price_per_hour for s in question.systems}
     return best.assign(usd_per_gpu_hour=best["system"].map(hourly).astype(float))
-
-
-def _operator_segments(steps: list[pd.DataFrame]) -> list[Segment]:
-    """Return a segment per operator, grouped in the order of `PARTS`."""
-    tables = [step.set_index(["part", "operator"])["ms"] for step in steps]
-    joined = pd.concat(tables, axis=1).fillna(0.0)
-    return [
-        Segment(str(name).replace("_", " "), PART_COLORS[part], values.tolist())
-        for part in PARTS
-        for (row_part, name), values in joined.iterrows()
-        if row_part == part
-    ]
 
 
 _TILES = ("tokens_per_s_per_gpu", "tpot_ms", "ttft_ms", "usd_per_million_tokens", "power_w",
@@ -260,7 +228,7 @@ def write_plan_report(
         question=question,
         commands=commands or {},
         engines=ENGINE_NAMES,
-        known=known_columns,
+        known=lambda rows: [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()],
         format_candidate=format_candidate,
         interval_of=interval_of,
         sentences=sentences(plan),
@@ -365,53 +333,53 @@ def group_marks(plan: Plan) -> dict[str, tuple[str, str]]:
     return {str(name): MARKS[i % len(MARKS)] for i, name in enumerate(names)}
 
 
-def front_figure(plan: Plan) -> Chart:
+def front_figure(plan: Plan) -> chart.Chart:
     """Return throughput per GPU over tokens per second of a user, with each group's front."""
     table = plan.candidates.assign(user=1e3 / plan.candidates["tpot_ms"])
     group = candidate_groups(table)
     sample = table.sample(min(len(table), MAX_POINTS), random_state=0)
-    layers: list[ChartLayer] = [
-        Points(*_coordinates(sample), "@cloud", size_px=4),
-        Line(*_coordinates(table.loc[plan.pareto.index]), "@interval", 11),
+    layers: list[chart.ChartLayer] = [
+        chart.Points(*_coordinates(sample), "@cloud", size_px=4),
+        chart.Line(*_coordinates(table.loc[plan.pareto.index]), "@interval", 11),
     ]
     for name, (color, symbol) in group_marks(plan).items():
-        front = _front(table[table["keeps"] & (group == name)])
-        layers.append(Line(*_coordinates(front), color, 1))
-        layers.append(Points(*_coordinates(front), color, symbol, texts=_tooltips(plan, front)))
+        rows = table[table["keeps"] & (group == name)]
+        values = np.column_stack([-rows["tokens_per_s_per_gpu"], rows["tpot_ms"]])
+        front = rows[pareto_front(values)].sort_values("user")
+        layers.append(chart.Line(*_coordinates(front), color, 1))
+        layers.append(
+            chart.Points(*_coordinates(front), color, symbol, texts=_tooltips(plan, front))
+        )
     best = _coordinates(table.loc[[plan.best.name]])
-    layers += [Points(*best, "@text", "ring", 13), Note(best[0][0], best[1][0], "best")]
+    layers += [chart.Points(*best, "@text", "ring", 13), chart.Note(best[0][0], best[1][0], "best")]
     drawn = table[table["keeps"]]
     x_end, y_end = (1.15 * float(drawn[c].max()) for c in ("user", "tokens_per_s_per_gpu"))
     limit = 1e3 / plan.requirements.tpot_ms
     if limit > 0:
         x_end = max(x_end, 1.15 * limit)
-        layers.append(Line([limit, limit], [0, 0.97 * y_end], "@text", 1.5, "5 3"))
-        layers.append(Note(limit, 0.97 * y_end, f"{plan.requirements.tpot_ms:g} ms per token"))
-    return Chart(
-        linear_axis(0, x_end, "tokens per second of a user"),
-        linear_axis(0, y_end, "tokens per second of a GPU"),
+        layers.append(chart.Line([limit, limit], [0, 0.97 * y_end], "@text", 1.5, "5 3"))
+        layers.append(
+            chart.Note(limit, 0.97 * y_end, f"{plan.requirements.tpot_ms:g} ms per token")
+        )
+    return chart.Chart(
+        chart.linear_axis(0, x_end, "tokens per second of a user"),
+        chart.linear_axis(0, y_end, "tokens per second of a GPU"),
         layers,
         height_px=400,
     )
 
 
 def stacked_bars(
-    labels: Sequence[str], segments: Sequence[Segment], quantity: str, mark: Mark
-) -> Bars:
+    labels: Sequence[str], segments: Sequence[chart.Segment], quantity: str, mark: chart.Mark
+) -> chart.Bars:
     """Return horizontal stacked bars with a mark beside each, first bar on top."""
     ends = [*np.sum([s.values for s in segments], axis=0), *mark.values, *mark.high]
     longest = 1.04 * max(e for e in ends if math.isfinite(e))
-    return Bars(labels, segments, linear_axis(0, longest, quantity), mark)
+    return chart.Bars(labels, segments, chart.linear_axis(0, longest, quantity), mark)
 
 
 def _coordinates(rows: pd.DataFrame) -> tuple[list[float], list[float]]:
     return rows["user"].tolist(), rows["tokens_per_s_per_gpu"].tolist()
-
-
-def _front(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the Pareto-optimal rows, slowest user first."""
-    values = np.column_stack([-rows["tokens_per_s_per_gpu"], rows["tpot_ms"]])
-    return rows[pareto_front(values)].sort_values("user")
 
 
 def _tooltips(plan: Plan, rows: pd.DataFrame) -> list[str]:

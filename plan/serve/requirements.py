@@ -8,7 +8,7 @@ does.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -96,11 +96,6 @@ class Requirements:
         column, sign = GOALS[self.goal]
         return (sign * candidates[column]).fillna(-np.inf)
 
-    def front_score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
-        """Return the scores for the Pareto front: throughput if the goal is latency."""
-        goal: Goal = "throughput" if self.goal == "latency" else self.goal
-        return replace(self, goal=goal).score(candidates)
-
 
 MIN_GOODPUT_SHARE = 0.9
 """Share of requests that must meet the latency limits, as in DistServe's goodput (Zhong et al.,
@@ -114,11 +109,7 @@ BISECTIONS = 14
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """A replica at a request rate.
-
-    ``in_flight`` and both latencies are means; ``goodput_share`` of the requests meet both latency
-    limits.
-    """
+    """A replica at a request rate: means, and the share of requests within the limits."""
 
     in_flight: float
     ttft_ms: float
@@ -127,10 +118,7 @@ class LoadPoint:
 
 
 class LoadCurve:
-    """A replica's latencies at any load, interpolated between planned loads.
-
-    ``loads`` are its rows of a plan; ``osl`` is the number of tokens of an answer.
-    """
+    """A replica's latencies at any load, interpolated between ``loads``, its rows of a plan."""
 
     def __init__(self, loads: pd.DataFrame, osl: int, requirements: Requirements) -> None:
         table = loads.sort_values("batch")[["batch", "ttft_ms", "tpot_ms"]]
@@ -207,10 +195,7 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requiremen
 
 
 def fewest_replicas(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the feasible row with the fewest replicas of each deployment, else the largest.
-
-    ``table`` is what `at_rate` returns, with the column ``keeps``.
-    """
+    """Return each deployment's feasible row with fewest replicas, else the largest."""
     order = table.assign(_rank=np.where(table["keeps"], table["replicas"], -table["replicas"]))
     order = order.sort_values(["keeps", "_rank"], ascending=[False, True], kind="stable")
     return order.groupby(IDENTITY, sort=False, dropna=False).head(1).drop(columns="_rank")

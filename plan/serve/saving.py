@@ -130,9 +130,7 @@ def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -
 
 
 def plan_to_json(
-    plan: Plan,
-    question: Question,
-    commands: Mapping[str, str] | None = None,
+    plan: Plan, question: Question, commands: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return a plan as plain values, as ``foretune plan serve --json`` prints them."""
     alternatives = {"runner_up": plan.runner_up, "step_up": plan.next_faster}
@@ -196,9 +194,8 @@ def _question_json(plan: Plan, question: Question) -> dict[str, Any]:
 def _new_folder(out: Path, question: Question) -> Path:
     """Create the next numbered folder; safe if other processes do the same."""
     systems = "+".join(system.name for system in question.systems)
-    name = re.sub(r"[^\w.+-]+", "-", f"{question.short_model}-{systems}")[:MAX_NAME_LENGTH].strip(
-        ".-"
-    )
+    model = question.model.name.rsplit("/", 1)[-1]
+    name = re.sub(r"[^\w.+-]+", "-", f"{model}-{systems}")[:MAX_NAME_LENGTH].strip(".-")
     out.mkdir(parents=True, exist_ok=True)
     number = 0
     while True:

@@ -139,10 +139,7 @@ def choose_step_tokens(
 
 
 class _GroupSimulator:
-    """One attention-DP group of a deployment, and the group that prefills its prompts.
-
-    ``slowdown`` multiplies its predicted step times.
-    """
+    """An attention-DP group and its prefill group; ``slowdown`` multiplies step times."""
 
     def __init__(self, deployment: Deployment, timers: StepTimers) -> None:
         self._deployment, self._timers, self.slowdown = deployment, timers, 1.0

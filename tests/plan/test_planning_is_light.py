@@ -13,7 +13,7 @@ def test_the_arithmetic_imports_nothing_heavy():
         "from foretune.plan.cost.memory import max_requests; "
         "model = describe_model('Qwen/Qwen3-32B'); system = find_system('h200_sxm');"
         "mixed_operators(model, Layout(4), Formats('fp8'), [Part(8, 1, 100, 'decode')]);"
-        "max_requests(model, Layout(4), Formats(), Workload(100, 100), system); "
+        "max_requests(model, Layout(4), Formats(), Workload(100, 100), system.memory_gib); "
         "print(*sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -295,7 +295,7 @@ def _csv(name: str, text: str, read: Callable[[Path], Any]) -> Decoder:
 
 
 def _prices(path: Path) -> Any:
-    from foretune.plan.describe.system import read_prices
+    from foretune.plan.describe.catalog import read_prices
 
     return read_prices(path)
 

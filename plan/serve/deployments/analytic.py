@@ -22,8 +22,8 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
@@ -82,10 +82,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
 
 
 def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.DataFrame:
-    """Return ``rows`` with the waits for host memory added.
-
-    GPUs draw their active idle power meanwhile.
-    """
+    """Return ``rows`` with the waits for host memory; GPUs draw active idle power meanwhile."""
 
     def weight_wait_ms(tokens: Callable[[Deployment], float]) -> np.ndarray:
         return np.array([d.weight_wait_ms(tokens(d)) for d in deployments])
@@ -200,14 +197,9 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
 
 
 def _step_times(
-    deployments: Sequence[Deployment],
-    make_step: Callable[[Deployment], Step],
-    timers: StepTimers,
+    deployments: Sequence[Deployment], make_step: Callable[[Deployment], Step], timers: StepTimers
 ) -> pd.DataFrame:
-    """Return the times of the step that ``make_step`` returns for each deployment.
-
-    Equal steps are timed once.
-    """
+    """Return the times of each deployment's step; equal steps are timed once."""
     by_system: dict[tuple[str, str], dict[Step, list[int]]] = {}
     for i, deployment in enumerate(deployments):
         step_rows = by_system.setdefault((deployment.system.name, deployment.backend), {})
@@ -335,10 +327,7 @@ def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
 
 
 def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
-    """Return how long a request waits if all others are ahead of it.
-
-    The bound is generous: twice its own prompt, and twice the measured number of steps.
-    """
+    """Return a generous bound of the time to first token, if all others are ahead."""
     steps = 5.0 + np.sqrt(rows["running"])
     demand = rows["running"] / rows["osl"] * rows["prefill"] / rows["decode"]
     others = (rows["running"] - 1.0).clip(0.0) * rows["prefill"] / _prefill_groups(rows, demand)
@@ -360,10 +349,7 @@ def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataF
 
 
 def _prefill_groups(rows: pd.DataFrame, demand: "pd.Series[float]") -> "pd.Series[float]":
-    """Return prefill groups per decode group.
-
-    If unknown, as many as keep up; without pools, one.
-    """
+    """Return prefill groups per decode group; if unknown, as many as keep up."""
     return rows["readers"].where(rows["readers"] > 0, np.ceil(demand).clip(1.0))
 
 

@@ -9,7 +9,7 @@ Their errors condition such a process, too, which says how far each candidate sh
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -32,11 +32,10 @@ from foretune.operator_package import package_folder
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
+from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, checkpoint_formats
-from foretune.plan.describe.layout import Layout, illegal_because
-from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.layout import Layout, Workload, illegal_because
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times, formula_latencies
 from foretune.plan.serve.deployments.deployment import Deployment, read_measured_deployments
 from foretune.plan.serve.deployments.group_process import (
@@ -153,19 +152,31 @@ class LatencyPredictor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the correction as one JSON file."""
-        text = json.dumps(self._to_json())
+        content = {
+            "known": sorted(self.known_models),
+            "widths": [
+                {"target": target, "known": seen, "width": width}
+                for (target, seen), width in self.widths.items()
+            ],
+            "processes": {target: one.to_json() for target, one in self.processes.items()},
+        }
+        text = json.dumps(content)
         with atomic_write(path, what="the correction ") as new:
             new.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file from `save`.
-
-        Raises PredictorError if it is no correction.
-        """
+        """Read a file from `save`; raises PredictorError if it is no correction."""
         says = "is no latency correction, or damaged ({}): train it again from its table"
         with translate_read_errors(path, PredictorError, says):
-            return cls._from_json(read_json(path))
+            data = read_json(path)
+            return cls(
+                processes={
+                    t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
+                },
+                widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
+                known_models=frozenset(data["known"]),
+            )
 
     def _fit_widths(
         self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
@@ -186,27 +197,6 @@ class LatencyPredictor:
     def _row_widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
         seen = rows["model"].isin(self.known_models).to_numpy()
         return np.where(seen, self.widths[target, True], self.widths[target, False])
-
-    def _to_json(self) -> dict[str, Any]:
-        widths = [
-            {"target": target, "known": seen, "width": width}
-            for (target, seen), width in self.widths.items()
-        ]
-        return {
-            "known": sorted(self.known_models),
-            "widths": widths,
-            "processes": {target: one.to_json() for target, one in self.processes.items()},
-        }
-
-    @classmethod
-    def _from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            processes={
-                t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
-            },
-            widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
-            known_models=frozenset(data["known"]),
-        )
 
 
 def _log_ratio(measured: "pd.Series[float]", analytic: "pd.Series[float]") -> np.ndarray:
@@ -349,10 +339,7 @@ TOKENS = ("input", "output")
 
 @dataclass
 class Calibration:
-    """Corrections of a model's other deployments by a stack's lines.
-
-    ``processes`` are those of log(measured / predicted), by latency.
-    """
+    """Corrections by a stack's lines: processes of log(measured / predicted), by latency."""
 
     processes: dict[str, GroupedGaussianProcess]
 
@@ -391,11 +378,8 @@ def read_calibration(
     timers: StepTimers,
     correction: LatencyPredictor | None = None,
 ) -> Calibration:
-    """Return the calibration of a file of JSON objects.
-
-    Raises RunTableError for another file, and UsageError for lines of another model.
-    """
-    lines = list(_read_lines(path))
+    """Return a file's calibration; raises RunTableError, or UsageError for other models."""
+    lines = _read_lines(path)
     deployments = [_deployment(line, model, system, backend, path) for line in lines]
     targets = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
     measured = pd.DataFrame(
@@ -404,34 +388,24 @@ def read_calibration(
     return Calibration.fit(analytic_times(deployments, timers), measured, correction)
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file with one JSON object, a list of them, or one per line."""
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file with one JSON object, a list of them, or one per line."""
     with translate_read_errors(path, RunTableError, "is no result of a serving benchmark: {}"):
-        text = read_bytes(path).decode("utf-8").strip()
-        whole = text if text.startswith("[") else f"[{','.join(_objects(text))}]"
-        found = json.loads(whole)
+        text, decoder = read_bytes(path).decode("utf-8").strip(), json.JSONDecoder()
+        found: list[dict[str, Any]] = []
+        while text:
+            value, end = decoder.raw_decode(text)
+            found += value if isinstance(value, list) else [value]
+            text = text[end:].lstrip()
         if not found or not all(isinstance(line, dict) for line in found):
             raise ValueError("no JSON objects")
-    yield from found
-
-
-def _objects(text: str) -> Sequence[str]:
-    """Return the JSON objects that follow each other in a text."""
-    decoder, start, found = json.JSONDecoder(), 0, []
-    while start < len(text):
-        end = decoder.raw_decode(text, start)[1]
-        found.append(text[start:end])
-        start = end + len(text[end:]) - len(text[end:].lstrip())
     return found
 
 
 def _deployment(
     line: Mapping[str, Any], model: ModelDescription, system: System, backend: str, path: Path
 ) -> Deployment:
-    """Return the deployment of a line.
-
-    Its layout is in vLLM's ``--metadata tp=4``, or in the arguments that SGLang's server reports.
-    """
+    """Return a line's deployment: vLLM's ``--metadata``, or SGLang's reported arguments."""
     server = line.get("server_info")
     server = server if isinstance(server, dict) else {}
     name = str(line.get("model_id") or server.get("model_path") or model.name)

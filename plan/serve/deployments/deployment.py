@@ -24,12 +24,10 @@ from foretune.plan.cost.memory import (
     rank_memory,
     request_bytes,
 )
-from foretune.plan.describe.catalog import describe_model
+from foretune.plan.describe.catalog import System, describe_model, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, supported
-from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System, find_system
-from foretune.plan.describe.workload import Offload, Speculation, Workload
+from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engine -> its name as its makers spell it."""
@@ -65,16 +63,15 @@ class Deployment:
 
     Attributes:
         concurrency: requests in flight of the replica (of all workers of ``pools``).
-        pools: separate prefill workers, if any.
         load: ``steady`` if each finished request is replaced; ``burst`` if requests start in waves
             or one by one, as some benchmarks send them.
         speculative: whether the model drafts tokens; set for measured deployments, which do not say
             how.
         version: engine version; empty if unknown.
         speculation: how a planned deployment drafts tokens.
-        offload: weights and cache in host memory.
         max_request_tokens: length of the longest request, if longer than in ``workload``.
         step_tokens: maximum tokens of a step.
+        replicas: equal copies, each with these requests.
     """
 
     model: ModelDescription
@@ -92,6 +89,7 @@ class Deployment:
     offload: Offload = Offload()  # noqa: RUF009  # immutable
     max_request_tokens: int = 0
     step_tokens: int = MAX_STEP_TOKENS
+    replicas: int = 1
 
     @property
     def architecture(self) -> str:
@@ -161,15 +159,12 @@ class Deployment:
     def max_requests(self) -> int:
         """Requests of a replica that fit in memory; 0 if the model does not fit."""
         return max_requests(
-            self.loaded_model, self.layout, self.formats, self.workload, self.system,
+            self.loaded_model, self.layout, self.formats, self.workload, self.system.memory_gib,
             offloaded_bytes=self.offloaded_weight_bytes,
         )  # fmt: skip
 
     def memory(self, requests: Any, layout: Layout | None = None) -> RankMemory:
-        """Return the memory of a worker's fullest rank, see `rank_memory`.
-
-        ``requests`` are in flight; ``layout`` is that of another pool.
-        """
+        """Return the memory of a worker's fullest rank with ``requests``, see `rank_memory`."""
         return rank_memory(
             self.loaded_model, layout or self.layout, self.formats, self.workload, requests,
             offloaded_bytes=self.offloaded_weight_bytes, step_tokens=self.step_tokens,
@@ -200,10 +195,7 @@ class Deployment:
         return self.system.transfer_ms(self.prefix_bytes) if self.offload.cache_gib else 0.0
 
     def exposed_fetch_ms(self, prompt_ms: float) -> float:
-        """Return how long fetching its prefix delays a request.
-
-        ``prompt_ms`` are those of computing the rest of the prompt.
-        """
+        """Return how long fetching its prefix delays a request whose rest takes ``prompt_ms``."""
         fetch = self.prefix_fetch_ms
         if self.backend not in LAYERWISE_FETCH_ENGINES:
             return fetch
@@ -242,8 +234,6 @@ class MeasuredDeployments:
     Attributes:
         measured: ``tpot_ms`` and ``ttft_ms``.
         groups: number of each row's configuration; rows of one differ only in load.
-        models: architecture of each row; checkpoints of one architecture are one model.
-        systems: short names of the systems.
         rows: row numbers in the table.
         excluded: number of rows without a concurrency, batch or latency.
         unknown: number of rows of an unknown model or system.
@@ -252,18 +242,18 @@ class MeasuredDeployments:
     deployments: list[Deployment]
     measured: pd.DataFrame
     groups: np.ndarray
-    models: np.ndarray
-    systems: np.ndarray
     rows: np.ndarray
     excluded: int
     unknown: int
 
+    @property
+    def models(self) -> np.ndarray:
+        """Architecture of each row; checkpoints of one architecture are one model."""
+        return np.array([d.architecture for d in self.deployments], dtype=str)
+
 
 def read_measured_deployments(path: Path) -> MeasuredDeployments:
-    """Return the measured deployments of a table.
-
-    Raises WrongFile for another table.
-    """
+    """Return the measured deployments of a table; raises WrongFile for another table."""
     table = read_table(path, list(COLUMNS)).reset_index(drop=True)
     require(table, list(COLUMNS), path, "a table of measured deployments")
     kept_rows, excluded, unknown = [], 0, 0
@@ -287,8 +277,6 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
              "ttft_ms": rows["silicon_ttft_ms"].to_numpy(dtype=float)}
         ),
         groups=_groups(rows),
-        models=np.array([d.architecture for d in deployments], dtype=str),
-        systems=np.array([d.system.name for d in deployments], dtype=str),
         rows=np.array(kept_rows, dtype=int),
         excluded=excluded,
         unknown=unknown,

@@ -203,10 +203,7 @@ class GroupedGaussianProcess:
 
 
 def deployment_points(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
-    """Return the text columns `LABELS` and the numbers `LENGTH_SCALES` of deployments.
-
-    ``rows`` come from `analytic_times`, ``tpot_ms`` from the formulas.
-    """
+    """Return `LABELS` and `LENGTH_SCALES` of `analytic_times` and the formulas' TPOT."""
     kind = np.where(rows["is_latent"] > 0, "latent", np.where(rows["is_moe"] > 0, "moe", "dense"))
     labels = {name: kind if name == "kind" else rows[name].to_numpy(dtype=str) for name in LABELS}
     prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)

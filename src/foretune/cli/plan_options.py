@@ -73,10 +73,7 @@ def read_prices(path: Path | None) -> dict[str, float]:
 
 
 def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, OperatorTables | None]":
-    """Return timers of measured operators, and their tables; without tables, rooflines.
-
-    ``folder`` has the user's operators; None takes the installed tables.
-    """
+    """Return timers of the user's operators or the installed tables, and these."""
     from foretune.plan.cost.operator_predictor import TrainedPredictorCache
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import find_tables

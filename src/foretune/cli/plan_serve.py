@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.cost.steps import StepTimerFactory
-    from foretune.plan.describe.workload import Offload
-    from foretune.plan.engine.simulator import Requests
+    from foretune.plan.describe.layout import Offload
     from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.report import Question
@@ -128,7 +127,9 @@ def serve(
     Operator times come from --operators, else from the package aiconfigurator-core (extra 'llm'),
     else from rooflines.
     """
-    requests, longest = _read_trace(trace), 0
+    from foretune.plan.engine.simulator import read_trace
+
+    requests, longest = read_trace(trace) if trace else None, 0
     if requests is not None:
         isl, osl = isl or round(requests.isl.mean()), osl or round(requests.osl.mean())
         longest = int((requests.isl + requests.osl).max())
@@ -209,12 +210,6 @@ def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None)
         raise UsageError("a manifest is written for one pool: leave --pools out")
 
 
-def _read_trace(path: Path | None) -> "Requests | None":
-    from foretune.plan.engine.simulator import read_trace
-
-    return read_trace(path) if path else None
-
-
 def _calibration(
     path: Path,
     question: "Question",
@@ -281,10 +276,8 @@ def _show(
         if (name in REQUIRED_COLUMNS or shown[name].nunique() > 1) and shown[name].notna().any()
     }
     for name in DROPPABLE_COLUMNS:
-        if (
-            sum(max(map(len, column)) + SEPARATOR_WIDTH for column in cells.values())
-            > MAX_WIDTH + SEPARATOR_WIDTH
-        ):
+        width = sum(max(map(len, column)) + SEPARATOR_WIDTH for column in cells.values())
+        if width > MAX_WIDTH + SEPARATOR_WIDTH:
             cells.pop(name, None)
     headings, *rows = zip(*cells.values(), strict=True)
     if not question.tables:
@@ -327,7 +320,7 @@ def _parse_speculation(text: str) -> "Speculation | None":
 
 def _parse_offload(texts: list[str]) -> "Offload":
     """Parse ``--offload``: GiB of weights, or ``cache=GIB``."""
-    from foretune.plan.describe.workload import Offload
+    from foretune.plan.describe.layout import Offload
 
     named = [text if "=" in text else f"weights={text}" for text in texts]
     given = options.parse_numbers(named, "--offload", ("weights", "cache"))
@@ -336,7 +329,7 @@ def _parse_offload(texts: list[str]) -> "Offload":
 
 def _parse_systems(text: str, prices: Path | None) -> "list[System]":
     from foretune.plan import known_systems, published_prices, read_prices
-    from foretune.plan.describe.system import resolve_system
+    from foretune.plan.describe.catalog import resolve_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
     user_prices = read_prices(prices) if prices else {}
@@ -375,13 +368,9 @@ def _default_caches(systems: "Sequence[System]") -> list[str]:
     """Return the default cache formats that all GPUs support; 16 bits always."""
     from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, supported
 
+    first, *others = DEFAULT_CACHE_FORMATS
     kinds = {system.device.architecture for system in systems}
-    narrow = [
-        kv
-        for kv in DEFAULT_CACHE_FORMATS[1:]
-        if all(supported(kv, kind) == "native" for kind in kinds)
-    ]
-    return [DEFAULT_CACHE_FORMATS[0], *narrow]
+    return [first, *(kv for kv in others if all(supported(kv, k) == "native" for k in kinds))]
 
 
 def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
@@ -402,7 +391,6 @@ def _cell(name: str, row: "pd.Series[Any]") -> str:
     value = row[name]
     if name in ("formats", "prefill"):
         short = str(value).replace(", ", "/").removesuffix(" cache").replace(" × ", "×")
-        return (
-            f"{short} ?" if name == "formats" and row["guessed"] > MAX_EXTRAPOLATED_SHARE else short
-        )
+        guess = name == "formats" and row["guessed"] > MAX_EXTRAPOLATED_SHARE
+        return f"{short} ?" if guess else short
     return format_number(value) if isinstance(value, float) else str(value)

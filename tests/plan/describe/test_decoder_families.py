@@ -57,6 +57,20 @@ PUBLISHED = {
          "mamba_d_state": 256, "mamba_d_conv": 4, "vocab_size": 130048,
          "tie_word_embeddings": False}, 7.59,
     ),
+    "lfm2": (
+        {"hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 12288,
+         "num_attention_heads": 32, "num_key_value_heads": 8, "conv_L_cache": 3,
+         "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
+         "block_multiple_of": 256, "vocab_size": 65536, "tie_word_embeddings": True,
+         "layer_types": [*["conv"] * 10, *["full_attention"] * 6]}, 1.17,
+    ),
+    "lfm2_moe": (
+        {"hidden_size": 2048, "num_hidden_layers": 24, "intermediate_size": 7168,
+         "moe_intermediate_size": 1792, "num_experts": 32, "num_experts_per_tok": 4,
+         "num_dense_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8,
+         "conv_L_cache": 3, "vocab_size": 65536, "tie_word_embeddings": True,
+         "layer_types": [*["conv"] * 18, *["full_attention"] * 6]}, 8.34,
+    ),
 }  # fmt: skip
 """Family -> what a published model's file says, and its parameters in billions."""
 
@@ -80,9 +94,11 @@ def test_layers_of_hybrids():
     granite = read_config(
         {"model_type": "granitemoehybrid", **PUBLISHED["granitemoehybrid"][0]}, ""
     )
-    assert (granite.softmax_layers, granite.linear_layers, granite.moe_layers) == (4, 36, 40)
+    assert (granite.softmax_layers, granite.linear.layers, granite.moe_layers) == (4, 36, 40)
+    short = read_config({"model_type": "lfm2", **PUBLISHED["lfm2"][0]}, "")
+    assert (short.softmax_layers, short.linear.layers, short.intermediate) == (6, 10, 8192)
     beside = read_config({"model_type": "falcon_h1", **PUBLISHED["falcon_h1"][0]}, "")
-    assert (beside.softmax_layers, beside.linear_layers, beside.mlp_layers) == (44, 44, 44)
+    assert (beside.softmax_layers, beside.linear.layers, beside.mlp_layers) == (44, 44, 44)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +140,4 @@ def test_defaults_of_all_families_of_transformers():
             if ours.parameters() != pytest.approx(count, rel=0.05):
                 wrong[family] = ours.parameters() / count
     assert not wrong
-    assert read >= 130
+    assert read >= 136

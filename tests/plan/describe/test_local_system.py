@@ -2,8 +2,8 @@
 
 from foretune.device import Device
 from foretune.plan import find_system
-from foretune.plan.describe import system as module
-from foretune.plan.describe.system import local_system, resolve_system
+from foretune.plan.describe import catalog as module
+from foretune.plan.describe.catalog import local_system, resolve_system
 
 CPU = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 

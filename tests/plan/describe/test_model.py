@@ -198,11 +198,8 @@ def test_what_is_no_configuration(tmp_path):
 
 
 HYBRIDS = {
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
-    "lfm2": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
+    "lfm3": {"layer_types": ["conv", "sliding_attention"], "conv_L_cache": 7},
     "jamba": {"attn_layer_period": 8, "mamba_d_state": 16},
-    "bamba": {"attn_layer_indices": [9], "mamba_d_state": 128},
-    "falcon_h1": {"mamba_d_state": 256},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"]},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "lru_width": 2560},
 }

@@ -11,6 +11,7 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.candidates import (
     CONCURRENCIES,
     candidate_deployments,
+    concurrencies,
     one_pool_candidates,
     supported_formats,
     two_pool_candidates,
@@ -28,14 +29,14 @@ def found(model=DENSE, gpus=8, formats="fp8"):
 
 
 def test_a_dense_model_is_split_or_repeated():
-    layouts = {(c.deployment.layout.tp, c.deployment.layout.pp, c.replicas) for c in found()}
+    layouts = {(c.layout.tp, c.layout.pp, c.replicas) for c in found()}
     assert (4, 1, 2) in layouts
     assert (1, 2, 4) in layouts
-    assert all(c.deployment.layout.dp == 1 for c in found())
+    assert all(c.layout.dp == 1 for c in found())
 
 
 def test_ranks_of_a_layer_stay_where_links_are_fast():
-    layouts = [c.deployment.layout for c in found(SPARSE, 16)]
+    layouts = [c.layout for c in found(SPARSE, 16)]
     assert max(layout.tp * layout.dp for layout in layouts) == 8
     assert max(layout.gpus for layout in layouts) == 16
 
@@ -43,8 +44,8 @@ def test_ranks_of_a_layer_stay_where_links_are_fast():
 @pytest.mark.parametrize("model", [DENSE, SPARSE])
 def test_loads_are_what_memory_holds(model):
     for candidate in found(model):
-        loads, one = candidate.concurrencies(), candidate.deployment
-        most = max_requests(one.model, one.layout, one.formats, LOAD, one.system)
+        loads, one = concurrencies(candidate), candidate
+        most = max_requests(one.model, one.layout, one.formats, LOAD, one.system.memory_gib)
         assert all(n <= most for n in loads)
         assert loads == sorted(set(loads))
         if loads and loads[-1] < CONCURRENCIES[-1]:  # the most it holds is looked at, too
@@ -55,11 +56,11 @@ def test_loads_are_what_memory_holds(model):
 def test_two_pools_have_room_and_workers_for_both(gpus, model):
     candidates = two_pool_candidates(found(model, gpus), gpus, StepTimerFactory(None))
     for candidate in candidates:
-        pools = candidate.deployment.pools
+        pools = candidate.pools
         assert 0 < candidate.gpus <= gpus
         assert pools.prefill_workers >= 1
         assert pools.decode_workers >= 1
-        assert candidate.deployment.concurrency % pools.decode_workers == 0
+        assert candidate.concurrency % pools.decode_workers == 0
     if gpus >= 8:
         assert candidates
 
@@ -75,8 +76,8 @@ def test_published_weights_are_looked_at_with_the_caches_that_the_gpu_has():
 def test_one_pool_has_every_service_at_every_load():
     several = found(SPARSE)
     candidates = one_pool_candidates(several)
-    assert len(candidates) == sum(len(s.concurrencies()) for s in several)
-    assert np.all([c.gpus == 8 for c in candidates])
+    assert len(candidates) == sum(len(concurrencies(s)) for s in several)
+    assert np.all([c.replicas * c.gpus == 8 for c in candidates])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from foretune.plan import Formats, Layout, Speculation, Workload, find_system
-from foretune.plan.describe.workload import Offload
+from foretune.plan.describe.layout import Offload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import ENGINE_VERSIONS, launch, launch_commands
 

@@ -11,8 +11,8 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.describe.workload import Offload
-from foretune.plan.serve.candidates import Candidate, predict
+from foretune.plan.describe.layout import Offload
+from foretune.plan.serve.candidates import predict
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import notes, sentences
@@ -80,7 +80,7 @@ def test_weights_make_room_for_requests():
     usable = USABLE_SHARE * H100.memory_gib
     assert usable - 1.1 * each / GIB < held.gib <= usable
     assert there.max_requests == max_requests(
-        MODEL, Layout(), Formats(), LOAD, H100, offloaded_bytes=4 * GIB
+        MODEL, Layout(), Formats(), LOAD, H100.memory_gib, offloaded_bytes=4 * GIB
     )
 
 
@@ -98,7 +98,7 @@ def test_every_step_waits_for_them():
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
 def test_more_offload_is_never_faster(backend):
-    some = [Candidate(deploy(Offload(gib), backend=backend)) for gib in (0, 1, 2, 5, 12, 40)]
+    some = [deploy(Offload(gib), backend=backend) for gib in (0, 1, 2, 5, 12, 40)]
     table = predict(some, CLOCKS)
     assert table["tpot_ms"].is_monotonic_increasing
     assert table["ttft_ms"].is_monotonic_increasing
@@ -120,7 +120,7 @@ def test_prefixes_come_back_from_the_host():
     for backend, waited in (("vllm", fetch), ("sglang", fetch / 32)):
         here, there = predict(
             [
-                Candidate(replace(plain, backend=backend, offload=o))
+                replace(plain, backend=backend, offload=o)
                 for o in (Offload(), Offload(cache_gib=20))
             ],
             CLOCKS,

@@ -122,7 +122,7 @@ def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
     best = made.best
     most = max_requests(
         describe_model(MODEL), made.deployment(best).layout, made.deployment(best).formats, LOAD,
-        find_system(SYSTEM),
+        find_system(SYSTEM).memory_gib,
     )  # fmt: skip
     assert best["batch"] < made.deployment(best).concurrency
     assert made.deployment(best).concurrency == min(most, 1024)

@@ -12,7 +12,7 @@ from foretune.plan import Formats, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.simulator import Requests
-from foretune.plan.serve.candidates import Candidate, predict
+from foretune.plan.serve.candidates import predict
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch_commands
 from foretune.plan.serve.requirements import Requirements
@@ -104,7 +104,7 @@ def test_what_is_sent_at_once_is_not_usual(clocks):
 def test_formulas_of_short_answers_agree_with_the_replay(clocks, isl, osl, in_flight):
     """Within a factor of three, where they were off by twenty."""
     asked = replace(deployment(in_flight), workload=Workload(isl, osl))
-    formula = predict([Candidate(asked, 1)], clocks)
+    formula = predict([asked], clocks)
     seen = simulate(asked, 1, clocks)
     per_s = formula["requests_per_s"].iloc[0] * osl
     assert 1 / 3 < per_s / seen.tokens_per_s < 3

@@ -39,7 +39,7 @@ def test_they_are_possible_and_fit(shared_data):
         if pd.isna(concurrency):
             concurrency = row["batch_size"] * layout.dp
         workload = Workload(int(row["isl"]), int(row["osl"]))
-        most = max_requests(model, layout, formats, workload, system)
+        most = max_requests(model, layout, formats, workload, system.memory_gib)
         assert most > 0, row
         resident += concurrency <= most
     # Labels that are no degree of anything, of one engine on one system.
