@@ -28,10 +28,6 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 
 GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
 """Parts of the names of architectures that generate text."""
-MULTIMODAL_ARCHITECTURE = "ConditionalGeneration"
-"""Part of the names of architectures that also read images."""
-UNSUPPORTED_FIELDS = {"encoder_layers": "an encoder"}
-"""Field -> unsupported kind of layer."""
 STATE_FIELDS = {
     "mamba_d_state": "Mamba layers", "mamba_d_conv": "Mamba layers", "lru_width": "RG-LRU layers",
     "conv_L_cache": "short convolutions", "attn_layer_period": "layers without attention",
@@ -46,18 +42,16 @@ PLANNED_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "li
 UNGATED_FAMILIES = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")
 """Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
 
-DRAFT_LAYER_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-"""Families' fields for the number of layers that draft tokens."""
-KEY_HEADS_FIELD = "num_attention_groups"
-"""StepFun's field for key heads."""
-
 
 def read_folder(folder: Path) -> ModelDescription:
     """Return the model in a folder; raises UsageError without a complete ``config.json``."""
-    config = read_json(folder / CONFIG_FILE)
-    quantization = folder / QUANTIZATION_FILE
+    return read_checkpoint(folder / CONFIG_FILE, folder / QUANTIZATION_FILE, str(folder))
+
+
+def read_checkpoint(config: Path, quantization: Path, name: str) -> ModelDescription:
+    """Return the model of ``config.json`` and, if it exists, ``hf_quant_config.json``."""
     stored = read_json(quantization) if quantization.is_file() else {}
-    return read_config(config, str(folder), stored)
+    return read_config(read_json(config), name, stored)
 
 
 def read_config(config: Fields, name: str, quantization: Fields | None = None) -> ModelDescription:
@@ -77,9 +71,10 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     kinds = config.get("architectures") or []
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
         raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
-    for field, layers in UNSUPPORTED_FIELDS.items():
-        if text.get(field):
-            raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
+    if text.get("encoder_layers"):
+        raise UsageError(
+            f"{name}: an encoder (encoder_layers in {CONFIG_FILE}) cannot be planned yet"
+        )
     heads = _required_int(text, name, "num_attention_heads")
     hidden = _required_int(text, name, "hidden_size")
     window, windowed = _windows(text)
@@ -94,7 +89,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "heads": heads,
         "kv_heads": heads
         if mla
-        else _positive_int(text, "num_key_value_heads", KEY_HEADS_FIELD) or heads,
+        else _positive_int(text, "num_key_value_heads", "num_attention_groups") or heads,
         "head_dim": mla.qk_nope if mla else _positive_int(text, "head_dim") or hidden // heads,
         "vocab": _required_int(text, name, "vocab_size"),
         "mla": mla,
@@ -111,9 +106,11 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "moe_format": formats.moe,
         "kv_format": formats.kv,
         "longest": _positive_int(text, "max_position_embeddings"),
-        "drafting_layers": _positive_int(text, *DRAFT_LAYER_FIELDS),
+        "drafting_layers": _positive_int(
+            text, "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
+        ),
         "images": "vision_config" in config
-        or any(MULTIMODAL_ARCHITECTURE in kind for kind in kinds),
+        or any("ConditionalGeneration" in kind for kind in kinds),
     }
     mixed = mixed_layers(text, name)
     if not mixed:
@@ -281,9 +278,6 @@ FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
 """Last word of a checkpoint's name -> format of its projections and experts."""
 MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
 """NVIDIA ModelOpt's name -> ours."""
-BLOCKWISE_FP8_PUBLISHER = "qwen/"
-"""Publisher of blockwise fp8 checkpoints (``weight_block_size`` in ``config.json``)."""
-
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
 _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
@@ -305,7 +299,8 @@ def format_in_name(name: str) -> str:
     """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
     for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
         if word in FORMAT_OF_SUFFIX:
-            blockwise = word == "fp8" and name.lower().startswith(BLOCKWISE_FP8_PUBLISHER)
+            # Qwen publishes blockwise fp8 (``weight_block_size`` in ``config.json``).
+            blockwise = word == "fp8" and name.lower().startswith("qwen/")
             return "fp8_block" if blockwise else FORMAT_OF_SUFFIX[word]
     return ""
 

@@ -69,14 +69,8 @@ class Requests:
 
     def shard(self, part: int, parts: int) -> "Requests":
         """Return every ``parts``-th request from ``part`` on: the share of one server."""
-        selected = slice(part, None, parts)
-        return Requests(
-            self.arrival_ms[selected],
-            self.isl[selected],
-            self.osl[selected],
-            self.cached[selected],
-            -(-self.in_flight // parts),
-        )
+        arrays = (x[part::parts] for x in (self.arrival_ms, self.isl, self.osl, self.cached))
+        return Requests(*arrays, -(-self.in_flight // parts))
 
 
 def read_trace(path: str | os.PathLike[str]) -> Requests:
