@@ -69,7 +69,8 @@ class Requests:
 
     def shard(self, part: int, parts: int) -> "Requests":
         """Return every ``parts``-th request from ``part`` on: the share of one server."""
-        arrays = (x[part::parts] for x in (self.arrival_ms, self.isl, self.osl, self.cached))
+        own = slice(part, None, parts)
+        arrays = self.arrival_ms[own], self.isl[own], self.osl[own], self.cached[own]
         return Requests(*arrays, -(-self.in_flight // parts))
 
 
