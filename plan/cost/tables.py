@@ -117,7 +117,6 @@ def _version_key(version: str) -> tuple[tuple[int, str], ...]:
 
 
 OPERATORS_FILE = "operators.parquet"
-"""Name of the run table in its folder."""
 
 
 def has_user_operators(folder: Path) -> bool:

@@ -169,16 +169,12 @@ def _systems() -> dict[str, dict[str, str]]:
 
 
 def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
-    """Return the system called ``name``, see `find_system`; ``local`` is this machine."""
-    return local_system(prices) if name.lower() == "local" else find_system(name, prices)
+    """Return the system called ``name``, see `find_system`; ``local`` is this machine.
 
-
-def local_system(prices: Mapping[str, float] | None = None) -> System:
-    """Return this machine: its GPUs of the first kind, or its CPU.
-
-    A known GPU gives the known system with its links and price. The links of others are assumed to
-    be PCIe.
+    That is its GPUs of the first kind, or its CPU. Unknown GPUs are assumed to have PCIe links.
     """
+    if name.lower() != "local":
+        return find_system(name, prices)
     gpus = local_gpus()
     if not gpus:
         return System.from_device(local_device("cpu"))

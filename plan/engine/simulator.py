@@ -37,7 +37,6 @@ class Requests:
 
     Attributes:
         isl, osl: tokens of prompts and answers.
-        cached: cached tokens of the prompts.
         in_flight: requests in flight; the next arrives when one ends. With 0, they arrive at
             ``arrival_ms``.
     """
@@ -244,7 +243,6 @@ class _Batch:
         ready_ms: when it returns from the last stage.
         answers: decoding requests.
         context: their cached tokens.
-        step: completed steps.
         completions: (last step, request) of decoding requests, as a heap.
         partial_prompts: partly prefilled requests, with their prefilled tokens.
         finished_prompts: requests whose prefill ends in this step.

@@ -47,7 +47,6 @@ class Pools:
     """Separate workers for prefill and decode (disaggregation).
 
     Attributes:
-        prefill: the layout of a prefill worker.
         prefill_workers: their number; 0 means as many as keep up.
         decode_workers: workers with the deployment's own layout.
     """
