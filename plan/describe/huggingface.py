@@ -158,7 +158,10 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
     expert_width = _positive_int(text, "moe_intermediate_size") or _required_int(
         text, name, "intermediate_size"
     )
-    shared, width = _shared(text)
+    width = _positive_int(text, "shared_expert_intermediate_size", "shared_intermediate_size")
+    shared = _positive_int(text, "n_shared_experts", "num_shared_experts") or int(width > 0)
+    if _is_llama4(text):
+        shared, width = 1, 0
     return {
         "intermediate": dense or _positive_int(text, "intermediate_size"),
         "experts": experts,
@@ -170,14 +173,6 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
         "moe_intermediate": expert_width,
         "dense_layers": _dense_layers(text, _positive_int(text, "num_hidden_layers")),
     }
-
-
-def _shared(text: Fields) -> tuple[int, int]:
-    """Return the number of shared experts, and their width if given."""
-    if _is_llama4(text):
-        return 1, 0
-    width = _positive_int(text, "shared_expert_intermediate_size", "shared_intermediate_size")
-    return _positive_int(text, "n_shared_experts", "num_shared_experts") or int(width > 0), width
 
 
 def _dense_layers(text: Fields, layers: int) -> int:

@@ -139,10 +139,8 @@ class Host:
     def for_system(cls, system: System, depth: int = 1) -> Self:
         """Return the host times of a system's servers; pipelines do not overlap steps."""
         slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
-        default = cls()
-        times = {
-            f.name: slowdown * getattr(default, f.name) for f in fields(cls) if f.name != "overlaps"
-        }
+        names = [f.name for f in fields(cls) if f.name != "overlaps"]
+        times = {name: slowdown * getattr(cls, name) for name in names}
         return cls(**times, overlaps=depth == 1)
 
     def step_time_ms(
