@@ -101,9 +101,7 @@ class OperatorPredictor:
 
 
 ShowProgress = Callable[[], AbstractContextManager[Progress]]
-"""Context manager that shows progress."""
 CACHE_FOLDER = "operators"
-"""Folder below the user's cache directory."""
 CODE_PACKAGES = (foretune.features, foretune.models, foretune.plan.cost)
 MAX_PREDICTORS = 2
 """Cached predictors per name, so that two sets of tables can alternate."""

@@ -209,11 +209,9 @@ class OperatorTimer:
         key = (kernel, system, backend)
         if key not in self._measured:
             rows = self._tables.rows(*key) if self._tables else None
-            table = None
-            if rows is not None:
-                shared_predictor = backend == (self.backend or backend)
-                table = MeasuredOperators(kernel, rows, "-".join(key), shared_predictor)
-            self._measured[key] = table if table is not None and table.keys else None
+            shared = backend == (self.backend or backend)  # one predictor of all formats
+            table = None if rows is None else MeasuredOperators(kernel, rows, "-".join(key), shared)
+            self._measured[key] = table if table and table.keys else None
         return self._measured[key]
 
     def _answer(self, query: "_Query") -> tuple[np.ndarray, ...]:

@@ -22,9 +22,8 @@ from foretune.plan.describe.huggingface import (
     FOUR_BIT_FORMATS,
     QUANTIZATION_FILE,
     format_in_name,
-    read_config,
+    read_checkpoint,
     read_folder,
-    read_json,
 )
 
 PCIE_GBPS = 32.0
@@ -113,15 +112,9 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     cost = published_prices() if prices is None else prices
     links = ("intra_node_gbps", "inter_node_gbps", "host_gbps", "memory_gib")
     numbers: dict[str, Any] = {name: float(row[name]) for name in links}
-    return System(
-        name=short,
-        device=device,
-        gpus_per_node=int(row["gpus_per_node"]),
-        domain_gpus=int(row["domain_gpus"]),
-        price_per_hour=cost.get(short),
-        power_limit_w=device.specs.get("power_limit_w", float("nan")),
-        **numbers,
-    )
+    numbers |= {name: int(row[name]) for name in ("gpus_per_node", "domain_gpus")}
+    bare = System.from_device(device, name=short)
+    return replace(bare, price_per_hour=cost.get(short), **numbers)
 
 
 def known_systems() -> list[str]:
@@ -176,16 +169,12 @@ def _systems() -> dict[str, dict[str, str]]:
 
 
 def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
-    """Return the system called ``name``, see `find_system`; ``local`` is this machine."""
-    return local_system(prices) if name.lower() == "local" else find_system(name, prices)
+    """Return the system called ``name``, see `find_system`; ``local`` is this machine.
 
-
-def local_system(prices: Mapping[str, float] | None = None) -> System:
-    """Return this machine: its GPUs of the first kind, or its CPU.
-
-    A known GPU gives the known system with its links and price. The links of others are assumed to
-    be PCIe.
+    That is its GPUs of the first kind, or its CPU. Unknown GPUs are assumed to have PCIe links.
     """
+    if name.lower() != "local":
+        return find_system(name, prices)
     gpus = local_gpus()
     if not gpus:
         return System.from_device(local_device("cpu"))
@@ -314,11 +303,8 @@ def _configs() -> dict[str, Path]:
 
 
 def _read(path: Path, name: str) -> ModelDescription:
-    quantization_path = path.with_name(
-        path.name.replace(f"_{CONFIG_FILE}", f"_{QUANTIZATION_FILE}")
-    )
+    quantization = path.name.replace(f"_{CONFIG_FILE}", f"_{QUANTIZATION_FILE}")
     try:
-        quantization = read_json(quantization_path) if quantization_path.is_file() else {}
-        return read_config(read_json(path), name, quantization)
+        return read_checkpoint(path, path.with_name(quantization), name)
     except UsageError as e:
         raise UsageError(f"{e} (aiconfigurator-core's copy)") from e

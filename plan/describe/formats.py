@@ -246,31 +246,22 @@ def recovery(
     replace the published ones.
     """
     known = published_accuracy() if results is None else results
+    native = {"bf16", model.weight_format, model.moe_format} if model else {"bf16"}
+    moe = formats.moe if model is None or model.is_moe else formats.weights
+    lossy = []
+    if changed := {name for name in (formats.weights, moe) if name not in native}:
+        narrowest = min(changed, key=lambda name: FORMATS[name].bytes)
+        lossy.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
+    if formats.kv not in {"bf16", model.kv_format if model else "bf16"}:
+        lossy.append(f"kv:{formats.kv}")
     total = 1.0
-    for name in _lossy_formats(formats, model):
+    for name in lossy:
         found = [r for r in known if EQUIVALENT_FORMATS.get(r.format, r.format) == name]
         same_model = [r for r in found if model and _base_name(r.model) == _base_name(model.name)]
         if not found:
             return None
         total *= median(r.recovery for r in same_model or found)
     return total
-
-
-def _lossy_formats(formats: Formats, model: ModelDescription | None) -> list[str]:
-    """Return the lossy formats: the narrowest of weights, and that of the cache."""
-    native, cache_native = {"bf16"}, {"bf16"}
-    if model:
-        native |= {model.weight_format, model.moe_format}
-        cache_native.add(model.kv_format)
-    moe = formats.moe if model is None or model.is_moe else formats.weights
-    changed = {f for f in (formats.weights, moe) if f not in native}
-    names = []
-    if changed:
-        narrowest = min(changed, key=lambda f: FORMATS[f].bytes)
-        names.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
-    if formats.kv not in cache_native:
-        names.append(f"kv:{formats.kv}")
-    return names
 
 
 def _base_name(name: str) -> str:

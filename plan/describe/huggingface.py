@@ -28,8 +28,6 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 
 GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
 """Parts of the names of architectures that generate text."""
-MULTIMODAL_ARCHITECTURE = "ConditionalGeneration"
-"""Part of the names of architectures that also read images."""
 UNSUPPORTED_FIELDS = {
     "encoder_layers": "an encoder",
     "is_encoder_decoder": "an encoder",
@@ -87,8 +85,6 @@ QUADRUPLE_FAMILIES = (
 )  # fmt: skip
 """Families whose MLP is four times as wide as the model, unless the file says otherwise."""
 
-DRAFT_LAYER_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-"""Families' fields for the number of layers that draft tokens."""
 KEY_HEADS_FIELDS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads", "kv_n_heads")
 PART_FIELDS = ("ffn_hidden_size", "kv_n_heads", "moe_num_experts", "moe_top_k")
 """Fields that MPT and DBRX keep in parts of the file."""
@@ -100,10 +96,13 @@ WIDTH_FIELDS = ("intermediate_size", "ffn_hidden_size")
 
 def read_folder(folder: Path) -> ModelDescription:
     """Return the model in a folder; raises UsageError without a complete ``config.json``."""
-    config = read_json(folder / CONFIG_FILE)
-    quantization = folder / QUANTIZATION_FILE
+    return read_checkpoint(folder / CONFIG_FILE, folder / QUANTIZATION_FILE, str(folder))
+
+
+def read_checkpoint(config: Path, quantization: Path, name: str) -> ModelDescription:
+    """Return the model of ``config.json`` and, if it exists, ``hf_quant_config.json``."""
     stored = read_json(quantization) if quantization.is_file() else {}
-    return read_config(config, str(folder), stored)
+    return read_config(read_json(config), name, stored)
 
 
 def read_config(config: Fields, name: str, quantization: Fields | None = None) -> ModelDescription:
@@ -157,9 +156,11 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "moe_format": formats.moe,
         "kv_format": formats.kv,
         "longest": _positive_int(text, "max_position_embeddings"),
-        "drafting_layers": _positive_int(text, *DRAFT_LAYER_FIELDS),
+        "drafting_layers": _positive_int(
+            text, "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
+        ),
         "images": "vision_config" in config
-        or any(MULTIMODAL_ARCHITECTURE in kind for kind in kinds),
+        or any("ConditionalGeneration" in kind for kind in kinds),
     }
     mixed = mixed_layers(text, name)
     if not mixed:
@@ -217,7 +218,10 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
     expert_width = _positive_int(text, "moe_intermediate_size") or _required_int(
         text, name, *WIDTH_FIELDS
     )
-    shared, width = _shared(text)
+    width = _positive_int(text, "shared_expert_intermediate_size", "shared_intermediate_size")
+    shared = _positive_int(text, *SHARED_FIELDS) or int(width > 0)
+    if _is_llama4(text):
+        shared, width = 1, 0
     return {
         "intermediate": dense or _positive_int(text, "intermediate_size"),
         "experts": experts,
@@ -236,14 +240,6 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
         "moe_intermediate": expert_width,
         "dense_layers": _dense_layers(text, _positive_int(text, "num_hidden_layers")),
     }
-
-
-def _shared(text: Fields) -> tuple[int, int]:
-    """Return the number of shared experts, and their width if given."""
-    if _is_llama4(text):
-        return 1, 0
-    width = _positive_int(text, "shared_expert_intermediate_size", "shared_intermediate_size")
-    return _positive_int(text, *SHARED_FIELDS) or int(width > 0), width
 
 
 def _dense_layers(text: Fields, layers: int) -> int:
@@ -352,9 +348,6 @@ FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
 """Last word of a checkpoint's name -> format of its projections and experts."""
 MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
 """NVIDIA ModelOpt's name -> ours."""
-BLOCKWISE_FP8_PUBLISHER = "qwen/"
-"""Publisher of blockwise fp8 checkpoints (``weight_block_size`` in ``config.json``)."""
-
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
 _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
@@ -376,7 +369,8 @@ def format_in_name(name: str) -> str:
     """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
     for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
         if word in FORMAT_OF_SUFFIX:
-            blockwise = word == "fp8" and name.lower().startswith(BLOCKWISE_FP8_PUBLISHER)
+            # Qwen publishes blockwise fp8 (``weight_block_size`` in ``config.json``).
+            blockwise = word == "fp8" and name.lower().startswith("qwen/")
             return "fp8_block" if blockwise else FORMAT_OF_SUFFIX[word]
     return ""
 

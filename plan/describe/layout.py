@@ -5,7 +5,6 @@ a layer use the same ranks: ``moe_ep`` groups of experts, each split into ``moe_
 stages hold consecutive layers.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Self
@@ -99,22 +98,17 @@ def legal_layouts(
     model: ModelDescription, gpus: int, formats: Formats | None = None
 ) -> list[Layout]:
     """Return every legal layout of one replica on exactly ``gpus`` GPUs."""
-    return [
-        layout
-        for layout in _candidate_layouts(model, gpus)
-        if illegal_because(model, layout, formats) is None
-    ]
-
-
-def _candidate_layouts(model: ModelDescription, gpus: int) -> Iterator[Layout]:
+    found = []
     for pp in divisors(gpus):
         ranks = gpus // pp
         for tp in divisors(ranks):
-            if not model.is_moe:
-                yield Layout(tp, pp, ranks // tp)
-                continue
-            for moe_ep in divisors(ranks):
-                yield Layout(tp, pp, ranks // tp, ranks // moe_ep, moe_ep)
+            dp = ranks // tp
+            found += (
+                [Layout(tp, pp, dp, ranks // moe_ep, moe_ep) for moe_ep in divisors(ranks)]
+                if model.is_moe
+                else [Layout(tp, pp, dp)]
+            )
+    return [layout for layout in found if illegal_because(model, layout, formats) is None]
 
 
 def _attention(model: ModelDescription, layout: Layout) -> str | None:

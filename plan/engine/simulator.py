@@ -37,7 +37,6 @@ class Requests:
 
     Attributes:
         isl, osl: tokens of prompts and answers.
-        cached: cached tokens of the prompts.
         in_flight: requests in flight; the next arrives when one ends. With 0, they arrive at
             ``arrival_ms``.
     """
@@ -69,14 +68,9 @@ class Requests:
 
     def shard(self, part: int, parts: int) -> "Requests":
         """Return every ``parts``-th request from ``part`` on: the share of one server."""
-        selected = slice(part, None, parts)
-        return Requests(
-            self.arrival_ms[selected],
-            self.isl[selected],
-            self.osl[selected],
-            self.cached[selected],
-            -(-self.in_flight // parts),
-        )
+        own = slice(part, None, parts)
+        arrays = self.arrival_ms[own], self.isl[own], self.osl[own], self.cached[own]
+        return Requests(*arrays, -(-self.in_flight // parts))
 
 
 def read_trace(path: str | os.PathLike[str]) -> Requests:
@@ -145,10 +139,8 @@ class Host:
     def for_system(cls, system: System, depth: int = 1) -> Self:
         """Return the host times of a system's servers; pipelines do not overlap steps."""
         slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
-        default = cls()
-        times = {
-            f.name: slowdown * getattr(default, f.name) for f in fields(cls) if f.name != "overlaps"
-        }
+        names = [f.name for f in fields(cls) if f.name != "overlaps"]
+        times = {name: slowdown * getattr(cls, name) for name in names}
         return cls(**times, overlaps=depth == 1)
 
     def step_time_ms(
@@ -249,7 +241,6 @@ class _Batch:
         ready_ms: when it returns from the last stage.
         answers: decoding requests.
         context: their cached tokens.
-        step: completed steps.
         completions: (last step, request) of decoding requests, as a heap.
         partial_prompts: partly prefilled requests, with their prefilled tokens.
         finished_prompts: requests whose prefill ends in this step.

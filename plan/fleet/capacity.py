@@ -25,14 +25,11 @@ from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.engine.simulator import MAX_TOKENS
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.analytic import StepTimers
-from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.requirements import LoadCurve, Requirements
 
 HOST_W = (6500 - 8 * 400) / 8
 """Watts per GPU of a server besides its GPUs: from NVIDIA's DGX A100 data sheet (6.5 kW with eight
 GPUs of 400 W)."""
-Setup = tuple[Layout, Formats]
-"""Layout and formats of a replica."""
 
 COLUMNS = ("isl", "osl", "requests_per_s")
 
@@ -134,79 +131,52 @@ def instance_types(
     tables: list[pd.DataFrame] = []
     for system in systems:
         on_system(system.name)
-        setups, candidates, labels = _replicas(
-            model, system, sizes, demands, backend, formats, requirements
-        )
-        if candidates:
-            way, demand = np.array(labels).T
-            tables.append(predict(candidates, timers).assign(way=way, demand=demand))
-            found += _instance_types(system, sizes, setups, tables[-1], demands, requirements)
+        replicas = [
+            (one, i)
+            for i, demand in enumerate(demands)
+            for size in sorted({n for gpus in sizes for n in divisors(gpus)})
+            for d in candidate_deployments(model, system, size, demand.workload, backend, formats)
+            if d.replicas == 1 and (recovery(d.formats, model) or 1.0) >= requirements.accuracy
+            for one in one_pool_candidates([d])
+        ]
+        if replicas:
+            table = predict([d for d, _ in replicas], timers)
+            setups = [(d.layout, d.formats) for d, _ in replicas]
+            tables.append(table.assign(setup=setups, demand=[i for _, i in replicas]))
+            found += _instance_types(system, sizes, tables[-1], demands, requirements)
     for i, unserved in enumerate(demands):
         if not any(kind.rates[i] > 0 for kind in found):
             raise UsageError(_unserved_message(unserved, i, tables, requirements, sizes))
     return pareto_instances(found)
 
 
-def _replicas(
-    model: ModelDescription,
-    system: System,
-    sizes: Sequence[int],
-    demands: Sequence[Demand],
-    backend: str,
-    formats: Sequence[Formats] | None,
-    requirements: Requirements,
-) -> tuple[list[Setup], list[Deployment], list[tuple[int, int]]]:
-    """Return the legal replicas that fit memory and meet the accuracy limit, at every load.
-
-    That is their setups, and the candidates with the (setup, demand) of each.
-    """
-    setups: dict[Setup, int] = {}
-    candidates: list[Deployment] = []
-    labels: list[tuple[int, int]] = []
-    for i, demand in enumerate(demands):
-        for size in sorted({n for gpus in sizes for n in divisors(gpus)}):
-            for one in candidate_deployments(
-                model, system, size, demand.workload, backend, formats
-            ):
-                quality = recovery(one.formats, model)
-                if one.replicas > 1 or (quality or 1.0) < requirements.accuracy:
-                    continue
-                setup = setups.setdefault((one.layout, one.formats), len(setups))
-                here = one_pool_candidates([one])
-                candidates += here
-                labels += [(setup, i)] * len(here)
-    return list(setups), candidates, labels
-
-
 def _instance_types(
     system: System,
     sizes: Sequence[int],
-    setups: Sequence[Setup],
     table: pd.DataFrame,
     demands: Sequence[Demand],
     requirements: Requirements,
 ) -> Iterator[InstanceType]:
     """Yield the types with their highest rates, and the requests in flight at them."""
-    rates, in_flight = np.zeros((2, len(setups), len(demands)))
-    for (setup, i), rows in table.groupby(["way", "demand"]):
-        curve = LoadCurve(rows, demands[i].workload.osl, requirements)
-        rate = curve.goodput()
-        if load := curve.at(rate):
-            rates[setup, i], in_flight[setup, i] = rate, load.in_flight
-    for setup, (layout, formats) in enumerate(setups):
-        for gpus in sizes:
-            if gpus % layout.gpus or not rates[setup].any():
-                continue
-            yield InstanceType(
-                system=system.name,
-                gpus=gpus,
-                layout=layout,
-                formats=formats,
-                usd_per_hour=gpus * (system.price_per_hour or 0.0),
-                power_w=gpus * (system.power_limit_w + HOST_W),
-                rates=tuple((gpus // layout.gpus * rates[setup]).tolist()),
-                in_flight=tuple(in_flight[setup].tolist()),
-            )
+    for (layout, formats), rows in table.groupby("setup", sort=False):
+        rates, in_flight = np.zeros((2, len(demands)))
+        for i, loads in rows.groupby("demand"):
+            curve = LoadCurve(loads, demands[i].workload.osl, requirements)
+            rate = curve.goodput()
+            if load := curve.at(rate):
+                rates[i], in_flight[i] = rate, load.in_flight
+        for gpus in sizes if rates.any() else ():
+            if gpus % layout.gpus == 0:
+                yield InstanceType(
+                    system=system.name,
+                    gpus=gpus,
+                    layout=layout,
+                    formats=formats,
+                    usd_per_hour=gpus * (system.price_per_hour or 0.0),
+                    power_w=gpus * (system.power_limit_w + HOST_W),
+                    rates=tuple((gpus // layout.gpus * rates).tolist()),
+                    in_flight=tuple(in_flight.tolist()),
+                )
 
 
 def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:

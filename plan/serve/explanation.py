@@ -74,32 +74,24 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
     if not priced.all():
         names = ", ".join(plan.candidates["system"][~priced].unique())
         lines.append(f"no known price for {names}: add --prices FILE")
+    kinds = list({(d.formats, d.system.name): d for d in plan.deployments}.values())
     emulated = {
         str(d.formats)
-        for d in {(d.formats, d.system.name): d for d in plan.deployments}.values()
+        for d in kinds
         if d.formats.support(d.system.device.architecture) != "native"
         and engines_with(d.formats.kv)
     }
     if emulated:
         names = "; ".join(sorted(emulated))
         lines.append(f"emulated, because the GPU has no units for this format: {names}")
-    return lines + _cache_notes(plan) + _offload_notes(plan)
-
-
-def _cache_notes(plan: Plan) -> list[str]:
-    """Return caveats of the requested cache formats, and what the engine lacks."""
-    kinds = dict.fromkeys(
-        d.formats.kv for d in plan.deployments if d.formats.kv not in DEFAULT_CACHE_FORMATS
-    )
-    lines = [
-        f"attention on {kind} caches was not measured: its efficiency is assumed to be that of the "
-        "nearest measured format, for fewer bytes; conversion costs are left out"
-        for kind in kinds
+    caches = dict.fromkeys(d.formats.kv for d in kinds if d.formats.kv not in DEFAULT_CACHE_FORMATS)
+    lines += [
+        f"attention on {cache} caches was not measured: its efficiency is assumed to be that of "
+        "the nearest measured format, for fewer bytes; conversion costs are left out"
+        for cache in caches
     ]
-    formats = {(d.formats, d.system.name): d for d in plan.deployments}
-    unsupported = dict.fromkeys(unsupported_formats(d, d.backend) for d in formats.values())
-    lines += [reason for reason in unsupported if reason]
-    return lines
+    lines += filter(None, dict.fromkeys(unsupported_formats(d, d.backend) for d in kinds))
+    return lines + _offload_notes(plan)
 
 
 def _offload_notes(plan: Plan) -> list[str]:

@@ -124,16 +124,15 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
 
 def _unsupported(deployment: Deployment, engine: str) -> str:
     """Return why an engine cannot run a deployment; empty if it can."""
-    drafts, drafts_reason = deployment.speculation, ""
-    if engine == "trtllm" and drafts and drafts.draft:
-        drafts_reason = (
-            "TensorRT-LLM's option for a draft model differs between versions: "
-            "use --backend vllm, or plan without a draft model"
-        )
+    drafts = deployment.speculation
+    drafts_reason = (
+        "TensorRT-LLM's option for a draft model differs between versions: use --backend vllm, or "
+        "plan without a draft model"
+    )
     reasons = (
         unsupported_system(deployment.system, engine),
         unsupported_layout(deployment.layout, engine),
-        drafts_reason,
+        drafts_reason if engine == "trtllm" and drafts and drafts.draft else "",
         unsupported_formats(deployment, engine),
         unsupported_offload(deployment.offload, engine),
         unsupported_layout(deployment.prefill_layout, engine),

@@ -187,12 +187,6 @@ class Plan(Result):
         feasible = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
         return None if feasible.empty else _best_row(feasible, self.requirements)
 
-    def with_max_request_tokens(self, tokens: int) -> "Plan":
-        """Return the plan for longest requests of this many tokens; 0 restores the default."""
-        return replace(
-            self, deployments=[replace(d, max_request_tokens=tokens) for d in self.deployments]
-        )
-
     def deployment(self, row: pd.Series) -> Deployment:
         """Return the deployment of a row of `candidates`."""
         return self.deployments[int(row["number"])]

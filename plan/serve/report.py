@@ -74,11 +74,9 @@ class Question:
 
     Attributes:
         rate: requests per second; None plans each number in flight.
-        pools: whether separate prefill workers were allowed.
         tables: whether operator times come from measured tables.
         corrected: whether latencies were corrected with measured deployments.
         seconds: planning time; NaN if unknown.
-        offload: upper limits of data in host memory.
     """
 
     model: ModelDescription

@@ -38,14 +38,8 @@ UPPER_LIMITS = {
 class Requirements:
     """Limits and goal of a plan; an infinite limit is none.
 
-    Attributes:
-        ttft_ms: maximum time to first token.
-        tpot_ms: maximum time per further token.
-        accuracy: minimum share of quality that formats keep, by published results.
-        power_w: maximum mean power of a GPU.
-        memory_gib: maximum memory of a GPU.
-        usd_per_million_tokens: maximum cost of generated tokens.
-        goal: what the best plan optimizes.
+    ``accuracy`` is the minimum share of quality that formats keep, by published results; the others
+    are maxima, see `UPPER_LIMITS`.
 
     Raises:
         UnknownName: the goal is unknown.

@@ -6,6 +6,7 @@ simulation gives percentiles, also for a recorded trace.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -143,7 +144,7 @@ class _GroupSimulator:
 
     def __init__(self, deployment: Deployment, timers: StepTimers) -> None:
         self._deployment, self._timers, self.slowdown = deployment, timers, 1.0
-        self._stage_times: dict[tuple[Layout, int, int], StageTimes] = {}
+        self._stage_times = cache(self._make_stage_times)
 
     def run(self, requests: Requests) -> pd.DataFrame:
         """Return the simulated requests, with their ``osl``."""
@@ -178,10 +179,7 @@ class _GroupSimulator:
         deployment = self._deployment
         batch = max(int(np.ceil(deployment.batch / layout.pp)), 1)
         longest = int((requests.isl + requests.osl).max())
-        key = layout, batch, longest
-        if key not in self._stage_times:
-            self._stage_times[key] = self._make_stage_times(layout, batch, longest)
-        times = self._stage_times[key]
+        times = self._stage_times(layout, batch, longest)
 
         def stages(load: StepLoad, padded: int) -> list[StageWork]:
             tokens = load.tokens + padded * load.tokens_per_answer

@@ -80,10 +80,8 @@ class LatencyPredictor:
     """Latencies of deployments: closed formulas, a learned correction, and intervals.
 
     Attributes:
-        processes: the correction per target.
         widths: half width of the interval in standard deviations, per target and whether the model
             is known.
-        known_models: models in the training data.
     """
 
     processes: dict[str, GroupedGaussianProcess] = field(default_factory=dict)

@@ -47,7 +47,6 @@ class Pools:
     """Separate workers for prefill and decode (disaggregation).
 
     Attributes:
-        prefill: the layout of a prefill worker.
         prefill_workers: their number; 0 means as many as keep up.
         decode_workers: workers with the deployment's own layout.
     """
@@ -301,7 +300,7 @@ def _deployment(row: Mapping[str, Any]) -> Deployment:
         pools = Pools(_layout(model, row, "prefill_"), prompts, max(workers, 1))
     share = LENGTH_SHARE if "inferencex" in str(row.get("source_kind", "inferencex")) else 1.0
     load: Literal["steady", "burst"] = "steady" if share < 1 else "burst"
-    layout = _layout(model, row, prefix)
+    layout, month = _layout(model, row, prefix), _text(row, "measured_date")[:7]
     return Deployment(
         model=model,
         system=system,
@@ -313,14 +312,9 @@ def _deployment(row: Mapping[str, Any]) -> Deployment:
         pools=pools,
         load=load,
         speculative=_is_speculative(row),
-        version=_version(row),
+        # If unlabeled, the month of the measurement.
+        version=_text(row, "backend_version") or (f"of {month}" if month else ""),
     )
-
-
-def _version(row: Mapping[str, Any]) -> str:
-    """Return the engine's version; if unlabeled, the month of the measurement."""
-    month = _text(row, "measured_date")[:7]
-    return _text(row, "backend_version") or (f"of {month}" if month else "")
 
 
 def _is_speculative(row: Mapping[str, Any]) -> bool:

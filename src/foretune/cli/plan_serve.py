@@ -175,7 +175,10 @@ def serve(
         pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
         speculation=_parse_speculation(speculative), offload=question.offload,
         calibration=stack,
-    ).with_max_request_tokens(longest)  # fmt: skip
+    )  # fmt: skip
+    if longest:
+        lengths = [replace(d, max_request_tokens=longest) for d in found.deployments]
+        found = replace(found, deployments=lengths)
     question = replace(question, seconds=time.perf_counter() - start)
     best, replay = found.deployment(found.best), None
     if best.pools is None or rate is not None or requests is not None:

@@ -3,7 +3,7 @@
 from foretune.device import Device
 from foretune.plan import find_system
 from foretune.plan.describe import catalog as module
-from foretune.plan.describe.catalog import local_system, resolve_system
+from foretune.plan.describe.catalog import resolve_system
 
 CPU = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 
@@ -14,7 +14,7 @@ def test_local_is_this_machine(monkeypatch):
     monkeypatch.setattr(module, "local_gpus", lambda: [h100])
     assert resolve_system("local").name == "h100_sxm"
     monkeypatch.setattr(module, "local_gpus", lambda: [other, other, h100])
-    found = local_system()
+    found = resolve_system("local")
     assert (found.name, found.gpus_per_node, found.memory_gib) == ("NVIDIA Other 9", 2, 9.9)
     monkeypatch.setattr(module, "local_gpus", list)
     monkeypatch.setattr(module, "local_device", lambda name: CPU)

@@ -88,7 +88,8 @@ def test_notes_say_what_is_not_known():
     assert any(
         "200,100 tokens exceed the model's context of 131,072" in line for line in notes(long, 1, 1)
     )
-    longest = made.with_max_request_tokens(150_000)
+    lengths = [replace(d, max_request_tokens=150_000) for d in made.deployments]
+    longest = replace(made, deployments=lengths)
     assert any("150,000 tokens exceed" in line for line in notes(longest, True, True))
     assert any("pp > 1" in line for line in notes(made, True, True))
     assert any("rooflines" in line for line in notes(made, False, True))
