@@ -207,7 +207,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "report": "foretune.tune.report.write:ReportObserver",
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
-    "views": {"notebook": "foretune.tune.report.sections:notebook_view"},
+    "views": {
+        "notebook": "foretune.tune.report.sections:notebook_view",
+        "page": "foretune.tune.report.sections:write_tuned",
+    },
 }
 
 

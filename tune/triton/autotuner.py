@@ -18,7 +18,7 @@ import triton
 import triton.testing
 from triton.runtime.autotuner import Autotuner as Stock
 
-from foretune.collect.compiled import describe
+from foretune.collect.compiled.arguments import describe
 from foretune.errors import ForetuneWarning, PredictorError, TrackingError, UsageError
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
 from foretune.tune.triton.call_recorder import record_if_requested

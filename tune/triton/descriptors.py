@@ -10,7 +10,7 @@ from typing import Any
 
 import triton
 
-from foretune.collect.compiled import describe
+from foretune.collect.compiled.arguments import describe
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
