@@ -3,9 +3,9 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 from foretune.collect.machine_load import wait_until_idle
 from foretune.collect.power import explain_missing_meter, find_meter
@@ -16,6 +16,7 @@ from foretune.errors import (
     MeasurementError,
     MeterUnavailable,
     PredictorError,
+    UnknownName,
     UsageError,
 )
 from foretune.kernel import Kernel
@@ -29,11 +30,12 @@ from foretune.registry import load, registered
 from foretune.search.loop import SearchResult, run, search
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import AskTell, Prior
-from foretune.search.stopping import DEFAULT_BUDGET, Stopping
+from foretune.search.stopping import DEFAULT_BUDGET, Stopping, make_stopping
 from foretune.space import Configuration, SearchSpace
-from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 
 if TYPE_CHECKING:
+    from foretune.datasets.run_log import RunLog
     from foretune.search.factory import SearcherKind
 
 C = TypeVar("C", bound=Hashable)
@@ -41,6 +43,51 @@ C = TypeVar("C", bound=Hashable)
 DEFAULT_STOPPING = Stopping(DEFAULT_BUDGET)
 MAX_PARALLEL = 4
 """Maximum parallel measurements of one problem: later ones cannot learn from earlier ones."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """How to search, and where results go.
+
+    Attributes:
+        budget: number of new measurements of the search, before verification. ``"auto"`` stops at
+            ``regret``, or when one more measurement gains too little. The default is 10 (of a
+            function, source or program 20, of a workload 100, of a campaign the preset's), or no
+            limit if ``seconds`` is given.
+        regret: accepted expected regret of the incumbent; by default 0.03 with ``"auto"``.
+        seconds: maximum wall time of the search; builds count.
+        limits: configurations that violate one never win; searchers see them as failures.
+        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
+        seed: seed of everything random.
+        store: shares measurements and choices: a `Store`, its path or URL. None is the user's own,
+            False none.
+        patience_s: seconds to wait for an idle machine before the search and the comparison.
+        progress: told what happens. For a function, source or program, True, the default, shows it
+            on stderr. False prints nothing.
+    """
+
+    budget: int | Literal["auto"] | None
+    regret: float | None
+    seconds: float | None
+    limits: Sequence[Limit | str]
+    searcher: "SearcherKind"
+    seed: int | None
+    store: StoreLocation
+    patience_s: float
+    progress: Progress | bool
+
+
+def check_options(options: Mapping[str, object], kind: Any, lacks: Sequence[str] = ()) -> None:
+    """Raise UnknownName for an option that ``kind``, a type of options, or its user ``lacks``."""
+    known = kind.__optional_keys__ - {*lacks}
+    if unknown := [name for name in options if name not in known]:
+        raise UnknownName("option", unknown[0], known)
+
+
+def limits_of(options: SearchOptions) -> tuple[Limit, ...]:
+    """Return the limits; a single one may stand alone."""
+    given = options.get("limits", ())
+    listed = [given] if isinstance(given, Limit | str) else given
+    return tuple(x if isinstance(x, Limit) else Limit.parse(x) for x in listed)
 
 
 @dataclass(frozen=True)
@@ -74,6 +121,31 @@ class TuningJob:
         if needs and find_meter(self.device.kind, self.device.index) is None:
             reason = explain_missing_meter(self.device.kind)
             raise MeterUnavailable(f"{needs[0]} needs a power meter: {reason}; {way_out}")
+
+    @classmethod
+    def from_options(
+        cls, kernel: Kernel, runner: Runner, options: SearchOptions, *objectives: Objective,
+        log: "RunLog | None" = None, default_budget: int = DEFAULT_BUDGET,
+        lacks: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
+        """Return a job as options say; ``lacks`` are those that the caller does not take.
+
+        Raises:
+            UnknownName: an option is unknown.
+            UsageError: an option is invalid.
+        """
+        check_options(options, SearchOptions, lacks)
+        budget, seconds = options.get("budget"), options.get("seconds")
+        if budget is None and seconds is None:
+            budget = default_budget
+        progress = options.get("progress", SILENT)
+        return cls(
+            kernel, runner,
+            MeasurementCache.for_kernel(kernel, runner.device, options.get("store"), log),
+            objectives, limits_of(options), options.get("searcher", "surrogate"),
+            make_stopping(budget, options.get("regret"), seconds), options.get("seed") or 0,
+            SILENT if isinstance(progress, bool) else progress, options.get("patience_s", 0.0),
+        )  # fmt: skip
 
     @property
     def device(self) -> Device:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,15 @@ from foretune.datasets.run_log import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
+from foretune.models.saved.guides import SearchPredictor
 from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.result import Result
+from foretune.search.factory import searcher_name
 from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
-from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
-from foretune.tune.job import TuningJob
+from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import REJECTED, Comparison, step_status
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.verifier import Evidence, measure_once
 
 if TYPE_CHECKING:
@@ -178,22 +177,14 @@ def tune_pareto(
     runner: Runner,
     predictor: "PredictorSource" = None,
     *,
-    budget: int | None = None,
-    seconds: float | None = None,
     objectives: Sequence[Objective] = (Objective.TIME, Objective.ENERGY),
-    limits: Sequence[Limit] = (),
-    searcher: str = "surrogate",
-    seed: int = 0,
-    store: StoreLocation = None,
     log: RunLog | None = None,
-    patience_s: float = 0.0,
-    progress: Progress | Literal[False] = False,
+    **options: Unpack[SearchOptions],
 ) -> ParetoResult:
     """Search the Pareto front of ``problem`` and verify it.
 
-    At least two ``objectives`` are minimized. The default of ``budget`` is 10 new measurements, or
-    no limit if ``seconds`` is given. ``searcher`` names who searches one weighting at a time. The
-    other arguments are those of `foretune.tune_problem`.
+    At least two ``objectives`` are minimized; ``searcher`` searches one weighting at a time. The
+    other arguments are those of `foretune.tune_problem`, but there is no ``regret``.
 
     Raises:
         UsageError: there is one objective only, or measurements lack the column of a limit.
@@ -205,50 +196,29 @@ def tune_pareto(
     objectives = tuple(dict.fromkeys(objectives))
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
-    cache = MeasurementCache.for_kernel(kernel, runner.device, store, log)
-    job = TuningJob(
-        kernel, runner, cache, objectives, tuple(limits), searcher,
-        make_stopping(budget, None, seconds), seed, progress or SILENT, patience_s,
-    )  # fmt: skip
+    job = TuningJob.from_options(kernel, runner, options, *objectives, log=log)
+    if job.stopping.regret is not None:
+        raise UsageError("a Pareto front has no regret: give --budget a number")
     start = time.perf_counter()
     job.wait_until_idle()
-    space, device, constrained = (
-        kernel.space(problem),
-        runner.device,
-        list(job.constrained_objectives),
-    )
-    guide = job.find_predictor(predictor)
-    optional_priors = (job.prior(problem, space, guide, o) for o in objectives)
-    priors = [prior for prior in optional_priors if prior is not None]
-    search = ParetoSearcher(space, constrained, seed, priors or None, problem, device, searcher)
-    job.start_progress(problem, space)
-    trace = job.known(problem, space)
-    known = len(trace)
-
-    def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
-        for measurement in job.measure([(problem, config) for config in configs]):
-            trace.append(measurement)
-            front = pareto_front([[o.value_of(m) for o in constrained] for m in trace])
-            job.progress.advance(f"{front.sum()} on the front")
-            yield measurement
-
-    job.search(search, measure, trace.copy())
-    configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
+    known = job.known(problem, kernel.space(problem))
+    trace, front = _search(job, problem, job.find_predictor(predictor), known)
     job.wait_until_idle()
     with runner.watch() as watch:
-        (default, *candidates), processes = _remeasure(job, problem, [*configs])
+        configs = [*dict.fromkeys([kernel.default(problem), *front])]
+        default, *candidates = _remeasure(job, problem, configs)
     result = ParetoResult(
         kernel=kernel.name,
         problem=problem,
-        device=device.name,
+        device=job.device.name,
         objectives=objectives,
-        limits=tuple(limits),
-        searcher=searcher,
-        trace=tuple(trace),
-        known=known,
+        limits=job.limits,
+        searcher=searcher_name(job.searcher),
+        trace=trace,
+        known=len(known),
         default=default,
         candidates=tuple(candidates),
-        processes=processes,
+        processes=PARETO_PROCESSES,
         seconds=time.perf_counter() - start,
         disturbed=watch.load.disturbance,
     )
@@ -257,15 +227,39 @@ def tune_pareto(
     return result
 
 
+def _search(
+    job: TuningJob, problem: Problem, guide: SearchPredictor | None, known: list[Measurement]
+) -> tuple[tuple[Measurement, ...], list[Configuration]]:
+    """Return the known and the new measurements, and the configurations of their front."""
+    space, constrained = job.kernel.space(problem), job.constrained_objectives
+    priors = [
+        prior
+        for objective in job.objectives
+        if (prior := job.prior(problem, space, guide, objective)) is not None
+    ]
+    search = ParetoSearcher(
+        space, constrained, job.seed, priors or None, problem, job.device, job.searcher
+    )
+    job.start_progress(problem, space)
+    trace = known.copy()
+
+    def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
+        for measurement in job.measure([(problem, config) for config in configs]):
+            trace.append(measurement)
+            front = pareto_front([[o.value_of(m) for o in constrained] for m in trace])
+            job.progress.advance(f"{front.sum()} on the front")
+            yield measurement
+
+    job.search(search, measure, known)
+    return tuple(trace), [m.config for m in search.front()]
+
+
 def _remeasure(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration]
-) -> tuple[list[ParetoPoint], int]:
-    """Compare ``configs`` with the first, the default; a process measures each of them once.
+) -> list[ParetoPoint]:
+    """Return ``configs`` compared with the first, the default; a process measures each once.
 
     All comparisons share an error of 5 % (Bonferroni).
-
-    Returns:
-        one point per configuration, in order; and the number of processes.
     """
     objectives = job.constrained_objectives
     error = 0.025 / (max(1, len(configs) - 1) * len(objectives))
@@ -290,7 +284,7 @@ def _remeasure(
             f"the default configuration of {job.kernel.name} does not run on {problem}, or no "
             "meter sees it"
         )
-    return found, PARETO_PROCESSES
+    return found
 
 
 def _medians(runs: Sequence[Measurement]) -> tuple[float, float, float]:

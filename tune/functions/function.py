@@ -18,7 +18,8 @@ from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import TuneOptions, check_options, tune_wrapped
+from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
+from foretune.tune.job import check_options
 from foretune.tune.store.cache import MeasurementCache
 from foretune.values import Value
 
@@ -89,7 +90,7 @@ class Tunable:
         self.function = function
         self.knobs = dict(knobs)
         self._kernel_options = dict(kernel_options)
-        check_options(options)
+        check_options(options, TuneOptions)
         self._options = options
         self._inputs = self._kernel_options.pop("inputs", None)
         self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}

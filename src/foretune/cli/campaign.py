@@ -17,6 +17,7 @@ from foretune.values import Value
 
 if TYPE_CHECKING:
     from foretune.tune.campaign.observer import Campaign
+    from foretune.tune.job import SearchOptions
     from foretune.tune.results import Comparison, TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
@@ -67,18 +68,18 @@ def campaign(
 
     chosen = options.read_kernel(kernel)
     parsed_objective, stop = options.parse_objective(objective), options.parse_budget(budget)
+    search: SearchOptions = {**root.search, **stop, "searcher": searcher}
     chosen_preset = get_preset(preset)
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
     with (
-        options.make_runner(runner, ray_address, chosen, device, chosen_preset.timing()) as running,
-        progress_bar() as progress,
+        options.make_runner(context, chosen, chosen_preset.timing()) as running,
+        progress_bar() as search["progress"],
     ):
         done = run_campaign(
             chosen, running, chosen_preset, problems=problems, objective=parsed_objective,
-            model=model, searcher=searcher, predictor=predictor, out=out, seed=root.seed,
-            store=root.store, patience_s=root.patience_s, progress=progress, **stop.to_kwargs(),
+            model=model, predictor=predictor, out=out, **search,
         )  # fmt: skip
     _show(output, done)
     emitted = show_carbon(output, carbon, launch_energies(list(done.results)), "launches")

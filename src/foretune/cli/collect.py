@@ -104,10 +104,7 @@ def collect(
         return
     operator_options = ("tp", "formats", "tokens", "minutes", "batch", "threads")
     options.reject_options(context, operator_options, "without --operators, collect takes no")
-    _collect_runs(
-        context, output, kernel, problems, configs, rows, out, (runner, ray_address, device),
-        max_seconds,
-    )  # fmt: skip
+    _collect_runs(context, output, kernel, problems, configs, rows, out, max_seconds)
 
 
 def _collect_runs(
@@ -118,7 +115,6 @@ def _collect_runs(
     configs: int,
     rows: Path | None,
     out: Path,
-    where: tuple[str, str | None, str],
     max_seconds: float,
 ) -> None:
     from foretune.collect.collection import collect_runs, plan_configurations, plan_rows
@@ -139,10 +135,9 @@ def _collect_runs(
         plan = plan_rows(chosen, read_table(rows))
         for problem in plan:
             options.check_memory(chosen, problem)
-    runner, ray_address, device = where
     timing = Timing(max_seconds=max_seconds)
     with (
-        options.make_runner(runner, ray_address, chosen, device, timing) as active_runner,
+        options.make_runner(context, chosen, timing) as active_runner,
         RunLog(out, active_runner.device) as log,
         progress_bar() as progress,
     ):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.kernel import Kernel
     from foretune.models.predictor import Predictor
+    from foretune.tune.job import SearchOptions
 
 HELP_ALL = "--help-all"
 FIRST: Mapping[str, tuple[str, ...]] = {
@@ -118,6 +119,11 @@ class RootOptions:
         return False if self.store_name == NO_STORE else self.store_name
 
     @property
+    def search(self) -> "SearchOptions":
+        """The options of every search."""
+        return {"seed": self.seed, "store": self.store, "patience_s": self.patience_s}
+
+    @property
     def required_store(self) -> str | None:
         """The store, for commands that cannot work without one."""
         if self.store_name == NO_STORE:
@@ -207,44 +213,32 @@ RAY_ADDRESS = typer.Option(
     None, "--ray-address", envvar="RAY_ADDRESS",
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
+RUNNER_OPTIONS = ("runner", "ray_address", "device")
+"""Names of their parameters, and of `DEVICE`'s."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """When a search stops; see `foretune.tune_problem`."""
-
-    budget: int | Literal["auto"] | None = None
-    regret: float | None = None
-    seconds: float | None = None
-
-    def to_kwargs(self) -> dict[str, Any]:
-        """Return the parts that were given, as functions of Python take them."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-def parse_budget(text: str | None) -> Budget:
+def parse_budget(text: str) -> "SearchOptions":
     """Parse ``--budget``: ``10``, ``auto``, ``auto:0.03`` or ``60s``.
 
     With several, joined by commas, the search stops at the first.
     """
-    if not text:
-        return Budget()
-    count: int | None = None
-    auto, regret, seconds = False, None, None
-    for part in text.split(","):
-        if found := re.fullmatch(r"auto(?::([\d.eE+-]+))?", part):
-            auto, regret = True, float(found[1]) if found[1] and _is_number(found[1]) else None
-            if found[1] and regret is None:
+    found: SearchOptions = {}
+    for part in text.split(",") if text else ():
+        if auto := re.fullmatch(r"auto(?::([\d.eE+-]+))?", part):
+            found.setdefault("budget", "auto")
+            if auto[1] and not _is_number(auto[1]):
                 raise UsageError(f"--budget {text}: the regret after auto: is a number like 0.03")
+            if auto[1]:
+                found["regret"] = float(auto[1])
         elif part.endswith("s") and _is_number(part[:-1]):
-            seconds = require_positive(float(part[:-1]), "--budget", "s")
+            found["seconds"] = require_positive(float(part[:-1]), "--budget", "s")
         elif re.fullmatch(r"-?\d+", part):
-            count = require_positive_int(int(part), "--budget")
+            found["budget"] = require_positive_int(int(part), "--budget")
         else:
             raise UsageError(
                 f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
             )
-    return Budget(count or ("auto" if auto else None), regret, seconds)
+    return found
 
 
 def _is_number(text: str) -> bool:
@@ -315,15 +309,12 @@ def read_local_device(name: str) -> "Device":
 
 
 def make_runner(
-    runner: str,
-    ray_address: str | None,
-    kernel: "Kernel",
-    device: str,
-    timing: "Timing | None" = None,
+    context: typer.Context, kernel: "Kernel", timing: "Timing | None" = None
 ) -> "Runner":
-    """Return the runner for ``--runner``, on devices named ``device``."""
+    """Return the runner for a command's options ``--runner``, ``--ray-address``, ``--device``."""
     from foretune.registry import load
 
+    runner, ray_address, device = (context.params[n] for n in RUNNER_OPTIONS)
     if runner not in ("local", "ray"):
         raise UnknownName("runner", runner, ("local", "ray"))
     if runner == "local":
