@@ -177,12 +177,7 @@ def verify_and_store(
     return result
 
 
-def _search(
-    job: TuningJob,
-    problem: Problem,
-    searcher: Searcher,
-    trace: "_Trace",
-) -> None:
+def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace") -> None:
     """Run the search; ``trace`` gets its steps."""
     job.start_progress(problem, searcher.space)
 

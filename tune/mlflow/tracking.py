@@ -105,10 +105,7 @@ class Tracker:
             return str(run.info.run_id)
 
     def log(
-        self,
-        run_id: str,
-        params: Mapping[str, Any] = {},
-        metrics: Mapping[str, float] = {},
+        self, run_id: str, params: Mapping[str, Any] = {}, metrics: Mapping[str, float] = {}
     ) -> None:
         """Write parameters and finite metrics."""
         from mlflow.entities import Metric, Param

@@ -105,10 +105,7 @@ def trace_figure(result: TuneResult) -> Chart:
             9 if len(steps) <= 20 else 4,
         ),
         Points(
-            [i for i, _ in predicted],
-            [s.predicted_ms for _, s in predicted],
-            "@predicted",
-            "level",
+            [i for i, _ in predicted], [s.predicted_ms for _, s in predicted], "@predicted", "level"
         ),
         *(Line([0.4, end], [value, value], color, 1.5, dash) for value, color, dash in lines),
         Line(

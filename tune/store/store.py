@@ -153,11 +153,7 @@ class Store(StoreReader):
             return [Configuration(json.loads(t)) for t, n in deaths.items() if n >= FATAL_DEATHS]
 
     def choose(
-        self,
-        subject: Subject,
-        problem: Problem,
-        choice: Choice,
-        replacing: Choice | None = None,
+        self, subject: Subject, problem: Problem, choice: Choice, replacing: Choice | None = None
     ) -> Choice:
         """Store a choice unless another process was first, and return the stored one.
 

@@ -57,9 +57,7 @@ LIMIT = typer.Option(
 )
 EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
-    [],
-    help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).",
-    rich_help_panel=KNOB_PANEL,
+    [], help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).", rich_help_panel=KNOB_PANEL
 )
 RESTRICT = typer.Option(
     [], help="Rule between knobs: 'tile * threads <= 256' (repeatable).", rich_help_panel=KNOB_PANEL

@@ -29,10 +29,7 @@ FUNCTION_OPTIONS = (*KNOB_OPTIONS, "name", "arg")
 """Those that Python functions take."""
 WRAPPED_OPTIONS = (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS)
 """Parameters of the command that only programs and sources take."""
-PROGRAM_PANEL, SOURCE_PANEL = (
-    "Programs (after --)",
-    "Sources and functions",
-)
+PROGRAM_PANEL, SOURCE_PANEL = ("Programs (after --)", "Sources and functions")
 
 
 def _program_option(default: Any, text: str) -> Any:
