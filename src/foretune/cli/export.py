@@ -63,20 +63,14 @@ def export(
     with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
     _show(output, shares, exported, out)
-    output.result(
-        {
-            "out": str(out),
-            "kernel": shares.kernel,
-            "device": shares.device,
-            "problems": len(shares.problems),
-            "problems_where_nothing_ran": shares.excluded_problems,
-            "configs": exported.configs,
-            "leaves": exported.leaves,
-            "any_of_them": exported.oracle_share,
-            "same": {"function": exported.training_score, "single": exported.training_score_single},
-            "held_out": {"function": exported.held_out, "single": exported.held_out_single},
-        }
-    )
+    output.result({
+        "out": str(out), "kernel": shares.kernel, "device": shares.device,
+        "problems": len(shares.problems), "problems_where_nothing_ran": shares.excluded_problems,
+        "configs": exported.configs, "leaves": exported.leaves,
+        "any_of_them": exported.oracle_share,
+        "same": {"function": exported.training_score, "single": exported.training_score_single},
+        "held_out": {"function": exported.held_out, "single": exported.held_out_single},
+    })  # fmt: skip
 
 
 def _write_studies(output: Output, runs: "pd.DataFrame", url: str) -> None:

@@ -120,16 +120,15 @@ def tune(
     output = Output(root.as_json)
     search: SearchOptions = {**root.search, **options.parse_budget(budget), "searcher": searcher}
     search["limits"] = [Limit.parse(text) for text in limit]
-    if workload is not None:
-        _tune_workload(context, output, search)
-        return
     _check_exports(export)
-    if PROGRAM_KEY in context.meta or kernel.endswith(tune_program.SOURCE_SUFFIXES):
+    if workload is not None:
+        _tune_workload(context, output, search, workload)
+    elif PROGRAM_KEY in context.meta or kernel.endswith(tune_program.SOURCE_SUFFIXES):
         _show_winner(output, _tune_wrapped(context, kernel, search), export)
     elif is_code_location(kernel) and ":" in kernel and is_plain_function(object_at(kernel)):
         _show_winner(output, _tune_plain(context, kernel, search), export)
     else:
-        _tune_kernel(context, output, search)
+        _tune_kernel(context, output, search, runs, export)
 
 
 def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") -> "Best":
@@ -156,7 +155,9 @@ def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") 
     return tune_program.tune_function(location, search, context.params)
 
 
-def _tune_workload(context: typer.Context, output: Output, search: "SearchOptions") -> None:
+def _tune_workload(
+    context: typer.Context, output: Output, search: "SearchOptions", path: Path
+) -> None:
     """Run ``tune --workload`` and print the result."""
     from foretune.tune.workload import tune_workload
 
@@ -166,7 +167,7 @@ def _tune_workload(context: typer.Context, output: Output, search: "SearchOption
     objectives = given["objective"]
     if search.get("budget") == "auto" or "regret" in search or len(objectives) > 1:
         raise UsageError("a workload takes a number or seconds as --budget, and one --objective")
-    calls = read_calls(given["workload"], given["kernel"])
+    calls = read_calls(path, given["kernel"])
     with (
         options.make_runner(context, calls[0].kernel) as active_runner,
         progress_bar() as search["progress"],
@@ -217,7 +218,10 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     return calls
 
 
-def _tune_kernel(context: typer.Context, output: Output, search: "SearchOptions") -> None:
+def _tune_kernel(
+    context: typer.Context, output: Output, search: "SearchOptions", runs: Path | None,
+    export: list[Path],
+) -> None:  # fmt: skip
     from foretune.datasets.run_log import RunLog
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
     from foretune.registry import get_kernel, load, registered
@@ -225,8 +229,7 @@ def _tune_kernel(context: typer.Context, output: Output, search: "SearchOptions"
     from foretune.tune.pareto import tune_pareto
     from foretune.tune.tuner import tune_problem
 
-    given = context.params
-    runs, export, predictor = (given[n] for n in ("runs", "export", "predictor"))
+    given, predictor = context.params, context.params["predictor"]
     kernel = get_kernel(given["kernel"]) if given["kernel"] else None
     options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
     if kernel is None:
