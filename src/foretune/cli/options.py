@@ -147,19 +147,15 @@ def find_program(arguments: Sequence[str]) -> range:
     return range(start, stop)
 
 
-def registered_completion(group: str) -> Callable[[str], list[str]]:
-    """Return a shell completion of the registered names of a group."""
+def registered_completion(group: str) -> Callable[[], list[str]]:
+    """Return what a shell completes to: the registered names of a group."""
 
-    def complete(incomplete: str) -> list[str]:
+    def names() -> list[str]:
         from foretune.registry import registered
 
-        return [name for name in registered(group) if name.startswith(incomplete)]
+        return list(registered(group))
 
-    return complete
-
-
-def _choice_completion(*names: str) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+    return names
 
 
 KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
@@ -187,13 +183,13 @@ OBJECTIVE = typer.Option(
     "time",
     "--objective",
     help="What to minimize: time, energy or edp (energy × delay).",
-    autocompletion=_choice_completion("time", "energy", "edp"),
+    autocompletion=lambda: ["time", "energy", "edp"],
 )
 RANKED_BY = typer.Option(
     None,
     "--objective",
     help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if learned.",
-    autocompletion=_choice_completion("time", "power", "energy", "edp"),
+    autocompletion=lambda: ["time", "power", "energy", "edp"],
 )
 MODEL = typer.Option(
     "xgboost",
@@ -375,8 +371,13 @@ def require_positive(value: float, option: str, unit: str = "") -> float:
     return value
 
 
-def parse_key_values(texts: Sequence[str], option: str, form: str = "COLUMN") -> dict[str, str]:
-    """Parse texts ``KEY=VALUE``, each key once; ``form`` names the key in messages."""
+def parse_key_values(
+    texts: Sequence[str], option: str, form: str = "COLUMN", known: Sequence[str] = ()
+) -> dict[str, str]:
+    """Parse texts ``KEY=VALUE``, each key once, and among ``known`` if these are given.
+
+    ``form`` names the key in messages.
+    """
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -385,15 +386,16 @@ def parse_key_values(texts: Sequence[str], option: str, form: str = "COLUMN") ->
         if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         values[name.strip()] = value.strip()
+    for name in values:
+        if known and name not in known:
+            raise UnknownName(f"key of {option}", name, known)
     return values
 
 
 def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Mapping[str, float]:
     """Parse texts ``KEY=NUMBER`` whose keys are among ``known``."""
     numbers = {}
-    for key, value in parse_key_values(texts, option, "KEY").items():
-        if key not in known:
-            raise UnknownName(f"key of {option}", key, known)
+    for key, value in parse_key_values(texts, option, "KEY", known).items():
         if not _is_number(value):
             raise UsageError(f"{option} {key}={value}: give a number")
         numbers[key] = float(value)

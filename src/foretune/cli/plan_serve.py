@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.describe.workload import Offload
-    from foretune.plan.engine.requests import Requests
     from foretune.plan.serve.deployments.calibration import Calibration
     from foretune.plan.serve.deployments.correction import LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
@@ -129,7 +128,9 @@ def serve(
     Operator times come from --operators, else from the package aiconfigurator-core (extra 'llm'),
     else from rooflines.
     """
-    requests, longest = _read_trace(trace), 0
+    from foretune.plan.engine.requests import read_trace
+
+    requests, longest = read_trace(trace) if trace else None, 0
     if requests is not None:
         isl, osl = isl or round(requests.isl.mean()), osl or round(requests.osl.mean())
         longest = int((requests.isl + requests.osl).max())
@@ -137,7 +138,10 @@ def serve(
     _check_required(
         model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
     )
-    _check_combination(rate, pools, kubernetes)
+    if rate is not None and not 0 < rate < float("inf"):
+        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
+    if pools and kubernetes:
+        raise UsageError("a manifest is written for one pool: leave --pools out")
     check_carbon(carbon)
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
@@ -152,17 +156,10 @@ def serve(
     output = Output(options.root_options(context).as_json)
     clocks, tables = plan_options.load_operator_clocks(operators)
     question = Question(
-        describe_model(model),
-        tuple(_parse_systems(system, prices)),
-        gpus,
-        Workload(isl, osl, prefix),
-        backend,
-        rate,
-        pools,
-        tables is not None,
-        measured is not None,
+        describe_model(model), tuple(_parse_systems(system, prices)), gpus,
+        Workload(isl, osl, prefix), backend, rate, pools, tables is not None, measured is not None,
         offload=_parse_offload(offload),
-    )
+    )  # fmt: skip
     chosen, caches = _parse_formats(formats, question.systems)
     correction = (
         fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
@@ -201,19 +198,6 @@ def serve(
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.tracked_at}")
         output.result(plan_to_json(found, question, commands) | results)
-
-
-def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None) -> None:
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
-    if pools and kubernetes:
-        raise UsageError("a manifest is written for one pool: leave --pools out")
-
-
-def _read_trace(path: Path | None) -> "Requests | None":
-    from foretune.plan.engine.requests import read_trace
-
-    return read_trace(path) if path else None
 
 
 def _calibration(
@@ -261,14 +245,9 @@ def _check_required(model: str, needed: "dict[str, Any]") -> None:
 
 
 def _show(
-    output: Output,
-    plan: "Plan",
-    question: "Question",
-    commands: dict[str, str],
-    top: int,
-    replay: "SimulationResult | None",
-    left_out: str,
-) -> None:
+    output: Output, plan: "Plan", question: "Question", commands: dict[str, str], top: int,
+    replay: "SimulationResult | None", left_out: str,
+) -> None:  # fmt: skip
     """Print the Pareto front, its explanation, and the commands that start the best."""
     from foretune.plan.serve.explanation import notes, sentences
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE, describe_layout
@@ -282,10 +261,8 @@ def _show(
         if (name in REQUIRED_COLUMNS or shown[name].nunique() > 1) and shown[name].notna().any()
     }
     for name in DROPPABLE_COLUMNS:
-        if (
-            sum(max(map(len, column)) + SEPARATOR_WIDTH for column in cells.values())
-            > MAX_WIDTH + SEPARATOR_WIDTH
-        ):
+        widths = [max(map(len, column)) for column in cells.values()]
+        if sum(widths) + SEPARATOR_WIDTH * (len(widths) - 1) > MAX_WIDTH:
             cells.pop(name, None)
     headings, *rows = zip(*cells.values(), strict=True)
     if not question.tables:

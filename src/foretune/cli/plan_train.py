@@ -73,29 +73,21 @@ def train(
     clocks, tables = plan_options.load_operator_clocks(operators)
     cost = plan_options.read_prices(prices)
     described, hardware = describe_model(model), find_system(system, cost)
-    kinds: dict[str, Any] = {
-        "precision": precision, "gradients": gradients or "fp32", "overlap": overlap,
-    }  # fmt: skip
-    task = TrainingTask(batch, sequence, **kinds)
+    kinds: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
+    task = TrainingTask(batch, sequence, overlap=overlap, **kinds)
     training_plan = plan_training(
         described, hardware, gpus, task, clocks, SOFTWARE[software], offload
     )
     output = Output(options.root_options(context).as_json)
     shown = training_plan.candidates.head(top)
-    output.table(
-        f"training {described.name} on {gpus} × {hardware.name}, {batch} × {sequence} tokens, "
-        f"{precision}",
-        HEADINGS,
-        [_row(row) for _, row in shown.iterrows()],
-    )
+    shape = f"{batch} × {sequence} tokens, {precision}"
+    title = f"training {described.name} on {gpus} × {hardware.name}, {shape}"
+    output.table(title, HEADINGS, [_row(row) for _, row in shown.iterrows()])
     output.say("")
     for line in _sentences(training_plan, tokens):
         output.say(line)
-    notes = [
-        *NOTES,
-        *_host(shown, hardware),
-        *_unmeasured(hardware.name, tables.systems if tables else None),
-    ]
+    unmeasured = _unmeasured(hardware.name, tables.systems if tables else None)
+    notes = [*NOTES, *_host(shown, hardware), *unmeasured]
     for note in notes:
         output.say(f"note: {note}")
     output.result(_to_json(training_plan, shown, tokens, notes))
@@ -168,13 +160,10 @@ def _to_json(
     training_plan: "TrainingPlan", shown: "pd.DataFrame", tokens: float, notes: list[str]
 ) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "best": training_plan.best.to_dict(),
-        "candidates": shown.to_dict("records"),
-        "fitting": len(training_plan.candidates),
-        "looked_at": training_plan.recipes_considered,
-        "limited_by": training_plan.limited_by,
-        "notes": notes,
-    }
+        "best": training_plan.best.to_dict(), "candidates": shown.to_dict("records"),
+        "fitting": len(training_plan.candidates), "looked_at": training_plan.recipes_considered,
+        "limited_by": training_plan.limited_by, "notes": notes,
+    }  # fmt: skip
     if tokens > 0:
         result |= {"days": training_plan.days(tokens), "usd": training_plan.cost(tokens)}
     return result

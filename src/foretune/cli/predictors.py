@@ -91,7 +91,10 @@ def train(
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
     if resume is not None:
-        _check_resume(context)
+        keeps = "--resume keeps the predictor's"
+        options.reject_options(context, ("model", "target", "extra_columns", "work"), keeps)
+        if root.given_seed is not None:
+            raise UsageError(f"{keeps} seed: leave --seed out")
         template = read_predictor(resume)
         runs = _append_runs(template, runs, resume)
     group_columns(runs, group)
@@ -131,18 +134,8 @@ def _parse_validate(text: str) -> tuple[Any, Any, bool]:
 
 def _parse_work(texts: list[str]) -> list[str]:
     """Return the expressions of `WORK_KEYS`; empty where none was given."""
-    given = options.parse_key_values(texts, "--work", "KEY")
-    for key in given:
-        if key not in WORK_KEYS:
-            raise UnknownName("key of --work", key, WORK_KEYS)
+    given = options.parse_key_values(texts, "--work", "KEY", WORK_KEYS)
     return [given.get(key, "") for key in WORK_KEYS]
-
-
-def _check_resume(context: typer.Context) -> None:
-    keeps = "--resume keeps the predictor's"
-    options.reject_options(context, ("model", "target", "extra_columns", "work"), keeps)
-    if options.root_options(context).given_seed is not None:
-        raise UsageError(f"{keeps} seed: leave --seed out")
 
 
 def _show_training(
