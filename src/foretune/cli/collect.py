@@ -148,13 +148,15 @@ def _collect_operators(context: typer.Context, output: Output, out: Path) -> Non
 
     The most informative sizes come first.
     """
+    from foretune.collect.devices import local_device, local_gpus
     from foretune.collect.torch_operators.measuring import OperatorBenchmarker, collect_operators
     from foretune.datasets.run_log import RunLog
     from foretune.plan.cost.tables import OPERATORS_FILE
 
     given = context.params
-    source, minutes = context.get_parameter_source("device"), given["minutes"]
-    hardware = _operator_device(given["device"] if source and source.name == "COMMANDLINE" else "")
+    minutes, source = given["minutes"], context.get_parameter_source("device")
+    named = given["device"] if source and source.name == "COMMANDLINE" else ""
+    hardware = local_device(named or ("cuda" if local_gpus() else "cpu"))
     model = "" if given["operators"] == TYPICAL else given["operators"]
     bench = OperatorBenchmarker(hardware)
     chosen, reasons = _choose_operators(
@@ -186,13 +188,6 @@ def parse_sizes(text: str, option: str) -> list[int]:
             sizes.append(low)
             low *= 2
     return sorted(set(sizes))
-
-
-def _operator_device(name: str) -> "Device":
-    """Return the device named; the GPU by default, if there is one."""
-    from foretune.collect.devices import local_device, local_gpus
-
-    return local_device(name or ("cuda" if local_gpus() else "cpu"))
 
 
 def _chosen_formats(text: str, device: "Device") -> list[str]:

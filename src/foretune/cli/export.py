@@ -56,7 +56,11 @@ def export(
     )
     output = Output(root.as_json)
     if out is None:
-        _write_studies(output, runs, str(optuna))
+        from foretune.datasets.importers.optuna_studies import write
+
+        names = write(runs, str(optuna))
+        output.say(f"{optuna}: {len(names)} studies; optuna-dashboard {optuna} shows them")
+        output.result({"out": optuna, "studies": names})
         return
     shares = efficiency_table(runs, parsed_objective)
     exported = export_function(shares, max_configs, group, root.seed)
@@ -71,14 +75,6 @@ def export(
         "same": {"function": exported.training_score, "single": exported.training_score_single},
         "held_out": {"function": exported.held_out, "single": exported.held_out_single},
     })  # fmt: skip
-
-
-def _write_studies(output: Output, runs: "pd.DataFrame", url: str) -> None:
-    from foretune.datasets.importers.optuna_studies import write
-
-    names = write(runs, url)
-    output.say(f"{url}: {len(names)} studies; optuna-dashboard {url} shows them")
-    output.result({"out": url, "studies": names})
 
 
 def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":

@@ -329,19 +329,15 @@ def make_runner(
     return made
 
 
-def read_any_device(name: str) -> "Device":
-    """Return a device of this machine, or a known one."""
+def device_for(predictor: "Predictor", name: str | None) -> "Device":
+    """Return a device the predictor was trained on, one of this machine, or a known one."""
     from foretune.device import find_device
 
-    return read_local_device(name) if name == "cpu" or ":" in name else find_device(name)
-
-
-def device_for(predictor: "Predictor", name: str | None) -> "Device":
-    """Return the device ``name``, preferring devices the predictor was trained on."""
     try:
         return predictor.device(name)
     except UnknownName:
-        return read_any_device(str(name))
+        name = str(name)
+        return read_local_device(name) if name == "cpu" or ":" in name else find_device(name)
 
 
 def reject_options(context: typer.Context, names: Sequence[str], message: str) -> None:

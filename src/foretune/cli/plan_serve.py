@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.cost.steps import StepTimerFactory
-    from foretune.plan.describe.workload import Offload
     from foretune.plan.serve.deployments.calibration import Calibration
     from foretune.plan.serve.deployments.correction import LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
@@ -147,6 +146,7 @@ def serve(
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     from foretune.plan import Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.measured_operators import describe_rejected
+    from foretune.plan.describe.workload import Offload
     from foretune.plan.serve.deployments.correction import fit_or_load_correction
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.report import Question
@@ -155,10 +155,12 @@ def serve(
 
     output = Output(options.root_options(context).as_json)
     clocks, tables = plan_options.load_operator_clocks(operators)
+    named = [text if "=" in text else f"weights={text}" for text in offload]
+    host_gib = options.parse_numbers(named, "--offload", ("weights", "cache"))
     question = Question(
         describe_model(model), tuple(_parse_systems(system, prices)), gpus,
         Workload(isl, osl, prefix), backend, rate, pools, tables is not None, measured is not None,
-        offload=_parse_offload(offload),
+        offload=Offload(host_gib.get("weights", 0.0), host_gib.get("cache", 0.0)),
     )  # fmt: skip
     chosen, caches = _parse_formats(formats, question.systems)
     correction = (
@@ -301,15 +303,6 @@ def _parse_speculation(text: str) -> "Speculation | None":
             f"--speculative {text}: write TOKENS:ACCEPTANCE[:MODEL], like 3:0.7"
         ) from None
     return Speculation(count, share, describe_model(draft) if draft else None)
-
-
-def _parse_offload(texts: list[str]) -> "Offload":
-    """Parse ``--offload``: GiB of weights, or ``cache=GIB``."""
-    from foretune.plan.describe.workload import Offload
-
-    named = [text if "=" in text else f"weights={text}" for text in texts]
-    given = options.parse_numbers(named, "--offload", ("weights", "cache"))
-    return Offload(given.get("weights", 0.0), given.get("cache", 0.0))
 
 
 def _parse_systems(text: str, prices: Path | None) -> "list[System]":

@@ -10,6 +10,8 @@ from foretune.cli.output import Output, percent
 from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
     from foretune.plan import System
@@ -86,8 +88,7 @@ def train(
     output.say("")
     for line in _sentences(training_plan, tokens):
         output.say(line)
-    unmeasured = _unmeasured(hardware.name, tables.systems if tables else None)
-    notes = [*NOTES, *_host(shown, hardware), *unmeasured]
+    notes = [*NOTES, *_assumptions(shown, hardware, tables.systems if tables else None)]
     for note in notes:
         output.say(f"note: {note}")
     output.result(_to_json(training_plan, shown, tokens, notes))
@@ -107,24 +108,20 @@ def _row(row: "pd.Series[Any]") -> list[str]:
     ]
 
 
-def _host(shown: "pd.DataFrame", system: "System") -> list[str]:
-    """Return the assumptions about optimizer state in host memory."""
+def _assumptions(
+    shown: "pd.DataFrame", system: "System", measured: list[str] | None
+) -> "Iterator[str]":
+    """Yield what was not measured: operators of this system, state in host memory."""
     from foretune.plan.train.step import HOST_GBPS
 
-    if not shown["offload"].any():
-        return []
-    rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
-    return [f"offload as in ZeRO-Offload, not measured: {rates}; the host has memory enough"]
-
-
-def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
-    """Return a warning if no operator was measured on the system."""
+    if shown["offload"].any():
+        rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
+        yield f"offload as in ZeRO-Offload, not measured: {rates}; the host has memory enough"
     if measured is None:
-        return ["operators are rooflines: no measured tables (pip install '.[llm]')"]
-    if system in measured:
-        return []
-    borrowed = f"no operator was measured on {system}: efficiencies are those of other GPUs"
-    return [f"{borrowed}; on an MI250X, predictions are 1.5 to 1.8 times the published rates"]
+        yield "operators are rooflines: no measured tables (pip install '.[llm]')"
+    elif system.name not in measured:
+        borrowed = f"no operator was measured on {system.name}: efficiencies are those of other"
+        yield f"{borrowed} GPUs; on an MI250X, predictions are 1.5 to 1.8 times the published rates"
 
 
 def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:

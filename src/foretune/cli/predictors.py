@@ -84,17 +84,15 @@ def train(
     if unknown := [name for name in target if name not in TARGETS]:
         raise UnknownName("target", unknown[0], TARGETS)
     level, splits, with_curve = _parse_validate(validate)
+    works = options.parse_key_values(work, "--work", "KEY", WORK_KEYS)
+    expressions = [works.get(key, "") for key in WORK_KEYS]
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
-    expressions = _parse_work(work)
     runs = read_files(files, kernel, map_, problem=problem)
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
     if resume is not None:
-        keeps = "--resume keeps the predictor's"
-        options.reject_options(context, ("model", "target", "extra_columns", "work"), keeps)
-        if root.given_seed is not None:
-            raise UsageError(f"{keeps} seed: leave --seed out")
+        _check_resume(context)
         template = read_predictor(resume)
         runs = _append_runs(template, runs, resume)
     group_columns(runs, group)
@@ -132,10 +130,11 @@ def _parse_validate(text: str) -> tuple[Any, Any, bool]:
     return (levels or ["quick"])[-1], splits, with_curve
 
 
-def _parse_work(texts: list[str]) -> list[str]:
-    """Return the expressions of `WORK_KEYS`; empty where none was given."""
-    given = options.parse_key_values(texts, "--work", "KEY", WORK_KEYS)
-    return [given.get(key, "") for key in WORK_KEYS]
+def _check_resume(context: typer.Context) -> None:
+    keeps = "--resume keeps the predictor's"
+    options.reject_options(context, ("model", "target", "extra_columns", "work"), keeps)
+    if options.root_options(context).given_seed is not None:
+        raise UsageError(f"{keeps} seed: leave --seed out")
 
 
 def _show_training(

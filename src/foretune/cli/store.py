@@ -134,7 +134,15 @@ def _show(output: Output, tuned: "StoreReader", chosen: _Chosen) -> None:
         raise UsageError(f"{tuned.name} has no {chosen.kernel} {conditions}".rstrip())
     for subject, problems in found.items():
         if problems:
-            _show_problems(output, subject, problems)
+            code = f"{subject.kernel} {subject.source[:8]}"
+            shared = shared_values([p["problem"] for p in problems])
+            output.table(
+                f"{code} on {subject.device}, {subject.versions}",
+                ("problem", "runs", "best ms", "how", "regret", "chosen"),
+                [_problem_row(p, shared) for p in problems],
+            )
+            if shared:
+                output.console.print(f"all problems: {_format_values(shared)}", markup=False)
     subjects = [{**asdict(s), "problems": problems} for s, problems in found.items()]
     output.result({"store": tuned.name, "subjects": subjects})
 
@@ -276,15 +284,6 @@ def _problem_entries(
     return found
 
 
-def _show_problems(output: Output, subject: "Subject", problems: list[dict[str, Any]]) -> None:
-    title = f"{subject.kernel} {subject.source[:8]} on {subject.device}, {subject.versions}"
-    columns = ("problem", "runs", "best ms", "how", "regret", "chosen")
-    shared = shared_values([p["problem"] for p in problems])
-    output.table(title, columns, [_problem_row(p, shared) for p in problems])
-    if shared:
-        output.console.print(f"all problems: {_format_values(shared)}", markup=False)  # wrapped
-
-
 def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     varying = {name: value for name, value in problem["problem"].items() if name not in shared}
     choice, best = problem["choice"], problem["best_ms"]
@@ -299,9 +298,8 @@ def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
 
 
 def _format_values(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={_truncate(str(value))}" for name, value in values.items())
-
-
-def _truncate(text: str) -> str:
-    """Shorten a long value, such as the list of arguments that are multiples of 16."""
-    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + "…"
+    texts = ((name, str(value)) for name, value in values.items())
+    return " ".join(
+        f"{name}={text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + '…'}"
+        for name, text in texts
+    )

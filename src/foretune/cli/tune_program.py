@@ -111,9 +111,10 @@ def tune_source(path: str, search: "SearchOptions", given: Mapping[str, Any]) ->
         )
     arguments = [parse_argument(text, i) for i, text in enumerate(given["arg"])]
     size = given["size"] or str(max(getattr(a, "size", 1) for a in arguments))
-    sizes = [_parse_size(part) for part in size.split(",")]
-    parts = [[part.strip()] for part in given["grid"].split(",")] if given["grid"] else []
-    x, y, z = [*parts, None, None, None][:3]
+    parts = (part.strip() for part in size.split(","))
+    sizes = [int(part) if part.isdigit() else part for part in parts]  # or expressions of knobs
+    divisors = [[part.strip()] for part in given["grid"].split(",")] if given["grid"] else []
+    x, y, z = [*divisors, None, None, None][:3]
     how = _tune_options(search, given)
     with progress_bar(notes=True) as how["progress"]:
         return tune_kernel(
@@ -192,11 +193,6 @@ def parse_argument(text: str, seed: int = 0) -> Any:
     return rng.random(shape).astype(kind) if kind.kind == "f" else rng.integers(
         0, 2 if kind.kind == "b" else 100, shape
     ).astype(kind)  # fmt: skip
-
-
-def _parse_size(text: str) -> int | str:
-    """Return a number, or an expression of knobs."""
-    return int(text) if text.strip().isdigit() else text.strip()
 
 
 def _parse_knobs(texts: list[str]) -> dict[str, list[Value]]:
