@@ -245,16 +245,14 @@ class TuningJob:
                 missing.append((problem, config))
         for measurement in self.runner.run_many(self.kernel, missing, incumbent_ms):
             self.cache.append(measurement)
-            self._check_limits(measurement)
+            # a meter may miss a run; anything else is never there or always
+            for limit in (x for x in self.limits if measurement.ok and not x.needs_power):
+                if math.isnan(limit.value_of(measurement)):
+                    raise UsageError(
+                        f"limit {limit}: measurements of {self.kernel.name} have no "
+                        f"{limit.column}; they have {', '.join(limitable_columns_of(measurement))}"
+                    )
             yield measurement
-
-    def _check_limits(self, measurement: Measurement) -> None:
-        for limit in self.limits:  # a meter may miss a run; anything else is never there or always
-            if measurement.ok and not limit.needs_power and math.isnan(limit.value_of(measurement)):
-                raise UsageError(
-                    f"limit {limit}: measurements of {self.kernel.name} have no {limit.column}; "
-                    f"they have {', '.join(limitable_columns_of(measurement))}"
-                )
 
     def no_feasible_error(self, measured: int, default_breaks: str) -> MeasurementError:
         """Return the error for a search without any configuration within the limits."""

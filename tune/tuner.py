@@ -97,12 +97,15 @@ def tune_one(
         guide = None
     unfinished = job.cache.choice(problem, objective, unfinished=True)
     trace = _Trace(job, job.known(problem, search.space), guide)
-    if previous_choice is not None and _is_sufficient(previous_choice, job.stopping):
+    count, regret = job.stopping.measurements, job.stopping.regret
+    if previous_choice is not None and (
+        (count is not None and previous_choice.measured >= count)
+        or (regret is not None and previous_choice.regret <= regret)
+    ):
         job = replace(job, stopping=Stopping(0))
-    elif previous_choice is None and unfinished is not None:
+    elif previous_choice is None and unfinished is not None and count is not None:
         spent = min(unfinished.measured, len(trace.known))  # those in a log are asked for again
-        if (count := job.stopping.measurements) is not None:
-            job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
+        job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
     try:
         _search(job, problem, search, trace)
         return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
@@ -244,12 +247,6 @@ class _Trace:
         value = self._objective.value_of(measurement)
         if value < self._best:
             self._best, self._incumbent = value, measurement
-
-
-def _is_sufficient(choice: Choice, stopping: Stopping) -> bool:
-    """Whether the stored choice already satisfies the stopping rule."""
-    spent = stopping.measurements is not None and choice.measured >= stopping.measurements
-    return spent or (stopping.regret is not None and choice.regret <= stopping.regret)
 
 
 def make_step(

@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from foretune.datasets.runs import read_runs, to_measurements
@@ -135,7 +135,7 @@ def headline(
     if wins == 0:
         outcome += "no measurable win"
     else:
-        outcome += ratio(_geometric_mean([r.winner.ratio for r in results]))
+        outcome += ratio(geometric_mean([r.winner.ratio for r in results]))
         outcome += " (geometric mean)" if len(results) > 1 else ""
     if open_ones := sum(r.verdict == "inconclusive" for r in results):
         outcome += f", {open_ones} inconclusive"
@@ -159,9 +159,7 @@ def _lead(data: ReportData) -> str:
     if against:
         names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
         wins, ratios = sum(c.wins for c in against), [c.ratio for c in against]
-        mean = (
-            f", {ratio(_geometric_mean(ratios))} in the geometric mean" if len(ratios) > 1 else ""
-        )
+        mean = f", {ratio(geometric_mean(ratios))} in the geometric mean" if len(ratios) > 1 else ""
         word = "faster" if data.objective is Objective.TIME else "better"
         lines.append(f"Against {names}: {word} on {wins} of {len(against)}{mean}.")
     return " ".join(lines)
@@ -180,17 +178,9 @@ def _tiles(data: ReportData) -> dict[str, str]:
 
 def _is_unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
     """Whether ``runs`` hold only this problem's own search."""
-    same = np.ones(len(runs), dtype=bool)
-    for name, value in result.problem.items():
-        same &= (
-            (runs[f"problem.{name}"] == value).to_numpy() if f"problem.{name}" in runs else False
-        )
     searched = {step.config for step in result.trace}
-    return all(m.config in searched for m in to_measurements(runs[same]))
-
-
-def _geometric_mean(values: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
+    same = [m for m in to_measurements(runs) if m.problem == result.problem]
+    return all(m.config in searched for m in same)
 
 
 class ReportObserver(CampaignObserver):
