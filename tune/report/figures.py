@@ -6,6 +6,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import pandas as pd
@@ -96,6 +97,7 @@ def trace_figure(result: TuneResult) -> Chart:
     seen = [s.objective for _, s in successful] + [value for value, *_ in lines]
     seen += [bound for _, s in predicted for bound in (s.low_ms, s.high_ms)]
     end = len(steps) + 0.6
+    best = list(accumulate((s.objective for _, s in successful), min))
     layers: list[ChartLayer] = [
         Spans(
             [i for i, _ in predicted],
@@ -110,7 +112,7 @@ def trace_figure(result: TuneResult) -> Chart:
         *(Line([0.4, end], [value, value], color, 1.5, dash) for value, color, dash in lines),
         Line(
             [i for i, _ in successful] + [end] * bool(successful),
-            _best_so_far([s.objective for _, s in successful]),
+            best + best[-1:],
             "@measured",
             steps=True,
         ),
@@ -240,11 +242,6 @@ def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
     min_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
     front: np.ndarray = order[energy_mj[order] < min_before]
     return front
-
-
-def _best_so_far(values: Sequence[float]) -> list[float]:
-    best = np.minimum.accumulate(np.array(values, dtype=float)).tolist()
-    return best + best[-1:]
 
 
 def _config_text(config: Configuration) -> str:

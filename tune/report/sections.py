@@ -129,19 +129,15 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
         OutputError: the file cannot be written.
     """
     winner = result.winner
-    if result.verified:
-        headline = f"{result.kernel}: {winner.ratio:.2f}× the default's speed"
-    else:
-        headline = f"{result.kernel}: {result.explanation}"
-    best = _spaced(winner.config or "the default")
+    faster = f"{winner.ratio:.2f}× the default's speed"
     text = render(
         Path(__file__).with_name("tuned.html"),
         title=f"{result.kernel} on {result.device}",
-        headline=headline,
-        lead=f"Best: {best}. Problem: {_spaced(result.problem)}.",
+        headline=f"{result.kernel}: {faster if result.verified else result.explanation}",
+        lead=f"Best: {spaced(winner.config or 'the default')}. Problem: {spaced(result.problem)}.",
         result=result,
         trace_figure=trace_figure,
-        spaced=_spaced,
+        spaced=spaced,
     )
     return write_page(path, text)
 
@@ -155,7 +151,8 @@ def notebook_view(result: TuneResult) -> str:
     )  # fmt: skip
 
 
-def _spaced(named: object) -> str:
+def spaced(named: object) -> str:
+    """Return names and values with a blank after each comma."""
     return str(named).replace(",", ", ")
 
 

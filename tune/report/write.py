@@ -36,6 +36,7 @@ from foretune.tune.report.sections import (
     failures,
     is_predicted,
     prediction_clouds,
+    spaced,
     strongest_features,
 )
 from foretune.tune.results import TuneResult
@@ -93,7 +94,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         lead=_lead(data),
         tiles=_tiles(data),
         data=data,
-        spaced=lambda named: str(named).replace(",", ", "),
+        spaced=spaced,
         wins=RatioScale(results),
         libraries=sorted({r.library.name for r in results if r.library}),
         predicted=is_predicted(results),
