@@ -208,19 +208,10 @@ def tunable(
     and types of arrays, integers and strings, but not by floats. If tuning fails, the function runs
     with its defaults, after one warning.
 
-    Args:
-        more_knobs: more knobs, for names that this decorator uses itself.
-        inputs: returns arguments of sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``.
-        check: see `tune_function`.
-        verify: see `tune_function`.
-        tolerance: largest accepted relative difference.
-        restrictions: rules between knobs.
-        default: used until there is a choice; by default the function's own defaults.
-        name: name in the store.
-        cost: operations and bytes, see `tune_function`.
-        pinned: arguments whose values must stay, see `tune_function`.
-        options: budget, searcher, store and so on, see `TuneOptions`.
-        knobs: keyword argument -> values to choose from.
+    ``more_knobs`` are for names that this decorator uses itself. ``inputs`` returns arguments of
+    sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``. ``options`` are those of
+    `TuneOptions`; the others are those of `foretune.tune_function`. ``default`` is used until there
+    is a choice.
 
     Raises:
         UsageError: the function takes no argument of a knob's name.

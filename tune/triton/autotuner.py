@@ -215,7 +215,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if decision is not None and self.cache.get(new.key) is decision.cache_entry:
             return self._launch(decision.config, args, kwargs)
         set_by_user = self.cache.get(new.key) is not self._cache_entries.get(new.key)
-        if new.key in self.cache and (set_by_user or self.options.budget == "all"):
+        if new.key in self.cache and (set_by_user or self.options.measures_all):
             config = self.cache[new.key]
             known = CachedChoice(config, config.all_kwargs(), new.key, config)
             plan.entries[new.problem_key] = known
@@ -290,7 +290,9 @@ class Autotuner(Stock):  # type: ignore[misc]
                 break
             except INVALID_CONFIG_ERRORS as e:  # predicted, or measured in another process
                 if final:
-                    self._evict_choice(new)
+                    new.plan.entries.pop(new.problem_key, None)
+                    if self.cache.get(new.key) is self._cache_entries.pop(new.key, None):
+                        self.cache.pop(new.key, None)
                 if (after := driver.next_best_after_failure(config, e)) is None:
                     raise
                 config = after
@@ -315,7 +317,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 self.pre_hook(full, reset_only=True)
 
         # stock expects timings of all configurations in the file
-        if self.cache_results and self.options.budget == "all":
+        if self.cache_results and self.options.measures_all:
             if self.check_disk_cache(key, driver.configs, tune):
                 driver.config, driver.timings = self.cache[key], self.configs_timings
         else:
@@ -361,11 +363,6 @@ class Autotuner(Stock):  # type: ignore[misc]
         decision = CachedChoice(config, config.all_kwargs(), key, self._cache_entries[key])
         new.plan.entries[new.problem_key] = decision
 
-    def _evict_choice(self, new: UntunedCall) -> None:
-        new.plan.entries.pop(new.problem_key, None)
-        if self.cache.get(new.key) is self._cache_entries.pop(new.key, None):
-            self.cache.pop(new.key, None)
-
     def _launch(self, config: triton.Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.best_config = config
         knobs = config.all_kwargs()
@@ -380,7 +377,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 return plan
         plan = make_plan(
             self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
-            classes=self.options.budget != "all",
+            classes=not self.options.measures_all,
             buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
         )  # fmt: skip
         self._plans = (*self._plans, plan)
@@ -434,7 +431,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 f"Triton autotuning for function {name},\nwith key as {key},\n"
                 f"finished after {self.bench_time:.2f}s,\nbest config selected: {driver.config};"
             )
-        elif self.options.budget != "all":
+        elif not self.options.measures_all:
             known = f"{len(driver.timings)} measured before" if driver.timings else "predicted"
             print(
                 f"Foretune chose for function {name},\nwith key as {key} ({known}):\n"

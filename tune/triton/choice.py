@@ -106,7 +106,10 @@ class CallTuner:
         choice = self._previous_choice = find_choice(
             self.cache, self.call, self._candidates, self._options
         )
-        if choice is None or self._has_failed(choice.config) or self._is_refuted(choice):
+        if choice is None or self._is_refuted(choice):
+            return None
+        runs = self.cache.known(self.call.problem)
+        if any(m.config == choice.config and not m.ok for m in runs):
             return None
         if choice.how == "all":
             return choice
@@ -162,7 +165,7 @@ class CallTuner:
 
         Each is returned once.
         """
-        proposed = self._not_asked()[:n] if self._measures_all else self.searcher.ask(n)
+        proposed = self._not_asked()[:n] if self._options.measures_all else self.searcher.ask(n)
         self._asked.update(proposed)
         return proposed
 
@@ -175,13 +178,13 @@ class CallTuner:
 
     def expected_regret(self) -> float:
         """Return the expected regret of `best`, relative; infinite if too little was measured."""
-        if self._measures_all:
+        if self._options.measures_all:
             return math.inf if self.unmeasured() else 0.0
         return self.searcher.expected_regret()
 
     def expected_improvement(self) -> float:
         """Return the expected gain of one more measurement, relative."""
-        return math.inf if self._measures_all else self.searcher.expected_improvement()
+        return math.inf if self._options.measures_all else self.searcher.expected_improvement()
 
     def is_sure(self) -> bool:
         """Whether the expected regret is small enough to stop, or more measurements gain little."""
@@ -190,7 +193,7 @@ class CallTuner:
 
     def likely(self, n: int) -> list[Configuration]:
         """Return up to ``n`` candidates to compile ahead: those expected to be fastest."""
-        if self._measures_all:
+        if self._options.measures_all:
             return self._not_asked()
         left = self._options.max_measurements(len(self._candidates)) - self.new_count
         n = min(n, left - 1, MAX_COMPILE_THREADS - 1)
@@ -289,10 +292,6 @@ class CallTuner:
     def _candidates(self) -> list[Configuration]:
         return list(self.space)
 
-    @property
-    def _measures_all(self) -> bool:
-        return self._options.budget == "all"
-
     def _not_asked(self) -> list[Configuration]:
         return [c for c in self.unmeasured() if c not in self._asked]
 
@@ -310,18 +309,11 @@ class CallTuner:
         return self._options.parsed_objective.value_of(measurement)
 
     def _is_candidate(self, measurement: Measurement) -> bool:
+        """Whether it is of a candidate, and its output compared if the options ask for it."""
         matches = measurement.problem == self.call.problem and measurement.config in self.space
-        return matches and self._passed_check(measurement)
-
-    def _passed_check(self, measurement: Measurement) -> bool:
-        """Whether the output was compared, if the options ask for it; True for failures."""
         check = self._options.check
-        return check is None or not measurement.ok or measurement.relative_error <= check
-
-    def _has_failed(self, config: Configuration) -> bool:
-        """Whether a measurement of the candidate on this problem failed."""
-        runs = self.cache.known(self.call.problem)
-        return any(m.config == config and not m.ok for m in runs)
+        passed = check is None or not measurement.ok or measurement.relative_error <= check
+        return matches and passed
 
     def _is_refuted(self, choice: Choice) -> bool:
         """Whether later measurements show a larger regret than the choice promised.

@@ -143,18 +143,16 @@ class CompileAhead:
         while left:
             finished, left = wait(left, limit_s, FIRST_COMPLETED)
             if not finished:
-                self._abandon({f for f in left if f.running()})
+                stuck = {f for f in left if f.running()}
+                late = [c for c, future in self._futures.items() if future in stuck]
+                self._timed_out.update(late)
+                for _ in late:
+                    self._slots.release()
                 left = {f for f in left if not f.running()}
 
     def is_ready(self, config: triton.Config) -> bool:
         """Whether ``config`` did not time out; a compile error shows at its launch."""
         return config not in self._timed_out
-
-    def _abandon(self, stuck: "set[Future[None]]") -> None:
-        for config, future in self._futures.items():
-            if future in stuck:
-                self._timed_out.add(config)
-                self._slots.release()
 
     def _compile_one(self, config: triton.Config, future: "Future[None]") -> None:
         with self._slots:

@@ -127,6 +127,11 @@ class Options:
         return tags
 
     @property
+    def measures_all(self) -> bool:
+        """Whether every candidate is measured."""
+        return self.budget == "all"
+
+    @property
     def measurement_limit(self) -> int | None:
         """Maximum number of measurements; None unless the budget is a number."""
         return self.budget if isinstance(self.budget, int) else None
