@@ -31,6 +31,18 @@ class Objective(StrEnum):
     ENERGY = "energy"
     EDP = "edp"
 
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Return the objective of this name.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        known = [objective.value for objective in cls]
+        if name not in known:
+            raise UnknownName("objective", str(name), known)
+        return cls(name)
+
     @property
     def needs_power(self) -> bool:
         """Whether it can only be measured with a power meter."""

@@ -81,17 +81,6 @@ PRESETS = {
 }
 
 
-def get_preset(name: str) -> Preset:
-    """Return the preset called ``name``.
-
-    Raises:
-        UnknownName: there is none.
-    """
-    if name not in PRESETS:
-        raise UnknownName("preset", name, PRESETS)
-    return PRESETS[name]
-
-
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""
 

@@ -15,7 +15,7 @@ from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.console import progress_bar
 from foretune.device import Device
-from foretune.errors import MeasurementError, UnknownName
+from foretune.errors import MeasurementError
 from foretune.measurement import Status
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
@@ -114,7 +114,7 @@ def _tune_on(
     cache = MeasurementCache.for_kernel(kernel, runner.device, options.get("store"))
     started_at = time.monotonic()
     kernel, spent = with_working_default(kernel, wanted, runner, cache, progress)
-    objective = _objective(options.get("objective", "time"))
+    objective = Objective.parse(options.get("objective", "time"))
     goal = ConstrainedObjective(objective, limits_of(options))
     if not spent and cache.choice(wanted, goal, unfinished=True):  # before it was interrupted
         spent = 1
@@ -139,7 +139,7 @@ def _untuned(kernel: WrappedKernel, problem: Problem, options: TuneOptions) -> B
     default = Comparison("default", kernel.default(problem), math.nan, 1.0, 1.0, 1.0)
     result = TuneResult(
         kernel.name, problem, options.get("device", "cpu"),
-        _objective(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
+        Objective.parse(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
     )  # fmt: skip
     return Best(kernel, result)
 
@@ -202,16 +202,9 @@ def _try_default(
 def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runner:
     power = (
         options.get("power", False)
-        or _objective(options.get("objective", "time")).needs_power
+        or Objective.parse(options.get("objective", "time")).needs_power
         or any(limit.needs_power for limit in limits_of(options))
     )
     if options.get("isolated", True):
         return IsolatedRunner(device, timing, options.get("limit_s", LIMIT_S), power)
     return InProcessRunner(device, timing, power)
-
-
-def _objective(named: Objective | str) -> Objective:
-    known = [objective.value for objective in Objective]
-    if named not in known:
-        raise UnknownName("objective", str(named), known)
-    return Objective(named)

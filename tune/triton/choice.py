@@ -36,35 +36,37 @@ def known_runs(cache: MeasurementCache, call: Call) -> list[Measurement]:
     return [*cache.known_for_other_problems(call.problem), *known]
 
 
-def find_choice(
-    cache: MeasurementCache, call: Call, candidates: Sequence[Configuration], options: Options
-) -> Choice | None:
-    """Return the choice among these candidates, or among others if it is one of these."""
-    objective = ConstrainedObjective(options.parsed_objective, ())
-    listed = candidates_id(candidates, options)
-    found = cache.choice(call.problem, objective, candidates=listed, among=candidates)
-    if found is None and objective == LEAST_TIME:
-        found = cache.choice(call.problem, among=candidates)
-    return found
+@dataclass(frozen=True)
+class StoredChoices:
+    """The choices for a call in the store, among candidates."""
 
+    cache: MeasurementCache
+    call: Call
+    candidates: Sequence[Configuration]
+    options: Options
 
-def settle(
-    cache: MeasurementCache,
-    call: Call,
-    candidates: Sequence[Configuration],
-    options: Options,
-    choice: Choice,
-    replacing: Choice | None = None,
-) -> Choice:
-    """Settle on a choice, or return what another process settled on meanwhile."""
-    objective = ConstrainedObjective(options.parsed_objective, ())
-    listed = candidates_id(candidates, options)
-    return cache.choose(call.problem, objective, choice, replacing, candidates=listed)
+    def find(self) -> Choice | None:
+        """Return the choice among these candidates, or among others if it is one of these."""
+        cache, problem, among = self.cache, self.call.problem, self.candidates
+        found = cache.choice(problem, self._objective, candidates=self._id, among=among)
+        if found is None and self._objective == LEAST_TIME:
+            found = cache.choice(problem, among=among)
+        return found
 
+    def settle(self, choice: Choice, replacing: Choice | None = None) -> Choice:
+        """Settle on a choice, or return what another process settled on meanwhile."""
+        return self.cache.choose(
+            self.call.problem, self._objective, choice, replacing, candidates=self._id
+        )
 
-def candidates_id(candidates: Sequence[Configuration], options: Options) -> str:
-    """Return what identifies the candidates, and whether their results are compared."""
-    return _digest(tuple(candidates), str(options.check))
+    @property
+    def _objective(self) -> ConstrainedObjective:
+        return ConstrainedObjective(self.options.parsed_objective, ())
+
+    @property
+    def _id(self) -> str:
+        """What identifies the candidates, and whether their results are compared."""
+        return _digest(tuple(self.candidates), str(self.options.check))
 
 
 @lru_cache(maxsize=64)
@@ -93,6 +95,7 @@ class CallTuner:
         """Candidates of the search that other processes are measuring."""
         self._options, self.cache = options, cache
         self._priors = priors
+        self._choices = StoredChoices(cache, call, self._candidates, options)
         self._previous_choice: Choice | None = None
         self._unrecorded: list[Measurement] = []
         self._asked: set[Configuration] = set()
@@ -103,9 +106,7 @@ class CallTuner:
 
     def sufficient_choice(self) -> Choice | None:
         """Return the stored choice if it meets the options and no measurement refutes it."""
-        choice = self._previous_choice = find_choice(
-            self.cache, self.call, self._candidates, self._options
-        )
+        choice = self._previous_choice = self._choices.find()
         if choice is None or self._is_refuted(choice):
             return None
         runs = self.cache.known(self.call.problem)
@@ -268,9 +269,7 @@ class CallTuner:
         )
         regret = 0.0 if how == "all" else self.promised_regret()
         choice = Choice(self.best, measured, regret, how)
-        return settle(
-            self.cache, self.call, self._candidates, self._options, choice, self._previous_choice
-        )
+        return self._choices.settle(choice, self._previous_choice)
 
     def promised_regret(self) -> float:
         """Return the expected regret that is stored with a choice; NaN if unknown."""

@@ -11,7 +11,9 @@ from foretune.cli import options
 from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carbon
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
+from foretune.errors import UnknownName
 from foretune.lazy import require
+from foretune.objective import Objective
 from foretune.problem import Problem, shared_values
 from foretune.values import Value
 
@@ -64,21 +66,22 @@ def campaign(
         _revisit(output, report, track)
         return
     from foretune.registry import load
-    from foretune.tune.campaign.campaign import get_preset, run_campaign
+    from foretune.tune.campaign.campaign import PRESETS, run_campaign
 
     chosen = options.read_kernel(kernel)
-    parsed_objective, stop = options.parse_objective(objective), options.parse_budget(budget)
+    parsed_objective, stop = Objective.parse(objective), options.parse_budget(budget)
     search: SearchOptions = {**root.search, **stop, "searcher": searcher}
-    chosen_preset = get_preset(preset)
+    if preset not in PRESETS:
+        raise UnknownName("preset", preset, PRESETS)
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
     with (
-        options.make_runner(context, chosen, chosen_preset.timing()) as running,
+        options.make_runner(context, chosen, PRESETS[preset].timing()) as running,
         progress_bar() as search["progress"],
     ):
         done = run_campaign(
-            chosen, running, chosen_preset, problems=problems, objective=parsed_objective,
+            chosen, running, PRESETS[preset], problems=problems, objective=parsed_objective,
             model=model, predictor=predictor, out=out, **search,
         )  # fmt: skip
     _show(output, done)

@@ -10,6 +10,7 @@ from foretune.cli.output import Output, percent
 from foretune.cli.store import open_tuned
 from foretune.errors import UnknownName, UsageError
 from foretune.files import atomic_write
+from foretune.objective import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ def export(
 
     root = options.root_options(context)
     options.require_positive_int(max_configs, "--max-configs")
-    parsed_objective = options.parse_objective(objective)
+    parsed_objective = Objective.parse(objective)
     if (out is None) == (optuna is None):
         raise UsageError("say what to write: --out FILE.py or --optuna sqlite:///study.db")
     if files and root.store_name is not None:

@@ -13,7 +13,6 @@ import typer
 from typer.core import TyperCommand
 
 from foretune.errors import ProblemError, UnknownName, UsageError
-from foretune.objective import Objective
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
@@ -243,14 +242,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def parse_objective(text: str) -> Objective:
-    """Return the objective named ``text``."""
-    known = [objective.value for objective in Objective]
-    if text not in known:
-        raise UnknownName("objective", text, known)
-    return Objective(text)
 
 
 def read_kernel(name: str) -> "Kernel":

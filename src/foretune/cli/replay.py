@@ -12,6 +12,7 @@ from foretune.cli.run_files import read_files
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.lazy import require
+from foretune.objective import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +70,7 @@ def replay(
     if plot is not None:
         check_figure_name(plot)
         require("matplotlib", "bench", "--plot")
-    parsed_objective, names = options.parse_objective(objective), list(dict.fromkeys(searcher))
+    parsed_objective, names = Objective.parse(objective), list(dict.fromkeys(searcher))
     spaces = [space for file in files for space in read_spaces(file, parsed_objective)]
     source = _read_prior(prior)
     for space in spaces:  # fail before an hour of replays

@@ -16,7 +16,7 @@ from foretune.cli.output import Output, format_config
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.files import read_bytes, require_writable
-from foretune.objective import Limit
+from foretune.objective import Limit, Objective
 from foretune.registry import is_code_location, is_plain_function, object_at
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _tune_workload(
         progress_bar() as search["progress"],
     ):
         del search["searcher"]
-        objective = options.parse_objective(objectives[0])
+        objective = Objective.parse(objectives[0])
         result = tune_workload(calls, active_runner, objective=objective, **search)
     for name in dict.fromkeys(r.kernel for r in result.results):
         show_results(output, [r for r in result.results if r.kernel == name])
@@ -236,7 +236,7 @@ def _tune_kernel(
         raise UsageError(
             "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
         )
-    objectives = [options.parse_objective(text) for text in dict.fromkeys(given["objective"])]
+    objectives = [Objective.parse(text) for text in dict.fromkeys(given["objective"])]
     problem = options.read_problem(kernel, given["problem"])
     load("searchers", given["searcher"])
     names = (AUTO, NONE, *registered("predictors"))
