@@ -14,7 +14,6 @@ import pandas as pd
 from foretune.device import Device, peak_rate
 from foretune.kernel import Kernel
 from foretune.objective import Objective
-from foretune.space import Configuration
 from foretune.tune.report.chart import (
     Bars,
     Chart,
@@ -27,7 +26,7 @@ from foretune.tune.report.chart import (
     linear_axis,
     value_axis,
 )
-from foretune.tune.report.page import number
+from foretune.tune.report.page import number, spaced
 from foretune.tune.results import TuneResult
 
 MAX_POINTS = 1000
@@ -120,16 +119,14 @@ def trace_figure(result: TuneResult) -> Chart:
             [i for i, _ in successful],
             [s.objective for _, s in successful],
             "@measured",
-            texts=[
-                f"{i}: {number(s.objective, unit)}\n{_config_text(s.config)}" for i, s in successful
-            ],
+            texts=[f"{i}: {number(s.objective, unit)}\n{spaced(s.config)}" for i, s in successful],
         ),
         Points(
             [i for i, _ in failed],
             [s.predicted_ms if (i, s) in predicted else result.baseline.value for i, s in failed],
             "@outside",
             "x",
-            texts=[f"{i}: {s.status}\n{_config_text(s.config)}" for i, s in failed],
+            texts=[f"{i}: {s.status}\n{spaced(s.config)}" for i, s in failed],
         ),
     ]
     quantity = f"{_QUANTITY[result.objective]}, {unit}"
@@ -242,10 +239,6 @@ def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
     min_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
     front: np.ndarray = order[energy_mj[order] < min_before]
     return front
-
-
-def _config_text(config: Configuration) -> str:
-    return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
 _QUANTITY = {Objective.TIME: "time", Objective.ENERGY: "energy", Objective.EDP: "energy × time"}

@@ -15,7 +15,7 @@ from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune.report.chart import Chart
 from foretune.tune.report.figures import MAX_POINTS, prediction_figure, trace_figure
-from foretune.tune.report.page import counted, percent, render, write_page
+from foretune.tune.report.page import counted, percent, render, spaced, write_page
 from foretune.tune.results import Comparison, TuneResult
 
 MAX_PARETO_CHARTS = 6
@@ -149,11 +149,6 @@ def notebook_view(result: TuneResult) -> str:
         template, title="", headline=result.headline, best=result.winner.config or {},
         default=result.baseline.config or {}, drawn=trace_figure(result),
     )  # fmt: skip
-
-
-def spaced(named: object) -> str:
-    """Return names and values with a blank after each comma."""
-    return str(named).replace(",", ", ")
 
 
 def validation_page(title: str, validation: Validation) -> str:

@@ -26,7 +26,15 @@ from foretune.tune.report.figures import (
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.page import counted, duration, percent, ratio, render, write_page
+from foretune.tune.report.page import (
+    counted,
+    duration,
+    percent,
+    ratio,
+    render,
+    spaced,
+    write_page,
+)
 from foretune.tune.report.sections import (
     MAX_PARETO_CHARTS,
     METRICS,
@@ -36,7 +44,6 @@ from foretune.tune.report.sections import (
     failures,
     is_predicted,
     prediction_clouds,
-    spaced,
     strongest_features,
 )
 from foretune.tune.results import TuneResult
