@@ -125,7 +125,8 @@ class MeasurementCache:
 
     def known(self, problem: Problem) -> list[Measurement]:
         """Return the store's measurements of a problem as of now, without those of the log."""
-        self._refresh(problem)
+        if self._runs is not None and problem not in self._forgotten:
+            self._read(problem)  # what other processes measured since
         found = self._loaded().get(problem, {}).values()
         return [m for m in found if self._log is None or not self._log.find(problem, m.config)]
 
@@ -220,18 +221,12 @@ class MeasurementCache:
     def _loaded(self) -> dict[Problem, dict[Configuration, Measurement]]:
         if self._runs is None:
             self._runs = {}
-            self._remember(self._read(None))
+            self._read(None)
         return self._runs
 
-    def _refresh(self, problem: Problem) -> None:
-        """Read what other processes measured of a problem."""
-        if self._runs is None:
-            self._loaded()
-        elif problem not in self._forgotten:
-            self._remember(self._read(problem))
-
-    def _read(self, problem: Problem | None) -> list[Measurement]:
-        return self._ask_all(lambda reader: reader.measurements(self.subject, problem))
+    def _read(self, problem: Problem | None) -> None:
+        """Read what was measured of a problem, or of all."""
+        self._remember(self._ask_all(lambda reader: reader.measurements(self.subject, problem)))
 
     def _remember(self, measurements: Iterable[Measurement]) -> None:
         runs = self._loaded()
