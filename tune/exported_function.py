@@ -77,11 +77,7 @@ def export_function(
     single = fit_tree(problems, efficiency, 1)
     held_out, held_out_single = (_held_out(table, n, group, seed) for n in (max_leaves, 1))
     tree = fit_tree(problems, efficiency, max_leaves)
-    if (
-        held_out is not None
-        and held_out_single is not None
-        and not held_out.kept > held_out_single.kept
-    ):
+    if held_out and held_out_single and not held_out.kept > held_out_single.kept:
         tree, held_out = single, held_out_single
     score, score_single = (
         Score.of_choices(efficiency, [follow(t, p) for p in problems]) for t in (tree, single)
@@ -90,16 +86,11 @@ def export_function(
     notes = _notes(table, score, score_single, held_out)
     title = f"Which configuration of {table.kernel} to run on {table.device}."
     configs = [table.configs[i] for i in used]
+    oracle_share = float(np.nan_to_num(efficiency[:, used]).max(axis=1).mean())
     return ExportedFunction(
-        source=write_source(title, notes, problems, table.configs, tree),
-        configs=configs,
-        leaves=len(_leaves(tree)),
-        training_score=score,
-        training_score_single=score_single,
-        oracle_share=float(np.nan_to_num(efficiency[:, used]).max(axis=1).mean()),
-        held_out=held_out,
-        held_out_single=held_out_single,
-    )
+        write_source(title, notes, problems, table.configs, tree), configs, len(_leaves(tree)),
+        score, score_single, oracle_share, held_out, held_out_single,
+    )  # fmt: skip
 
 
 def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Score | None:

@@ -123,29 +123,21 @@ class Verdict(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as the command line's JSON gives it."""
-        low, high = self.interval
+        problems = [
+            {
+                "problem": dict(r.problem), "processes": r.processes, "rounds": r.rounds,
+                "relative_error": r.relative_error, "noise": asdict(r.noise),
+                "time_ms": dict(r.time_ms), "speedup": r.candidate.ratio,
+                "speedup_interval": [r.candidate.ratio_low, r.candidate.ratio_high],
+                "rival": r.candidate.name,
+            }
+            for r in self.problem_verdicts
+        ]  # fmt: skip
         return {
-            "accepted": self.accepted,
-            "refused": self.refused,
-            "faster": self.faster,
-            "verdict": self.outcome,
-            "speedup": self.speedup,
-            "speedup_interval": [low, high],
-            "problems": [
-                {
-                    "problem": dict(r.problem),
-                    "processes": r.processes,
-                    "rounds": r.rounds,
-                    "relative_error": r.relative_error,
-                    "noise": asdict(r.noise),
-                    "time_ms": dict(r.time_ms),
-                    "speedup": r.candidate.ratio,
-                    "speedup_interval": [r.candidate.ratio_low, r.candidate.ratio_high],
-                    "rival": r.candidate.name,
-                }
-                for r in self.problem_verdicts
-            ],
-        }
+            "accepted": self.accepted, "refused": self.refused, "faster": self.faster,
+            "verdict": self.outcome, "speedup": self.speedup,
+            "speedup_interval": [*self.interval], "problems": problems,
+        }  # fmt: skip
 
 
 CHECK_SEEDS = 3

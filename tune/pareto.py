@@ -66,16 +66,15 @@ class ParetoPoint(Result):
 
     def summary(self, objectives: Sequence[Objective]) -> dict[str, Any]:
         """Return the point for the command line's JSON output."""
+        against = zip(objectives, self.against_default, strict=True)
         return {
-            "config": dict(self.config),
-            "time_ms": self.time_ms,
-            "power_w": self.power_w,
+            "config": dict(self.config), "time_ms": self.time_ms, "power_w": self.power_w,
             "energy_mj": self.energy_mj,
             "against_default": {
                 objective.value: {"ratio": c.ratio, "interval": [c.ratio_low, c.ratio_high]}
-                for objective, c in zip(objectives, self.against_default, strict=True)
+                for objective, c in against
             },
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -145,6 +144,14 @@ class ParetoResult(Result):
     def summary(self) -> dict[str, Any]:
         """Return the result for the command line's JSON output."""
         names = [objective.value for objective in self.objectives]
+        trace = [
+            {
+                "config": dict(m.config), "status": step_status(m, self.limits),
+                "time_ms": m.time_ms, "power_w": m.power_w,
+                "energy_mj": Objective.ENERGY.compute(m.time_ms, m.power_w),
+            }
+            for m in self.trace
+        ]  # fmt: skip
         return {
             "problem": dict(self.problem),
             "pareto": [t.summary(self.objectives) for t in self.front],
@@ -152,23 +159,10 @@ class ParetoResult(Result):
             "reference": dict(zip(names, self.reference, strict=True)),
             "default": self.default.summary(self.objectives),
             "limits": {limit.column: limit.maximum for limit in self.limits},
-            "rejected": sum(step_status(m, self.limits) == REJECTED for m in self.trace),
-            "trace": [
-                {
-                    "config": dict(m.config),
-                    "status": step_status(m, self.limits),
-                    "time_ms": m.time_ms,
-                    "power_w": m.power_w,
-                    "energy_mj": Objective.ENERGY.compute(m.time_ms, m.power_w),
-                }
-                for m in self.trace
-            ],
-            "measurements": len(self.trace) - self.known,
-            "known": self.known,
-            "processes": self.processes,
-            "seconds": self.seconds,
-            "disturbed": self.disturbed,
-        }
+            "rejected": sum(step["status"] == REJECTED for step in trace),
+            "trace": trace, "measurements": len(trace) - self.known, "known": self.known,
+            "processes": self.processes, "seconds": self.seconds, "disturbed": self.disturbed,
+        }  # fmt: skip
 
 
 def tune_pareto(
@@ -208,20 +202,10 @@ def tune_pareto(
         configs = [*dict.fromkeys([kernel.default(problem), *front])]
         default, *candidates = _remeasure(job, problem, configs)
     result = ParetoResult(
-        kernel=kernel.name,
-        problem=problem,
-        device=job.device.name,
-        objectives=objectives,
-        limits=job.limits,
-        searcher=searcher_name(job.searcher),
-        trace=trace,
-        known=len(known),
-        default=default,
-        candidates=tuple(candidates),
-        processes=PARETO_PROCESSES,
-        seconds=time.perf_counter() - start,
-        disturbed=watch.load.disturbance,
-    )
+        kernel.name, problem, job.device.name, objectives, job.limits, searcher_name(job.searcher),
+        trace, len(known), default, tuple(candidates), PARETO_PROCESSES,
+        time.perf_counter() - start, watch.load.disturbance,
+    )  # fmt: skip
     if not result.front:
         raise job.no_feasible_error(len(trace), default.violations)
     return result

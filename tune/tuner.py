@@ -154,20 +154,10 @@ def verify_and_store(
     job.wait_until_idle()
     contenders, evidence, noise = verify(job, problem, finalists, verify_s)
     result = TuneResult(
-        kernel=kernel.name,
-        problem=problem,
-        device=device.name,
-        objective=objective.objective,
-        searcher=searcher_name(job.searcher),
-        trace=tuple(trace),
-        contenders=tuple(contenders),
-        processes=len(evidence),
-        rounds=evidence.rounds,
-        seconds=time.perf_counter() - start,
-        limits=objective.limits,
-        default_breaks=default_breaks,
-        noise=noise,
-    )
+        kernel.name, problem, device.name, objective.objective, searcher_name(job.searcher),
+        tuple(trace), tuple(contenders), len(evidence), evidence.rounds,
+        time.perf_counter() - start, objective.limits, default_breaks, noise,
+    )  # fmt: skip
     if default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), default_breaks)
     regret = search.expected_regret()

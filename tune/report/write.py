@@ -209,23 +209,16 @@ def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
+    importances = parameter_importance(
+        predictor, [r.problem for r in results], kernel.space, device
+    )
     return ReportData(
-        kernel=kernel.name,
-        kernel_location=kernel.location or kernel.name,
-        device=device,
-        objective=results[0].objective,
-        runs=runs,
-        validation=campaign.training.validation,
-        learned=predictor.training_,
-        results=results,
-        importance=parameter_importance(
-            predictor, [r.problem for r in results], kernel.space, device
-        ),
-        environment=str(runs["environment"].iloc[-1]),
-        started_at=str(runs["recorded_at"].min()),
-        seconds=campaign.seconds,
-        mlflow_uri=campaign.mlflow_uri,
+        kernel=kernel.name, kernel_location=kernel.location or kernel.name, device=device,
+        objective=results[0].objective, runs=runs, validation=campaign.training.validation,
+        learned=predictor.training_, results=results, importance=importances,
+        environment=str(runs["environment"].iloc[-1]), started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds, mlflow_uri=campaign.mlflow_uri,
         rates=[list(rates(kernel, r, device)) for r in results],
         space_size=max(len(kernel.space(r.problem)) for r in results),
         attribution=importance(predictor) if is_explainable(predictor) else None,
-    )
+    )  # fmt: skip
