@@ -11,7 +11,7 @@ import typer
 
 from foretune.cli import options, tune_program
 from foretune.cli.campaign import show_results
-from foretune.cli.options import Command
+from foretune.cli.command import Command, find_program
 from foretune.cli.output import Output, format_config
 from foretune.console import progress_bar
 from foretune.errors import UsageError
@@ -37,7 +37,7 @@ class TuneCommand(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the program out of the arguments."""
         if "--" in args:
-            program = options.find_program(args)
+            program = find_program(args)
             ctx.meta[PROGRAM_KEY] = args[program.start : program.stop]
             args = args[: program.start - 1] + args[program.stop :]
         return super().parse_args(ctx, args)
