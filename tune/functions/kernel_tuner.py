@@ -22,7 +22,6 @@ from foretune.collect.timing import Timing
 from foretune.collect.wrapped.opencl import find_device
 from foretune.collect.wrapped.source import (
     TORCH_LANGUAGES,
-    Amount,
     Divisors,
     LaunchShape,
     Size,
@@ -177,10 +176,12 @@ def _read_source(
     """Return the source; ``place`` is the number of the platform and of the device."""
     text, others, path = read_source(given)
     language, flags = _language(lang, text, path), options.get("compiler_options")
+    if smem_args is not None and (language not in TORCH_LANGUAGES or set(smem_args) != {"size"}):
+        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
     return Source(
         name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
         options.get("compiler"), None if flags is None else tuple(flags), *place,
-        _dynamic_shared_memory(smem_args, language), _constants(cmem_args, language),
+        0 if smem_args is None else smem_args["size"], _constants(cmem_args, language),
     )  # fmt: skip
 
 
@@ -202,7 +203,10 @@ def _tune(
     if cache is None:
         best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
         return _results(best, metrics, observed)
-    file = KernelTunerCache(cache, source.name, problem_size, kernel.knobs, _device_name(source))
+    name = machine.processor()  # as Kernel Tuner calls the device
+    if source.language == "OpenCL":
+        name = str(find_device(source.platform, source.device).name)
+    file = KernelTunerCache(cache, source.name, problem_size, kernel.knobs, name)
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         if tune_options.get("store") is False:  # the file is all there is
             tune_options["store"] = Store(Path(folder, "cache.db"))
@@ -211,16 +215,6 @@ def _tune(
     tuned = _results(best, metrics, observed)
     file.write(best.result, tuned.results)
     return tuned
-
-
-def _dynamic_shared_memory(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
-    """Return the dynamic shared memory per block, in bytes."""
-    if smem_args is None:
-        return 0
-    if language not in TORCH_LANGUAGES or set(smem_args) != {"size"}:
-        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
-    size: Amount = smem_args["size"]
-    return size
 
 
 def _constants(
@@ -294,13 +288,6 @@ def _gpu_of_source(source: Source) -> Device | None:
         return None
     specs = {"cores": float(found.max_compute_units), "clock_mhz": float(found.max_clock_frequency)}
     return Device(str(found.name).strip(), "gpu", specs=specs, source="OpenCL")
-
-
-def _device_name(source: Source) -> str:
-    """Return Kernel Tuner's name of the device."""
-    if source.language == "OpenCL":
-        return str(find_device(source.platform, source.device).name)
-    return machine.processor()
 
 
 def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
