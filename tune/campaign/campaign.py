@@ -285,7 +285,6 @@ def notify_observers(
     observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS,
     *,
     tracking_uri: str | None = None,
-    progress: Progress = SILENT,
 ) -> Campaign:
     """Tell observers of the finished campaign in the folder ``path``; return the campaign.
 
@@ -296,7 +295,7 @@ def notify_observers(
         TrackingError: MLflow cannot be reached.
     """
     start, campaign = load_campaign(path)
-    for observer in _made(observers, tracking_uri, progress):
+    for observer in _made(observers, tracking_uri, SILENT):
         with _told([observer], start):
             for result in campaign.results:
                 observer.on_result(result)

@@ -66,14 +66,14 @@ class Tracker:
         TrackingError: the server cannot be reached.
     """
 
-    def __init__(self, uri: str | None = None, experiment: str = EXPERIMENT) -> None:
+    def __init__(self, uri: str | None = None) -> None:
         mlflow = connect(uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
         self.uri = mlflow.get_tracking_uri()
         with _translate_errors(self.uri):
             self._client = mlflow.MlflowClient()
-            found = self._client.get_experiment_by_name(experiment)
+            found = self._client.get_experiment_by_name(EXPERIMENT)
             self._experiment = (
-                found.experiment_id if found else self._client.create_experiment(experiment)
+                found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
             )
 
     @property

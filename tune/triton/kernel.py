@@ -15,7 +15,7 @@ from foretune.errors import UnknownName, UsageError
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.triton.descriptors import arguments_after_hook
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
+from foretune.tune.triton.problem_key import Call, make_call, plain_value, undecorated_kernel
 from foretune.tune.triton.runtime import active_driver, current_device_index
 
 
@@ -102,14 +102,10 @@ def to_triton_configs(
 
 def to_configuration(config: triton.Config) -> Configuration:
     """Return ``config`` for a table; values become numbers, text or their `repr`."""
-    values = {n: _plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
+    values = {n: plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
     if config.pre_hook is not None:  # the hook can change the launch
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
     return Configuration(values)
-
-
-def _plain_value(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str)) else repr(value)
 
 
 MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)

@@ -273,7 +273,7 @@ def problem_from_arguments(
         if hasattr(value, "dtype"):
             problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
         elif name in keys or is_constant(parameter):
-            problem[name] = _plain_value(bucket(name, value) if bucket and name in keys else value)
+            problem[name] = plain_value(bucket(name, value) if bucket and name in keys else value)
         if not is_constant(parameter) and (how := _specialization(value, parameter)):
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)
@@ -303,7 +303,8 @@ def _specialization(value: Any, parameter: Any) -> str:
     return "16" if divisible else ""
 
 
-def _plain_value(value: Any) -> Value:
+def plain_value(value: Any) -> Value:
+    """Return a value as a table can hold it: a number, text or its `repr`."""
     if isinstance(value, float) and value != value:
         return "nan"
     return value if isinstance(value, (bool, int, float, str)) else repr(value)
