@@ -208,8 +208,8 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
     "views": {
-        "notebook": "foretune.tune.report.sections:notebook_view",
-        "page": "foretune.tune.report.sections:write_tuned",
+        "notebook": "foretune.tune.report.write:notebook_view",
+        "page": "foretune.tune.report.write:write_tuned",
     },
 }
 

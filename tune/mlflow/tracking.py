@@ -158,7 +158,7 @@ class Tracker:
         Raises:
             TrackingError: the server cannot be reached or refuses something.
         """
-        from foretune.tune.report.sections import validation_page
+        from foretune.tune.report.write import validation_page
 
         predictor = training.predictor
         kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
