@@ -14,6 +14,7 @@ import pandas as pd
 from foretune.device import Device, peak_rate
 from foretune.kernel import Kernel
 from foretune.objective import Objective
+from foretune.search.pareto import pareto_front
 from foretune.tune.report.chart import (
     Bars,
     Chart,
@@ -178,7 +179,8 @@ def worth_figure(importance: pd.DataFrame) -> Bars:
 
 def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
     """Return energy over time of one problem's configurations, with the Pareto front marked."""
-    front = pareto_front(time_ms, energy_mj)
+    points, first = np.unique(np.c_[time_ms, energy_mj], axis=0, return_index=True)
+    front = first[pareto_front(points)]  # the fastest first
     rest = np.setdiff1d(np.arange(len(time_ms)), front)
     if len(rest) > MAX_POINTS:
         rest = np.random.default_rng(0).choice(rest, MAX_POINTS, replace=False)
@@ -231,14 +233,6 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
             )
         )  # fmt: skip
     return Chart(x, y, layers, height_px=330)
-
-
-def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto front, fastest first."""
-    order = np.lexsort((energy_mj, time_ms))
-    min_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
-    front: np.ndarray = order[energy_mj[order] < min_before]
-    return front
 
 
 _QUANTITY = {Objective.TIME: "time", Objective.ENERGY: "energy", Objective.EDP: "energy × time"}
