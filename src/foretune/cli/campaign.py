@@ -20,7 +20,7 @@ from foretune.values import Value
 if TYPE_CHECKING:
     from foretune.tune.campaign.observer import Campaign
     from foretune.tune.job import SearchOptions
-    from foretune.tune.results import Comparison, TuneResult
+    from foretune.tune.results import TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
 
@@ -110,8 +110,8 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     shared = shared_values([r.problem for r in results])
     rows = []
     for r in results:
-        gain = _ratio(r.winner) if r.verified else r.verdict.replace("_", " ")
-        versus_library = "–" if r.versus_library is None else _ratio(r.versus_library)
+        gain = r.winner.ratio_text if r.verified else r.verdict.replace("_", " ")
+        versus_library = "–" if r.versus_library is None else r.versus_library.ratio_text
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
         rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
     columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
@@ -129,11 +129,6 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
             output.say(r.noise.disturbed)
     if open_ones:
         output.say(SETTLE_ADVICE)
-
-
-def _ratio(comparison: "Comparison") -> str:
-    low, high = comparison.ratio_low, comparison.ratio_high
-    return f"{comparison.ratio:.2f}× ({low:.2f}–{high:.2f})"
 
 
 def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:

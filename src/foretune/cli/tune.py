@@ -297,7 +297,7 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     rows = [
         [
             *(f"{figure:.3g}" for figure in (t.time_ms, t.power_w, t.energy_mj)),
-            *(f"{c.ratio:.2f}× ({c.ratio_low:.2f}–{c.ratio_high:.2f})" for c in t.against_default),
+            *(c.ratio_text for c in t.against_default),
             format_config(t.config),
         ]
         for t in result.front
