@@ -15,6 +15,7 @@ from triton.runtime.jit import JITFunction
 
 from foretune.collect.versions import toolchain
 from foretune.device import Device
+from foretune.errors import describe_error
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -220,10 +221,8 @@ class Call:
         self, config: Configuration, status: Status, reason: str | BaseException
     ) -> Measurement:
         """Return a failed measurement."""
-        if isinstance(reason, BaseException):
-            reason = f"{type(reason).__name__}: {reason}"
-        first = next(iter(reason.splitlines()), "")
-        return self._measurement(config, status, error=first[:300])
+        error = describe_error(reason) if isinstance(reason, BaseException) else reason
+        return self._measurement(config, status, error=error)
 
     def _measurement(self, config: Configuration, status: Status, **more: Any) -> Measurement:
         return Measurement(
