@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
@@ -12,12 +11,12 @@ from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.collect.runner import Runner
 from foretune.device import Device
 from foretune.errors import (
-    ForetuneWarning,
     MeasurementError,
     MeterUnavailable,
     PredictorError,
     UnknownName,
     UsageError,
+    warn,
 )
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
@@ -213,8 +212,7 @@ class TuningJob:
         except PredictorError as e:
             if not guide.shipped:
                 raise
-            reason = f"the shipped predictor is not used: {e}"
-            warnings.warn(reason, ForetuneWarning, stacklevel=2)
+            warn(f"the shipped predictor is not used: {e}")
             return None
 
     def search(

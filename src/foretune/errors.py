@@ -1,6 +1,7 @@
 """Errors and warnings."""
 
 import difflib
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,6 +39,11 @@ class ForetuneWarning(UserWarning):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(redact(message))
+
+
+def warn(text: str, stacklevel: int = 2) -> None:
+    """Warn (`ForetuneWarning`); ``stacklevel`` 1 is the line that calls this."""
+    warnings.warn(text, ForetuneWarning, stacklevel=stacklevel + 1)
 
 
 class DataWarning(ForetuneWarning):

@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import warnings
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
@@ -12,7 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName, UsageError
+from foretune.errors import (
+    ForetuneError,
+    MissingExtra,
+    UnknownName,
+    UsageError,
+    warn,
+)
 from foretune.kernel import Kernel
 from foretune.lazy import EXTRA_OF
 
@@ -229,11 +234,9 @@ def registered(group: str) -> dict[str, str]:
     for point in entry_points(group=f"foretune.{group}"):
         existing = found.setdefault(point.name, point.value)
         if existing != point.value:
-            warnings.warn(
+            warn(
                 f"{_singular(group)} {point.name!r} is {existing}: {point.value} is ignored until "
-                "its package registers it under another name",
-                ForetuneWarning,
-                stacklevel=2,
+                "its package registers it under another name"
             )
     return found
 

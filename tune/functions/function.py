@@ -3,7 +3,6 @@
 import functools
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any, Unpack
@@ -14,7 +13,7 @@ from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
 from foretune.collect.wrapped.values import is_array, shape_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.device import Device
-from foretune.errors import ForetuneError, ForetuneWarning, UsageError
+from foretune.errors import ForetuneError, UsageError, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.tune.functions.result import Best
@@ -160,9 +159,7 @@ class Tunable:
             except ForetuneError as e:
                 if isinstance(e, UsageError):
                     raise
-                warnings.warn(
-                    f"{kernel.name} runs with its default: {e}", ForetuneWarning, stacklevel=4
-                )
+                warn(f"{kernel.name} runs with its default: {e}", stacklevel=4)
                 chosen = dict(kernel.default(problem))
             self._chosen[key] = chosen
             return chosen

@@ -4,12 +4,11 @@ If the store cannot be read or written, work continues without it after one warn
 """
 
 import os
-import warnings
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from foretune.errors import ForetuneError, ForetuneWarning
+from foretune.errors import ForetuneError, warn
 from foretune.measurement import Measurement
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
@@ -47,7 +46,7 @@ class FallibleStore:
         except ForetuneError as e:
             self._location = False
             # one place, so that a second store of the same name is silent
-            warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=1)
+            warn(f"tuned results are not kept: {e}", stacklevel=1)
             return default
 
 
@@ -262,7 +261,7 @@ def open_shipped(path: str | os.PathLike[str] | None) -> StoreReader | None:
     try:
         return StoreFile(path)
     except ForetuneError as e:
-        warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
+        warn(f"shipped results are not used: {e}")
         return None
 
 

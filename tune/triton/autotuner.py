@@ -7,7 +7,6 @@ out of ``early_config_prune`` and ``perf_model``, because compilers trace these.
 
 import threading
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import triton.testing
 from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled.arguments import describe
-from foretune.errors import ForetuneWarning, PredictorError, TrackingError, UsageError
+from foretune.errors import PredictorError, TrackingError, UsageError, warn
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
@@ -403,12 +402,8 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def warn_fallback(self, error: Exception) -> None:
         """Warn that Foretune failed and stock Triton tunes instead."""
-        warnings.warn(
-            f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: "
-            f"{type(error).__name__}: {error}",
-            ForetuneWarning,
-            stacklevel=2,
-        )
+        reason = f"{type(error).__name__}: {error}"
+        warn(f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: {reason}")
 
     def _notify_listener(self, key: Key, driver: StalledCallDriver) -> None:
         listener = getattr(triton.knobs.autotuning, "listener", None)

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import math
 import threading
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,7 +13,7 @@ import triton
 
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.device import Device
-from foretune.errors import ForetuneWarning
+from foretune.errors import warn
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.search.encoding import KernelRuns
@@ -390,12 +389,8 @@ def _with_measurable_objective(options: Options, device: Device) -> Options:
     objective = options.parsed_objective
     if not objective.needs_power or find_meter(device.kind, device.index) is not None:
         return options
-    warnings.warn(
-        f"objective {objective.value!r} needs a power meter "
-        f"({explain_missing_meter(device.kind)}): time is minimized instead",
-        ForetuneWarning,
-        stacklevel=2,
-    )
+    reason = explain_missing_meter(device.kind)
+    warn(f"objective {objective.value!r} needs a power meter ({reason}): time is minimized instead")
     return dataclasses.replace(options, objective=Objective.TIME)
 
 

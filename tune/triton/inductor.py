@@ -9,13 +9,12 @@ import hashlib
 import math
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import ForetuneWarning, UsageError
+from foretune.errors import UsageError, warn
 from foretune.lazy import require
 from foretune.measurement import Status
 from foretune.problem import Problem
@@ -113,7 +112,7 @@ class InductorChooser:
             with self._tuner_factory.lock:
                 return self._shorten(choices)
         except Exception as e:  # Inductor works without us
-            _warn(f"Inductor times all of its choices: {type(e).__name__}: {e}")
+            warn(f"Inductor times all of its choices: {type(e).__name__}: {e}")
             return choices
 
     def record_timings(
@@ -124,7 +123,7 @@ class InductorChooser:
             with self._tuner_factory.lock:
                 self._record_timings(timings)
         except Exception as e:
-            _warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
+            warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
 
     def _shorten(self, choices: list[Any]) -> list[Any]:
         if len(choices) < 2:
@@ -241,7 +240,3 @@ def _device(device: Any) -> "Device":
     from foretune.tune.triton.runtime import device_at
 
     return device_at(device.index or 0)
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, ForetuneWarning, stacklevel=3)
