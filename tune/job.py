@@ -14,8 +14,8 @@ from foretune.errors import (
     MeasurementError,
     MeterUnavailable,
     PredictorError,
-    UnknownName,
     UsageError,
+    require_known,
     warn,
 )
 from foretune.kernel import Kernel
@@ -77,9 +77,7 @@ class SearchOptions(TypedDict, total=False):
 
 def check_options(options: Mapping[str, object], kind: Any, lacks: Sequence[str] = ()) -> None:
     """Raise UnknownName for an option that ``kind``, a type of options, or its user ``lacks``."""
-    known = kind.__optional_keys__ - {*lacks}
-    if unknown := [name for name in options if name not in known]:
-        raise UnknownName("option", unknown[0], known)
+    require_known("option", options, kind.__optional_keys__ - {*lacks})
 
 
 def limits_of(options: SearchOptions) -> tuple[Limit, ...]:

@@ -85,6 +85,14 @@ class UnknownName(UsageError):
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
 
 
+def require_known(what: str, names: str | Iterable[str], known: Iterable[str]) -> None:
+    """Raise UnknownName for a name, or the first of several, that is not ``known``."""
+    choices = list(known)
+    for name in [names] if isinstance(names, str) else names:
+        if name not in choices:
+            raise UnknownName(what, name, choices)
+
+
 class ProblemError(UsageError):
     """A problem lacks a parameter, or has an illegal value."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UnknownName, UsageError, require_known
 from foretune.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class Objective(StrEnum):
             UnknownName: there is none.
         """
         known = [objective.value for objective in cls]
-        if name not in known:
-            raise UnknownName("objective", str(name), known)
+        require_known("objective", str(name), known)
         return cls(name)
 
     @property

@@ -16,6 +16,7 @@ from foretune.errors import (
     MissingExtra,
     UnknownName,
     UsageError,
+    require_known,
     warn,
 )
 from foretune.kernel import Kernel
@@ -247,8 +248,7 @@ def load(group: str, name: str) -> Any:
     Raises UnknownName if there is none; the message lists the known names; MissingExtra if it needs
     a package that is not installed; ForetuneError if it cannot be imported.
     """
-    if name not in registered(group):
-        raise UnknownName(_singular(group), name, registered(group))
+    require_known(_singular(group), name, registered(group))
     what = f"{_singular(group)} {name!r}"
     module, _, attribute = registered(group)[name].partition(":")
     try:

@@ -20,7 +20,7 @@ from foretune.collect.timing import Timing
 from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
-from foretune.errors import ProblemError, UnknownName, UsageError
+from foretune.errors import ProblemError, UsageError, require_known
 from foretune.files import require_writable, translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models.predictor import Predictor
@@ -129,8 +129,7 @@ def run_campaign(
     job = TuningJob.from_options(
         kernel, runner, options, objective, default_budget=preset.budget, lacks=("limits",)
     )
-    if validate not in VALIDATION_LEVELS:
-        raise UnknownName("extent of validation", validate, VALIDATION_LEVELS)
+    require_known("extent of validation", validate, VALIDATION_LEVELS)
     known, unseen = _problems(kernel, preset, problems, job.seed)
     plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
     require_writable(out, "campaigns into")

@@ -32,7 +32,7 @@ from foretune.collect.wrapped.source_kernel import SourceKernel, Verify
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.datasets.importers.kerneltuner import parse
 from foretune.device import Device
-from foretune.errors import MeterUnavailable, UnknownName, UsageError
+from foretune.errors import MeterUnavailable, UnknownName, UsageError, require_known
 from foretune.expression import Expression
 from foretune.files import atomic_write
 from foretune.measurement import Measurement, Status
@@ -353,8 +353,7 @@ def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, An
             found[name] = how(so_far)
             continue
         expression = Expression(how, "metric")
-        if unknown := expression.names - so_far.keys():
-            raise UnknownName(f"value in metric {name}", min(unknown), so_far)
+        require_known(f"value in metric {name}", sorted(expression.names), so_far)
         columns = {n: np.array([so_far[n]]) for n in expression.names}
         found[name] = float(expression.evaluate(columns)[0])
     return found

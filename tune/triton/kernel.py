@@ -11,7 +11,7 @@ from typing import Any
 
 import triton
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.triton.descriptors import arguments_after_hook
 from foretune.tune.triton.options import Options
@@ -81,9 +81,7 @@ def to_triton_configs(
         UsageError: the list has an item that is no configuration.
     """
     if isinstance(configs, SearchSpace):
-        for name in configs.names:
-            if name not in (*arg_names, *LAUNCH_OPTIONS):
-                raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH_OPTIONS))
+        require_known("parameter of the space", configs.names, (*arg_names, *LAUNCH_OPTIONS))
         return [
             triton.Config(
                 {n: v for n, v in config.items() if n not in LAUNCH_OPTIONS},

@@ -11,7 +11,7 @@ from foretune.cli import options
 from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carbon
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
-from foretune.errors import UnknownName
+from foretune.errors import require_known
 from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.problem import Problem, shared_values
@@ -71,8 +71,7 @@ def campaign(
     chosen = options.read_kernel(kernel)
     parsed_objective, stop = Objective.parse(objective), options.parse_budget(budget)
     search: SearchOptions = {**root.search, **stop, "searcher": searcher}
-    if preset not in PRESETS:
-        raise UnknownName("preset", preset, PRESETS)
+    require_known("preset", preset, PRESETS)
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None

@@ -8,7 +8,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.cli.store import open_tuned
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.files import atomic_write
 from foretune.objective import Objective
 
@@ -84,8 +84,7 @@ def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) 
     runs = read_files(files, kernel)
     if device is None:
         return runs
-    if device not in set(runs["device"]):
-        raise UnknownName("device in these files", device, map(str, runs["device"].unique()))
+    require_known("device in these files", device, map(str, runs["device"].unique()))
     return runs[runs["device"] == device].reset_index(drop=True)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from foretune.errors import ProblemError, UnknownName, UsageError
+from foretune.errors import ProblemError, UnknownName, UsageError, require_known
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
@@ -224,8 +224,7 @@ def make_runner(
     from foretune.registry import load
 
     runner, ray_address, device = (context.params[n] for n in RUNNER_OPTIONS)
-    if runner not in ("local", "ray"):
-        raise UnknownName("runner", runner, ("local", "ray"))
+    require_known("runner", runner, ("local", "ray"))
     if runner == "local":
         from foretune.collect.runner import IsolatedRunner
 
@@ -295,9 +294,7 @@ def parse_key_values(
         if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         values[name.strip()] = value.strip()
-    for name in values:
-        if known and name not in known:
-            raise UnknownName(f"key of {option}", name, known)
+    require_known(f"key of {option}", values, known or values)
     return values
 
 

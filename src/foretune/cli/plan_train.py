@@ -7,7 +7,7 @@ import typer
 
 from foretune.cli import options, plan_options
 from foretune.cli.output import Output, percent
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +67,7 @@ def train(
         ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
     ):  # fmt: skip
         options.require_positive_int(value, name)
-    if software not in SOFTWARE:
-        raise UnknownName("software", software, SOFTWARE)
+    require_known("software", software, SOFTWARE)
     precision, _, gradients = formats.partition("/")
     if not precision:
         raise UsageError(f"--formats {formats!r}: write bf16, fp8 or fp8/bf16")

@@ -8,7 +8,7 @@ import typer
 from foretune.cli import networks, options
 from foretune.cli.collect import parse_sizes
 from foretune.cli.output import Output, format_config
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -242,9 +242,7 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
 
     given, runs = Problem.parse(text), predictor.runs_
     columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
-    for name in given:
-        if name not in columns:
-            raise UnknownName("size", name, columns)
+    require_known("size", given, columns)
     common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
     missing = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
     if missing:
@@ -351,9 +349,7 @@ def _read_config(
         return space[int(predictor.predict_space(problem, space, device)["time_ms"].argmin())]
     given = Configuration.parse(text)
     known = [c.removeprefix("config.") for c in columns_of(predictor.runs_, "config")]
-    for name in given:
-        if name not in known:
-            raise UnknownName("parameter", name, known)
+    require_known("parameter", given, known)
     start = dict(kernel.default(problem)) if kernel else {}
     config = Configuration({**start, **given})
     if missing := [n for n in known if n not in config]:

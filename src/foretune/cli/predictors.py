@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
 from foretune.cli.run_files import read_files
-from foretune.errors import PredictorError, UnknownName, UsageError
+from foretune.errors import PredictorError, UnknownName, UsageError, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,8 +81,7 @@ def train(
     root = options.root_options(context)
     output = Output(root.as_json)
     load("models", model)
-    if unknown := [name for name in target if name not in TARGETS]:
-        raise UnknownName("target", unknown[0], TARGETS)
+    require_known("target", target, TARGETS)
     level, splits, with_curve = _parse_validate(validate)
     works = options.parse_key_values(work, "--work", "KEY", WORK_KEYS)
     expressions = [works.get(key, "") for key in WORK_KEYS]
