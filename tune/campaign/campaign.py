@@ -180,7 +180,7 @@ class _Plan:
             folder.save(
                 device=asdict(device), place=kernel.location, profiled=[dict(p) for p in self.known]
             )
-            with _told(observers, CampaignStart(kernel, device, folder)):
+            with _notified(observers, CampaignStart(kernel, device, folder)):
                 cache = MeasurementCache.for_kernel(kernel, device, store, log)
                 plan = replace(self, job=replace(self.job, cache=cache))
                 training = plan._profile_and_train(folder, log)
@@ -267,7 +267,7 @@ class _Plan:
 
 
 @contextmanager
-def _told(observers: Sequence[CampaignObserver], start: CampaignStart) -> Iterator[None]:
+def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> Iterator[None]:
     """Tell observers that a campaign starts, and why it fails if it does."""
     for observer in observers:
         observer.on_start(start)
@@ -295,7 +295,7 @@ def notify_observers(
     """
     start, campaign = load_campaign(path)
     for observer in _made(observers, tracking_uri, SILENT):
-        with _told([observer], start):
+        with _notified([observer], start):
             for result in campaign.results:
                 observer.on_result(result)
             observer.on_finish(campaign)

@@ -170,17 +170,17 @@ def tune_kernel(
 
 
 def _read_source(
-    name: str, given: Any, lang: str | None, place: tuple[int, int], smem_args: Any,
+    name: str, given: Any, lang: str | None, numbers: tuple[int, int], smem_args: Any,
     cmem_args: Any, options: KernelTunerOptions,
 ) -> Source:  # fmt: skip
-    """Return the source; ``place`` is the number of the platform and of the device."""
+    """Return the source; ``numbers`` are those of the platform and of the device."""
     text, others, path = read_source(given)
     language, flags = _language(lang, text, path), options.get("compiler_options")
     if smem_args is not None and (language not in TORCH_LANGUAGES or set(smem_args) != {"size"}):
         raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
     return Source(
         name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
-        options.get("compiler"), None if flags is None else tuple(flags), *place,
+        options.get("compiler"), None if flags is None else tuple(flags), *numbers,
         0 if smem_args is None else smem_args["size"], _constants(cmem_args, language),
     )  # fmt: skip
 
@@ -292,8 +292,8 @@ def _gpu_of_source(source: Source) -> Device | None:
 
 def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
     """Return the options in Foretune's terms."""
-    own = {n: v for n, v in given.items() if n in WrappedOptions.__optional_keys__}
-    options = cast(TuneOptions, {**own, "power": power})
+    shared = {n: v for n, v in given.items() if n in WrappedOptions.__optional_keys__}
+    options = cast(TuneOptions, {**shared, "power": power})
     if given.get("quiet"):
         options["progress"] = False
     limits = dict(given.get("strategy_options") or {})

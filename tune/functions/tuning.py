@@ -125,8 +125,8 @@ def _tune_on(
     if isinstance(budget, int) and not isinstance(budget, bool):
         budget = max(budget - spent, min(budget, 1))
     given = {n: v for n, v in options.items() if n in SearchOptions.__optional_keys__}
-    own = {"budget": budget, "seconds": seconds, "progress": progress}
-    search = cast(SearchOptions, given | own)
+    changed = {"budget": budget, "seconds": seconds, "progress": progress}
+    search = cast(SearchOptions, given | changed)
     result = tune_problem(
         kernel, wanted, runner, options.get("predictor"), objective=objective,
         verify_s=options.get("verify_s", VERIFY_S), **search,

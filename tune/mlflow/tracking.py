@@ -39,14 +39,15 @@ def provenance() -> dict[str, str]:
 
 def git_state() -> dict[str, str]:
     """Return the checked-out commit and whether files changed; empty outside git."""
-    said = []
+    outputs = []
     for command in ("git rev-parse HEAD", "git status --porcelain -uno"):
         try:
-            said.append(subprocess.check_output(command.split(), stderr=DEVNULL, timeout=10))
+            output = subprocess.check_output(command.split(), stderr=DEVNULL, timeout=10)
         except (OSError, subprocess.SubprocessError):
             return {}
-    changed = str(bool(said[1].strip())).lower()
-    return {"mlflow.source.git.commit": said[0].decode().strip(), "foretune.git.changed": changed}
+        outputs.append(output.decode().strip())
+    commit, changes = outputs
+    return {"mlflow.source.git.commit": commit, "foretune.git.changed": str(bool(changes)).lower()}
 
 
 EXPERIMENT = "foretune"

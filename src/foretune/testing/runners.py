@@ -144,8 +144,8 @@ def _check_rows(
             has_reason = m.error and "\n" not in m.error
             ensure(has_reason, f"{where} has no reason on one line: {m.error!r}")
             continue
-        least = 1e3 * LAUNCH_S * int(m.config["rounds"])
-        ensure(m.time_ms >= least, f"{where} has {m.time_ms} ms, and cannot take below {least}")
+        min_ms = 1e3 * LAUNCH_S * int(m.config["rounds"])
+        ensure(m.time_ms >= min_ms, f"{where} has {m.time_ms} ms, and cannot take below {min_ms}")
         median = np.median(m.time_ms_samples) if m.time_ms_samples else m.time_ms
         close = math.isclose(m.time_ms, median)
         ensure(close, f"time_ms of {where} is not the median of its samples")
