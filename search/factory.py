@@ -14,8 +14,7 @@ from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.registry import load, registered
-from foretune.search.searcher import Prior, Searcher
-from foretune.search.surrogate import PRIOR_CHECKS, SurrogateSearcher
+from foretune.search.searcher import PRIOR_CHECKS, Prior, Searcher
 from foretune.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -49,9 +48,10 @@ class GuidedSearcher(Searcher):
         )  # fmt: skip
 
     def _prepare(self) -> None:
-        self._guide = SurrogateSearcher(
-            self.space, self.objective, self.seed, self.prior, self.problem, self.device
-        )
+        self._guide = make_searcher(
+            "surrogate", self.space, self.objective, self.seed, self.prior, self.problem,
+            self.device,
+        )  # fmt: skip
 
     def expected_regret(self) -> float:
         """Return the guide's estimate."""

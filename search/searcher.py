@@ -44,6 +44,10 @@ class Prior:
         return np.array([usual if i is None else float(self.log_mean[i]) for i in indices])
 
 
+PRIOR_CHECKS = (2, 4, 8)
+"""With a prior from another device, the proposals after these numbers are far from all others. If
+only the prior's favorites were measured, nothing would show that it is wrong."""
+
 C = TypeVar("C")
 
 

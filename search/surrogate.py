@@ -20,7 +20,7 @@ from foretune.objective import Scalarization
 from foretune.problem import Problem
 from foretune.search.encoding import ConfigurationEncoder, nearest_first
 from foretune.search.posterior import SearchPosterior, log_expected_improvement
-from foretune.search.searcher import Prior, Searcher
+from foretune.search.searcher import PRIOR_CHECKS, Prior, Searcher
 from foretune.search.surrogate_process import (
     FIT_STEPS,
     MULTIPLE,
@@ -132,9 +132,6 @@ POOL_SIZE = 8000
 """Maximum number of candidates; those of a larger space change as the search learns."""
 INITIAL_DESIGN_SIZE = 6
 """Measurements of the initial design without a prior."""
-PRIOR_CHECKS = (2, 4, 8)
-"""With a prior from another device, the proposals after these numbers are far from all others. If
-only the prior's favorites were measured, nothing would show that it is wrong."""
 NEIGHBOR_PERIOD = 4
 """Without a prior, every n-th proposal is a random neighbor of the best."""
 MIN_P_VALID = 0.05

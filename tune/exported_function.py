@@ -77,11 +77,7 @@ def export_function(
     single = fit_tree(problems, efficiency, 1)
     held_out, held_out_single = (_held_out(table, n, group, seed) for n in (max_leaves, 1))
     tree = fit_tree(problems, efficiency, max_leaves)
-    if (
-        held_out is not None
-        and held_out_single is not None
-        and not held_out.kept > held_out_single.kept
-    ):
+    if held_out and held_out_single and not held_out.kept > held_out_single.kept:
         tree, held_out = single, held_out_single
     score, score_single = (
         Score.of_choices(efficiency, [follow(t, p) for p in problems]) for t in (tree, single)
@@ -90,16 +86,11 @@ def export_function(
     notes = _notes(table, score, score_single, held_out)
     title = f"Which configuration of {table.kernel} to run on {table.device}."
     configs = [table.configs[i] for i in used]
+    oracle_share = float(np.nan_to_num(efficiency[:, used]).max(axis=1).mean())
     return ExportedFunction(
-        source=write_source(title, notes, problems, table.configs, tree),
-        configs=configs,
-        leaves=len(_leaves(tree)),
-        training_score=score,
-        training_score_single=score_single,
-        oracle_share=float(np.nan_to_num(efficiency[:, used]).max(axis=1).mean()),
-        held_out=held_out,
-        held_out_single=held_out_single,
-    )
+        write_source(title, notes, problems, table.configs, tree), configs, len(_leaves(tree)),
+        score, score_single, oracle_share, held_out, held_out_single,
+    )  # fmt: skip
 
 
 def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Score | None:
@@ -250,24 +241,27 @@ def write_source(
     arguments = name_arguments(problems)
     types = _type_arguments(arguments, problems)
     used = sorted(set(_leaves(tree)))
+    names = {n for p in problems for n in p}
+    switches = {n for n in names if all(isinstance(p.get(n), bool) for p in problems)}
+    listed = (", ".join(f"{n!r}: {_literal(v)}" for n, v in configs[i].items()) for i in used)
     declared = list(_parameters(arguments, problems, types))
     signature = [f"def choose({', '.join(declared)}) -> {_CONFIGURATION}:"]
     if len(signature[0]) > _WIDTH:
-        listed = (f"    {argument}," for argument in declared)
-        signature = ["def choose(", *listed, f") -> {_CONFIGURATION}:"]
-    lines = [
+        lines = (f"    {argument}," for argument in declared)
+        signature = ["def choose(", *lines, f") -> {_CONFIGURATION}:"]
+    text = [
         '"""' + _escape_docstring(title), "", *textwrap.wrap(_escape_docstring(notes), _WIDTH),
         '"""', "", f"_CONFIGURATIONS: tuple[{_CONFIGURATION}, ...] = (",
-        *(f"    {_dict(configs[i])}," for i in used),
+        *(f"    {{{entries}}}," for entries in listed),
         ")", *_type_table(types), "", "", *signature,
         '    """Return the configuration for a problem.',
         "",
         *(f"    {line}" for line in _describe_arguments(arguments, problems, types)),
         '    """',
         *(f"    {a} = _TYPES.get(str({a}), {a})" for a in types),
-        *_body(tree, arguments, used, _boolean_names(problems), "    "),
+        *_body(tree, arguments, used, switches, "    "),
     ]  # fmt: skip
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(line.rstrip() for line in text) + "\n"
 
 
 def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
@@ -345,21 +339,10 @@ def _describe_arguments(
         called = "" if name == argument else f" ({name})"
         text += "; a torch.dtype, or its name" if argument in types else ""
         text += "" if name in arguments else " in all of them"
-        yield from _list_item(f"{argument}{called}: {text}")
-
-
-def _list_item(text: str) -> list[str]:
-    """Return an entry of a list in a docstring."""
-    return textwrap.wrap(
-        _escape_docstring(text), _WIDTH - 4, initial_indent="    ", subsequent_indent="        ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-
-
-def _boolean_names(problems: Sequence[Problem]) -> set[str]:
-    """Return the names of parameters that are booleans in every problem."""
-    names = {n for p in problems for n in p}
-    return {n for n in names if all(isinstance(p.get(n), bool) for p in problems)}
+        yield from textwrap.wrap(
+            _escape_docstring(f"{argument}{called}: {text}"), _WIDTH - 4, initial_indent="    ",
+            subsequent_indent="        ", break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _body(
@@ -384,10 +367,6 @@ def _condition(question: Question, arguments: dict[str, str], switches: set[str]
         return argument if value else f"not {argument}"
     # linters object to == True
     return f"{argument} == {_literal(int(value) if isinstance(value, bool) else value)}"
-
-
-def _dict(config: Configuration) -> str:
-    return "{" + ", ".join(f"{n!r}: {_literal(v)}" for n, v in config.items()) + "}"
 
 
 def _literal(value: Value) -> str:

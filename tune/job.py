@@ -2,21 +2,21 @@
 
 import math
 import time
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 from foretune.collect.machine_load import wait_until_idle
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.collect.runner import Runner
 from foretune.device import Device
 from foretune.errors import (
-    ForetuneWarning,
     MeasurementError,
     MeterUnavailable,
     PredictorError,
     UsageError,
+    require_known,
+    warn,
 )
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
@@ -29,11 +29,12 @@ from foretune.registry import load, registered
 from foretune.search.loop import SearchResult, run, search
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import AskTell, Prior
-from foretune.search.stopping import DEFAULT_BUDGET, Stopping
+from foretune.search.stopping import DEFAULT_BUDGET, Stopping, make_stopping
 from foretune.space import Configuration, SearchSpace
-from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 
 if TYPE_CHECKING:
+    from foretune.datasets.run_log import RunLog
     from foretune.search.factory import SearcherKind
 
 C = TypeVar("C", bound=Hashable)
@@ -41,6 +42,49 @@ C = TypeVar("C", bound=Hashable)
 DEFAULT_STOPPING = Stopping(DEFAULT_BUDGET)
 MAX_PARALLEL = 4
 """Maximum parallel measurements of one problem: later ones cannot learn from earlier ones."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """How to search, and where results go.
+
+    Attributes:
+        budget: number of new measurements of the search, before verification. ``"auto"`` stops at
+            ``regret``, or when one more measurement gains too little. The default is 10 (of a
+            function, source or program 20, of a workload 100, of a campaign the preset's), or no
+            limit if ``seconds`` is given.
+        regret: accepted expected regret of the incumbent; by default 0.03 with ``"auto"``.
+        seconds: maximum wall time of the search; builds count.
+        limits: configurations that violate one never win; searchers see them as failures.
+        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
+        seed: seed of everything random.
+        store: shares measurements and choices: a `Store`, its path or URL. None is the user's own,
+            False none.
+        patience_s: seconds to wait for an idle machine before the search and the comparison.
+        progress: told what happens. For a function, source or program, True, the default, shows it
+            on stderr. False prints nothing.
+    """
+
+    budget: int | Literal["auto"] | None
+    regret: float | None
+    seconds: float | None
+    limits: Sequence[Limit | str]
+    searcher: "SearcherKind"
+    seed: int | None
+    store: StoreLocation
+    patience_s: float
+    progress: Progress | bool
+
+
+def check_options(options: Mapping[str, object], kind: Any, lacks: Sequence[str] = ()) -> None:
+    """Raise UnknownName for an option that ``kind``, a type of options, or its user ``lacks``."""
+    require_known("option", options, kind.__optional_keys__ - {*lacks})
+
+
+def limits_of(options: SearchOptions) -> tuple[Limit, ...]:
+    """Return the limits; a single one may stand alone."""
+    given = options.get("limits", ())
+    listed = [given] if isinstance(given, Limit | str) else given
+    return tuple(x if isinstance(x, Limit) else Limit.parse(x) for x in listed)
 
 
 @dataclass(frozen=True)
@@ -74,6 +118,31 @@ class TuningJob:
         if needs and find_meter(self.device.kind, self.device.index) is None:
             reason = explain_missing_meter(self.device.kind)
             raise MeterUnavailable(f"{needs[0]} needs a power meter: {reason}; {way_out}")
+
+    @classmethod
+    def from_options(
+        cls, kernel: Kernel, runner: Runner, options: SearchOptions, *objectives: Objective,
+        log: "RunLog | None" = None, default_budget: int = DEFAULT_BUDGET,
+        lacks: Sequence[str] = (),
+    ) -> Self:  # fmt: skip
+        """Return a job as options say; ``lacks`` are those that the caller does not take.
+
+        Raises:
+            UnknownName: an option is unknown.
+            UsageError: an option is invalid.
+        """
+        check_options(options, SearchOptions, lacks)
+        budget, seconds = options.get("budget"), options.get("seconds")
+        if budget is None and seconds is None:
+            budget = default_budget
+        progress = options.get("progress", SILENT)
+        return cls(
+            kernel, runner,
+            MeasurementCache.for_kernel(kernel, runner.device, options.get("store"), log),
+            objectives, limits_of(options), options.get("searcher", "surrogate"),
+            make_stopping(budget, options.get("regret"), seconds), options.get("seed") or 0,
+            SILENT if isinstance(progress, bool) else progress, options.get("patience_s", 0.0),
+        )  # fmt: skip
 
     @property
     def device(self) -> Device:
@@ -141,8 +210,7 @@ class TuningJob:
         except PredictorError as e:
             if not guide.shipped:
                 raise
-            reason = f"the shipped predictor is not used: {e}"
-            warnings.warn(reason, ForetuneWarning, stacklevel=2)
+            warn(f"the shipped predictor is not used: {e}")
             return None
 
     def search(
@@ -173,16 +241,14 @@ class TuningJob:
                 missing.append((problem, config))
         for measurement in self.runner.run_many(self.kernel, missing, incumbent_ms):
             self.cache.append(measurement)
-            self._check_limits(measurement)
+            # a meter may miss a run; anything else is never there or always
+            for limit in (x for x in self.limits if measurement.ok and not x.needs_power):
+                if math.isnan(limit.value_of(measurement)):
+                    raise UsageError(
+                        f"limit {limit}: measurements of {self.kernel.name} have no "
+                        f"{limit.column}; they have {', '.join(limitable_columns_of(measurement))}"
+                    )
             yield measurement
-
-    def _check_limits(self, measurement: Measurement) -> None:
-        for limit in self.limits:  # a meter may miss a run; anything else is never there or always
-            if measurement.ok and not limit.needs_power and math.isnan(limit.value_of(measurement)):
-                raise UsageError(
-                    f"limit {limit}: measurements of {self.kernel.name} have no {limit.column}; "
-                    f"they have {', '.join(limitable_columns_of(measurement))}"
-                )
 
     def no_feasible_error(self, measured: int, default_breaks: str) -> MeasurementError:
         """Return the error for a search without any configuration within the limits."""

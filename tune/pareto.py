@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,15 @@ from foretune.datasets.run_log import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
+from foretune.models.saved.guides import SearchPredictor
 from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.result import Result
+from foretune.search.factory import searcher_name
 from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
-from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
-from foretune.tune.job import TuningJob
+from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import REJECTED, Comparison, step_status
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.verifier import Evidence, measure_once
 
 if TYPE_CHECKING:
@@ -67,16 +66,15 @@ class ParetoPoint(Result):
 
     def summary(self, objectives: Sequence[Objective]) -> dict[str, Any]:
         """Return the point for the command line's JSON output."""
+        against = zip(objectives, self.against_default, strict=True)
         return {
-            "config": dict(self.config),
-            "time_ms": self.time_ms,
-            "power_w": self.power_w,
+            "config": dict(self.config), "time_ms": self.time_ms, "power_w": self.power_w,
             "energy_mj": self.energy_mj,
             "against_default": {
                 objective.value: {"ratio": c.ratio, "interval": [c.ratio_low, c.ratio_high]}
-                for objective, c in zip(objectives, self.against_default, strict=True)
+                for objective, c in against
             },
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,6 +144,14 @@ class ParetoResult(Result):
     def summary(self) -> dict[str, Any]:
         """Return the result for the command line's JSON output."""
         names = [objective.value for objective in self.objectives]
+        trace = [
+            {
+                "config": dict(m.config), "status": step_status(m, self.limits),
+                "time_ms": m.time_ms, "power_w": m.power_w,
+                "energy_mj": Objective.ENERGY.compute(m.time_ms, m.power_w),
+            }
+            for m in self.trace
+        ]  # fmt: skip
         return {
             "problem": dict(self.problem),
             "pareto": [t.summary(self.objectives) for t in self.front],
@@ -153,23 +159,10 @@ class ParetoResult(Result):
             "reference": dict(zip(names, self.reference, strict=True)),
             "default": self.default.summary(self.objectives),
             "limits": {limit.column: limit.maximum for limit in self.limits},
-            "rejected": sum(step_status(m, self.limits) == REJECTED for m in self.trace),
-            "trace": [
-                {
-                    "config": dict(m.config),
-                    "status": step_status(m, self.limits),
-                    "time_ms": m.time_ms,
-                    "power_w": m.power_w,
-                    "energy_mj": Objective.ENERGY.compute(m.time_ms, m.power_w),
-                }
-                for m in self.trace
-            ],
-            "measurements": len(self.trace) - self.known,
-            "known": self.known,
-            "processes": self.processes,
-            "seconds": self.seconds,
-            "disturbed": self.disturbed,
-        }
+            "rejected": sum(step["status"] == REJECTED for step in trace),
+            "trace": trace, "measurements": len(trace) - self.known, "known": self.known,
+            "processes": self.processes, "seconds": self.seconds, "disturbed": self.disturbed,
+        }  # fmt: skip
 
 
 def tune_pareto(
@@ -178,22 +171,14 @@ def tune_pareto(
     runner: Runner,
     predictor: "PredictorSource" = None,
     *,
-    budget: int | None = None,
-    seconds: float | None = None,
     objectives: Sequence[Objective] = (Objective.TIME, Objective.ENERGY),
-    limits: Sequence[Limit] = (),
-    searcher: str = "surrogate",
-    seed: int = 0,
-    store: StoreLocation = None,
     log: RunLog | None = None,
-    patience_s: float = 0.0,
-    progress: Progress | Literal[False] = False,
+    **options: Unpack[SearchOptions],
 ) -> ParetoResult:
     """Search the Pareto front of ``problem`` and verify it.
 
-    At least two ``objectives`` are minimized. The default of ``budget`` is 10 new measurements, or
-    no limit if ``seconds`` is given. ``searcher`` names who searches one weighting at a time. The
-    other arguments are those of `foretune.tune_problem`.
+    At least two ``objectives`` are minimized; ``searcher`` searches one weighting at a time. The
+    other arguments are those of `foretune.tune_problem`, but there is no ``regret``.
 
     Raises:
         UsageError: there is one objective only, or measurements lack the column of a limit.
@@ -205,25 +190,42 @@ def tune_pareto(
     objectives = tuple(dict.fromkeys(objectives))
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
-    cache = MeasurementCache.for_kernel(kernel, runner.device, store, log)
-    job = TuningJob(
-        kernel, runner, cache, objectives, tuple(limits), searcher,
-        make_stopping(budget, None, seconds), seed, progress or SILENT, patience_s,
-    )  # fmt: skip
+    job = TuningJob.from_options(kernel, runner, options, *objectives, log=log)
+    if job.stopping.regret is not None:
+        raise UsageError("a Pareto front has no regret: give --budget a number")
     start = time.perf_counter()
     job.wait_until_idle()
-    space, device, constrained = (
-        kernel.space(problem),
-        runner.device,
-        list(job.constrained_objectives),
+    known = job.known(problem, kernel.space(problem))
+    trace, front = _search(job, problem, job.find_predictor(predictor), known)
+    job.wait_until_idle()
+    with runner.watch() as watch:
+        configs = [*dict.fromkeys([kernel.default(problem), *front])]
+        default, *candidates = _remeasure(job, problem, configs)
+    result = ParetoResult(
+        kernel.name, problem, job.device.name, objectives, job.limits, searcher_name(job.searcher),
+        trace, len(known), default, tuple(candidates), PARETO_PROCESSES,
+        time.perf_counter() - start, watch.load.disturbance,
+    )  # fmt: skip
+    if not result.front:
+        raise job.no_feasible_error(len(trace), default.violations)
+    return result
+
+
+def _search(
+    job: TuningJob, problem: Problem, guide: SearchPredictor | None, known: list[Measurement]
+) -> tuple[tuple[Measurement, ...], list[Configuration]]:
+    """Return the known and the new measurements, and the configurations of their front."""
+    space, constrained = job.kernel.space(problem), job.constrained_objectives
+    priors = [
+        prior
+        for objective in job.objectives
+        if (prior := job.prior(problem, space, guide, objective)) is not None
+    ]
+    search = ParetoSearcher(
+        space, constrained, job.seed, priors or None, problem, job.device, job.searcher
     )
-    guide = job.find_predictor(predictor)
-    optional_priors = (job.prior(problem, space, guide, o) for o in objectives)
-    priors = [prior for prior in optional_priors if prior is not None]
-    search = ParetoSearcher(space, constrained, seed, priors or None, problem, device, searcher)
     job.start_progress(problem, space)
-    trace = job.known(problem, space)
-    known = len(trace)
+    trace = known.copy()
 
     def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
         for measurement in job.measure([(problem, config) for config in configs]):
@@ -232,40 +234,16 @@ def tune_pareto(
             job.progress.advance(f"{front.sum()} on the front")
             yield measurement
 
-    job.search(search, measure, trace.copy())
-    configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
-    job.wait_until_idle()
-    with runner.watch() as watch:
-        (default, *candidates), processes = _remeasure(job, problem, [*configs])
-    result = ParetoResult(
-        kernel=kernel.name,
-        problem=problem,
-        device=device.name,
-        objectives=objectives,
-        limits=tuple(limits),
-        searcher=searcher,
-        trace=tuple(trace),
-        known=known,
-        default=default,
-        candidates=tuple(candidates),
-        processes=processes,
-        seconds=time.perf_counter() - start,
-        disturbed=watch.load.disturbance,
-    )
-    if not result.front:
-        raise job.no_feasible_error(len(trace), default.violations)
-    return result
+    job.search(search, measure, known)
+    return tuple(trace), [m.config for m in search.front()]
 
 
 def _remeasure(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration]
-) -> tuple[list[ParetoPoint], int]:
-    """Compare ``configs`` with the first, the default; a process measures each of them once.
+) -> list[ParetoPoint]:
+    """Return ``configs`` compared with the first, the default; a process measures each once.
 
     All comparisons share an error of 5 % (Bonferroni).
-
-    Returns:
-        one point per configuration, in order; and the number of processes.
     """
     objectives = job.constrained_objectives
     error = 0.025 / (max(1, len(configs) - 1) * len(objectives))
@@ -290,7 +268,7 @@ def _remeasure(
             f"the default configuration of {job.kernel.name} does not run on {problem}, or no "
             "meter sees it"
         )
-    return found, PARETO_PROCESSES
+    return found
 
 
 def _medians(runs: Sequence[Measurement]) -> tuple[float, float, float]:

@@ -100,8 +100,12 @@ class Comparison(Result):
     @property
     def headline(self) -> str:
         """Name, ratio and verdict."""
-        interval = f"{self.ratio_low:.2f}–{self.ratio_high:.2f}"
-        return f"{self.name}: {self.ratio:.2f}× ({interval}), {self.verdict.replace('_', ' ')}"
+        return f"{self.name}: {self.ratio_text}, {self.verdict.replace('_', ' ')}"
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio with its interval."""
+        return f"{self.ratio:.2f}× ({self.ratio_low:.2f}–{self.ratio_high:.2f})"
 
     @property
     def verdict(self) -> Outcome:
@@ -225,14 +229,13 @@ class TuneResult(Result):
             return "better than the default"
         if self.verdict == "no_win":
             return "nothing better than the default"
-        low, ratio, high = self.leader.ratio_low, self.leader.ratio, self.leader.ratio_high
+        best = self.leader
         # The interval shrinks with the root of the number of processes.
-        gain = max(abs(math.log(ratio)), WORTH_HAVING)
-        needed = math.ceil(self.processes * (math.log(high / low) / 2 / gain) ** 2)
-        return (
-            f"inconclusive: {ratio:.2f}× ({low:.2f}–{high:.2f}) after {self.processes} processes; "
-            f"about {needed} would settle it"
-        )
+        gain = max(abs(math.log(best.ratio)), WORTH_HAVING)
+        width = math.log(best.ratio_high / best.ratio_low) / 2
+        needed = math.ceil(self.processes * (width / gain) ** 2)
+        after = f"after {self.processes} processes; about {needed} would settle it"
+        return f"inconclusive: {best.ratio_text} {after}"
 
     @property
     def headline(self) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -16,23 +16,20 @@ from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 from foretune.models.saved.guides import GuideModel, SearchPredictor
-from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
+from foretune.objective import ConstrainedObjective, Objective, violated_limits
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
 from foretune.search.prior import CORRECTION_COUNTS, correct_predictor
 from foretune.search.searcher import Searcher
-from foretune.search.stopping import Stopping, make_stopping
+from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.job import TuningJob
+from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, step_status
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.store.subject import Choice
 from foretune.tune.verifier import verify
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
-    from foretune.search.factory import SearcherKind
 
 FINALISTS = 3
 LIMIT_CHECK_RUNS = 3
@@ -45,18 +42,10 @@ def tune_problem(
     runner: Runner,
     predictor: "PredictorSource" = None,
     *,
-    budget: int | Literal["auto"] | None = None,
-    regret: float | None = None,
-    seconds: float | None = None,
     objective: Objective = Objective.TIME,
-    limits: Sequence[Limit] = (),
-    searcher: "SearcherKind" = "surrogate",
-    seed: int = 0,
-    store: StoreLocation = None,
     log: RunLog | None = None,
     verify_s: float = 0.5,
-    patience_s: float = 0.0,
-    progress: Progress | Literal[False] = False,
+    **options: Unpack[SearchOptions],
 ) -> TuneResult:
     """Search the configurations of ``problem`` with ``budget`` measurements and verify the best.
 
@@ -70,21 +59,10 @@ def tune_problem(
         predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); by default
             none. A predictor of another device or other code, or a model of yours, is checked and
             corrected by measurements.
-        budget: number of new measurements of the search, before verification. ``"auto"`` stops at
-            ``regret``, or when one more measurement gains too little. The default is 10, or no
-            limit if ``seconds`` is given.
-        regret: accepted expected regret of the incumbent; by default 0.03 with ``"auto"``.
-        seconds: maximum wall time of the search.
         objective: the minimized objective.
-        limits: configurations that violate one never win; searchers see them as failures.
-        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
-        seed: seed of the searcher.
-        store: shares measurements and choices: a `Store`, its path or URL. None is the user's own,
-            False none.
         log: also gets the measurements; those it has are not repeated.
         verify_s: seconds of interleaved rounds in each process of the verification.
-        patience_s: seconds to wait for an idle machine before the search and the comparison.
-        progress: advanced with every measurement.
+        options: budget, searcher, store and so on, see `SearchOptions`.
 
     Raises:
         MeterUnavailable: objective or limits need power, which this machine cannot measure.
@@ -93,11 +71,7 @@ def tune_problem(
             learned power or says nothing of the space.
         UsageError: measurements lack the column of a limit, or ``regret`` needs another searcher.
     """
-    job = TuningJob(
-        kernel, runner, MeasurementCache.for_kernel(kernel, runner.device, store, log),
-        (objective,), tuple(limits), searcher, make_stopping(budget, regret, seconds), seed,
-        progress or SILENT, patience_s,
-    )  # fmt: skip
+    job = TuningJob.from_options(kernel, runner, options, objective, log=log)
     return tune_one(job, problem, job.find_predictor(predictor), verify_s)
 
 
@@ -123,12 +97,15 @@ def tune_one(
         guide = None
     unfinished = job.cache.choice(problem, objective, unfinished=True)
     trace = _Trace(job, job.known(problem, search.space), guide)
-    if previous_choice is not None and _is_sufficient(previous_choice, job.stopping):
+    count, regret = job.stopping.measurements, job.stopping.regret
+    if previous_choice is not None and (
+        (count is not None and previous_choice.measured >= count)
+        or (regret is not None and previous_choice.regret <= regret)
+    ):
         job = replace(job, stopping=Stopping(0))
-    elif previous_choice is None and unfinished is not None:
+    elif previous_choice is None and unfinished is not None and count is not None:
         spent = min(unfinished.measured, len(trace.known))  # those in a log are asked for again
-        if (count := job.stopping.measurements) is not None:
-            job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
+        job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
     try:
         _search(job, problem, search, trace)
         return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
@@ -177,20 +154,10 @@ def verify_and_store(
     job.wait_until_idle()
     contenders, evidence, noise = verify(job, problem, finalists, verify_s)
     result = TuneResult(
-        kernel=kernel.name,
-        problem=problem,
-        device=device.name,
-        objective=objective.objective,
-        searcher=searcher_name(job.searcher),
-        trace=tuple(trace),
-        contenders=tuple(contenders),
-        processes=len(evidence),
-        rounds=evidence.rounds,
-        seconds=time.perf_counter() - start,
-        limits=objective.limits,
-        default_breaks=default_breaks,
-        noise=noise,
-    )
+        kernel.name, problem, device.name, objective.objective, searcher_name(job.searcher),
+        tuple(trace), tuple(contenders), len(evidence), evidence.rounds,
+        time.perf_counter() - start, objective.limits, default_breaks, noise,
+    )  # fmt: skip
     if default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), default_breaks)
     regret = search.expected_regret()
@@ -203,12 +170,7 @@ def verify_and_store(
     return result
 
 
-def _search(
-    job: TuningJob,
-    problem: Problem,
-    searcher: Searcher,
-    trace: "_Trace",
-) -> None:
+def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace") -> None:
     """Run the search; ``trace`` gets its steps."""
     job.start_progress(problem, searcher.space)
 
@@ -275,12 +237,6 @@ class _Trace:
         value = self._objective.value_of(measurement)
         if value < self._best:
             self._best, self._incumbent = value, measurement
-
-
-def _is_sufficient(choice: Choice, stopping: Stopping) -> bool:
-    """Whether the stored choice already satisfies the stopping rule."""
-    spent = stopping.measurements is not None and choice.measured >= stopping.measurements
-    return spent or (stopping.regret is not None and choice.regret <= stopping.regret)
 
 
 def make_step(

@@ -200,11 +200,7 @@ def verify(
 
 
 def _working_rounds(
-    job: TuningJob,
-    problem: Problem,
-    configs: Sequence[Configuration],
-    session_s: float,
-    seed: int,
+    job: TuningJob, problem: Problem, configs: Sequence[Configuration], session_s: float, seed: int
 ) -> Rounds:
     """Return one process's rounds of the configurations that do not end it."""
     compare = job.runner.compare_interleaved

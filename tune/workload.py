@@ -1,9 +1,10 @@
 """Tunes several problems with one budget, allocated by expected loss."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -13,15 +14,12 @@ from foretune.device import roofline_terms_ms
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.objective import Limit, Objective
+from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.result import Result
-from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
-from foretune.tune.job import TuningJob
+from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, results_frame
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import make_step, verify_and_store
 
 DEFAULT_BUDGET = 100
@@ -83,15 +81,9 @@ def tune_workload(
     workload: Sequence[Calls],
     runner: Runner,
     *,
-    budget: int | None = None,
-    seconds: float | None = None,
     objective: Objective = Objective.TIME,
-    limits: Sequence[Limit] = (),
-    seed: int = 0,
-    store: StoreLocation = None,
     verify_s: float = 0.5,
-    patience_s: float = 0.0,
-    progress: Progress | Literal[False] = False,
+    **options: Unpack[SearchOptions],
 ) -> WorkloadResult:
     """Tune all problems of a workload with one budget, and verify each one's best.
 
@@ -99,65 +91,77 @@ def tune_workload(
     (`foretune.search.workload`). A frequent, long-running problem gets many. A problem that
     resembles measured ones gets few or none. Stored measurements are reused.
 
-    The default of ``budget`` is 100 new measurements of all problems together, or no limit if
-    ``seconds`` is given; a started measurement is finished. The other arguments are those of
-    `foretune.tune_problem`.
+    ``budget`` counts the new measurements of all problems together; a started measurement is
+    finished. The other arguments are those of `foretune.tune_problem`, but there is no ``regret``
+    and no ``searcher``.
 
     Raises:
         UsageError: the workload is empty, has a problem twice, or calls are not positive.
         MeasurementError: the default of a problem does not run.
     """
-    progress = progress or SILENT
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload has at least one problem, and none of them twice")
     start = time.perf_counter()
-    stopping = Stopping(
-        DEFAULT_BUDGET if budget is None and seconds is None else budget, None, seconds
-    )
     jobs = {
-        w.kernel.name: TuningJob(
-            w.kernel, runner, MeasurementCache.for_kernel(w.kernel, runner.device, store),
-            (objective,), tuple(limits), "surrogate", stopping, seed, progress, patience_s,
+        w.kernel.name: TuningJob.from_options(
+            w.kernel, runner, options, objective, default_budget=DEFAULT_BUDGET,
+            lacks=("regret", "searcher"),
         )
         for w in workload
     }  # fmt: skip
-    parts = [_workload_problem(w, runner) for w in workload]
-    job = jobs[parts[0].kernel]
-    constrained = job.constrained_objectives[0]
-    searcher = WorkloadSearcher(parts, constrained, seed, runner.device)
-    known = [m for part in parts for m in jobs[part.kernel].known(part.problem, part.space)]
-    traces: dict[tuple[str, Problem], list[SearchStep]] = {(p.kernel, p.problem): [] for p in parts}
-    for m in known:
-        traces[m.kernel, m.problem].append(
-            make_step(m, constrained, None, runner.device, known=True)
-        )
+    search = _WorkloadSearch(jobs, [_workload_problem(w, runner) for w in workload])
+    search.run()
+    results = [search.verify(number, verify_s, start) for number in range(len(workload))]
+    return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
 
-    def measure(items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
+
+class _WorkloadSearch:
+    """The search over all problems, with the job of each kernel by its name."""
+
+    def __init__(self, jobs: Mapping[str, TuningJob], parts: Sequence[WorkloadProblem]) -> None:
+        self._jobs, self._parts = jobs, parts
+        self._job = jobs[parts[0].kernel]
+        (self._objective,) = self._job.constrained_objectives
+        self._searcher = WorkloadSearcher(parts, self._objective, self._job.seed, self._job.device)
+        self._traces: dict[tuple[str, Problem], list[SearchStep]] = defaultdict(list)
+
+    def run(self) -> None:
+        """Measure until the budget is spent."""
+        job, parts = self._job, self._parts
+        if job.stopping.regret is not None:
+            raise UsageError("a workload takes a number or seconds as --budget")
+        known = [m for p in parts for m in self._jobs[p.kernel].known(p.problem, p.space)]
+        for m in known:
+            self._add(m, known=True)
+        job.wait_until_idle()
+        total = job.stopping.measurements
+        if total is None:
+            total = sum(len(part.space) for part in parts)
+        job.progress.start(f"tuning {len(parts)} problems", total)
+        job.search(self._searcher, self._measure, known)
+
+    def verify(self, number: int, verify_s: float, start: float) -> TuneResult:
+        """Verify the best of a problem; ``start`` is the search's by `time.perf_counter`."""
+        part, choice = self._parts[number], self._searcher.choice(number)
+        job, trace = self._jobs[part.kernel], self._traces[part.kernel, part.problem]
+        if all(step.config != choice for step in trace):  # no choice is left unmeasured
+            self._searcher.tell(self._measure([(part, choice)]))
+        return verify_and_store(
+            job, part.problem, self._searcher.searcher(number), trace,
+            job.cache.choice(part.problem, self._objective), verify_s, start,
+        )  # fmt: skip
+
+    def _measure(self, items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
         for kernel in dict.fromkeys(part.kernel for part, _ in items):
             work = [(part.problem, config) for part, config in items if part.kernel == kernel]
-            for m in jobs[kernel].measure(work):
-                traces[kernel, m.problem].append(make_step(m, constrained, None, runner.device))
-                progress.advance(f"{kernel} {m.problem}")
+            for m in self._jobs[kernel].measure(work):
+                self._add(m)
+                self._job.progress.advance(f"{kernel} {m.problem}")
                 yield m
 
-    job.wait_until_idle()
-    total = sum(len(part.space) for part in parts)
-    if stopping.measurements is not None:
-        total = stopping.measurements
-    progress.start(f"tuning {len(parts)} problems", total)
-    job.search(searcher, measure, known)
-    results = []
-    for i, part in enumerate(parts):
-        job, trace = jobs[part.kernel], traces[part.kernel, part.problem]
-        choice = searcher.choice(i)
-        if all(step.config != choice for step in trace):  # no choice is left unmeasured
-            searcher.tell(measure([(part, choice)]))
-        previous_choice = job.cache.choice(part.problem, constrained)
-        found = verify_and_store(
-            job, part.problem, searcher.searcher(i), trace, previous_choice, verify_s, start
-        )
-        results.append(found)
-    return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
+    def _add(self, m: Measurement, known: bool = False) -> None:
+        step = make_step(m, self._objective, None, self._job.device, known)
+        self._traces[m.kernel, m.problem].append(step)
 
 
 def _workload_problem(w: Calls, runner: Runner) -> WorkloadProblem:

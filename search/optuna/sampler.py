@@ -25,7 +25,7 @@ from foretune.search.encoding import KernelRuns
 from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
 from foretune.search.posterior import log_expected_improvement, log_probability_below
 from foretune.search.prior import ANY_DEVICE, predict_runs
-from foretune.search.surrogate import PRIOR_CHECKS
+from foretune.search.searcher import PRIOR_CHECKS
 from foretune.search.surrogate_process import (
     FIT_STEPS,
     MULTIPLE,

@@ -4,7 +4,6 @@ import csv
 import lzma
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from foretune.errors import ForetuneWarning, UnknownName
+from foretune.errors import UnknownName, warn
 from foretune.family import Cost, Quantity
 
 SPECS: dict[str, str] = {
@@ -187,7 +186,7 @@ def _choose(name: str, found: list[Device]) -> Device:
     ranks = [(d.name in known_devices(), *f) for d, f in zip(found, figures, strict=True)]
     best = ranks.index(max(ranks))
     if not np.allclose(figures, figures[best], rtol=0.02):
-        warnings.warn(f"{name!r} read as {found[best].name!r}", ForetuneWarning, stacklevel=3)
+        warn(f"{name!r} read as {found[best].name!r}", stacklevel=3)
     return found[best]
 
 

@@ -1,6 +1,7 @@
 """Errors and warnings."""
 
 import difflib
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,6 +41,11 @@ class ForetuneWarning(UserWarning):
         super().__init__(redact(message))
 
 
+def warn(text: str, stacklevel: int = 2) -> None:
+    """Warn (`ForetuneWarning`); ``stacklevel`` 1 is the line that calls this."""
+    warnings.warn(text, ForetuneWarning, stacklevel=stacklevel + 1)
+
+
 class DataWarning(ForetuneWarning):
     """Runs are implausible; the message names the rows and what happens to them."""
 
@@ -77,6 +83,14 @@ class UnknownName(UsageError):
         listed = ", ".join(choices) if choices else "none"
         listed = f"{listed}; {suffix}" if suffix else listed
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
+
+
+def require_known(what: str, names: str | Iterable[str], known: Iterable[str]) -> None:
+    """Raise UnknownName for a name, or the first of several, that is not ``known``."""
+    choices = list(known)
+    for name in [names] if isinstance(names, str) else names:
+        if name not in choices:
+            raise UnknownName(what, name, choices)
 
 
 class ProblemError(UsageError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UnknownName, UsageError, require_known
 from foretune.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -30,6 +30,17 @@ class Objective(StrEnum):
     TIME = "time"
     ENERGY = "energy"
     EDP = "edp"
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Return the objective of this name.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        known = [objective.value for objective in cls]
+        require_known("objective", str(name), known)
+        return cls(name)
 
     @property
     def needs_power(self) -> bool:

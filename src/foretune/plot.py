@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.lazy import require
 
 if TYPE_CHECKING:
@@ -133,9 +133,7 @@ def pareto_front(
 ) -> "Axes":
     """Draw the verified configurations of a Pareto front by two of their columns."""
     ax, table = _axes(ax), _table(result)
-    for column in (x, y):
-        if column not in table:
-            raise UnknownName("column", column, table.columns)
+    require_known("column", (x, y), table.columns)
     front = table[table["front"]].sort_values(x)
     rest = table[~table["front"]]
     ax.plot(rest[x], rest[y], "o", color=OTHER, label="dominated")
@@ -226,8 +224,7 @@ def _knobs(table: pd.DataFrame) -> dict[str, str]:
 
 def _column(table: pd.DataFrame, knob: str) -> str:
     known = [c.removeprefix("config.") for c in table if c.startswith("config.")]
-    if knob not in known:
-        raise UnknownName("knob", knob, known)
+    require_known("knob", knob, known)
     return f"config.{knob}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretune.errors import ProblemError, UnknownName
+from foretune.errors import ProblemError, require_known
 from foretune.values import FrozenParameters, Value
 
 
@@ -66,9 +66,7 @@ def make_problem(
     """
     declared = {p.name: p for p in parameters}
     values = FrozenParameters(values)
-    for name in values:
-        if name not in declared:
-            raise UnknownName(f"problem parameter of {owner}", name, declared)
+    require_known(f"problem parameter of {owner}", values, declared)
     missing = [p.name for p in declared.values() if p.default is None and p.name not in values]
     if missing:
         example = ",".join(f"{p.name}=…" for p in declared.values() if p.default is None)

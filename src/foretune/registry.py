@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import warnings
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
@@ -12,7 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName, UsageError
+from foretune.errors import (
+    ForetuneError,
+    MissingExtra,
+    UnknownName,
+    UsageError,
+    require_known,
+    warn,
+)
 from foretune.kernel import Kernel
 from foretune.lazy import EXTRA_OF
 
@@ -207,7 +213,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "report": "foretune.tune.report.write:ReportObserver",
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
-    "views": {"notebook": "foretune.tune.report.sections:notebook_view"},
+    "views": {
+        "notebook": "foretune.tune.report.write:notebook_view",
+        "page": "foretune.tune.report.write:write_tuned",
+    },
 }
 
 
@@ -226,11 +235,9 @@ def registered(group: str) -> dict[str, str]:
     for point in entry_points(group=f"foretune.{group}"):
         existing = found.setdefault(point.name, point.value)
         if existing != point.value:
-            warnings.warn(
+            warn(
                 f"{_singular(group)} {point.name!r} is {existing}: {point.value} is ignored until "
-                "its package registers it under another name",
-                ForetuneWarning,
-                stacklevel=2,
+                "its package registers it under another name"
             )
     return found
 
@@ -241,8 +248,7 @@ def load(group: str, name: str) -> Any:
     Raises UnknownName if there is none; the message lists the known names; MissingExtra if it needs
     a package that is not installed; ForetuneError if it cannot be imported.
     """
-    if name not in registered(group):
-        raise UnknownName(_singular(group), name, registered(group))
+    require_known(_singular(group), name, registered(group))
     what = f"{_singular(group)} {name!r}"
     module, _, attribute = registered(group)[name].partition(":")
     try:

@@ -51,19 +51,27 @@ class Result:
         return f"<p><b>{html.escape(self.headline)}</b></p>{shown}"
 
 
-def plain(value: Any) -> Any:
-    """Return a value of dictionaries, lists, numbers and text."""
+def plain(value: Any, as_json: bool = False) -> Any:
+    """Return a value of dictionaries, lists, numbers and text.
+
+    ``as_json`` takes all fields of dataclasses, and gives NumPy's numbers as Python's, and None for
+    NaN and infinity.
+    """
+    if is_dataclass(value) and not isinstance(value, Mapping):
+        value = _compared(value, hidden=as_json)
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if is_dataclass(value):
-        return {name: plain(inner) for name, inner in _compared(value).items()}
+        return {str(key): plain(inner, as_json) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value.value if isinstance(value, Enum) else value
+        return [plain(inner, as_json) for inner in value]
+    if isinstance(value, Enum):
+        return value.value
+    if as_json and isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.item() if as_json and hasattr(value, "item") else value
 
 
-def _compared(value: Any) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value) if f.compare}
+def _compared(value: Any, hidden: bool = False) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.compare or hidden}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -73,7 +73,8 @@ class SearchSpace:
         names = list(distinct[0])
         if any(c.keys() != distinct[0].keys() for c in distinct):
             raise SpaceError("the configurations do not have the same parameters")
-        space = cls({n: sorted({c[n] for c in distinct}, key=_texts_last) for n in names})
+        values = {n: {(isinstance(c[n], str), c[n]) for c in distinct} for n in names}
+        space = cls({n: [v for _, v in sorted(found)] for n, found in values.items()})  # texts last
         position = {n: {v: i for i, v in enumerate(vs)} for n, vs in space.parameters.items()}
         table = np.array([[position[n][c[n]] for n in names] for c in distinct], dtype=np.uint16)
         space._table = table[np.argsort(space._keys(table))]  # not their product
@@ -350,10 +351,6 @@ def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
     if len(plain) > MAX_VALUES:
         raise SpaceError(f"parameter {name!r} has {len(plain):,} values, more than {MAX_VALUES:,}")
     return plain
-
-
-def _texts_last(value: Value) -> tuple[bool, Value]:
-    return isinstance(value, str), value
 
 
 def _array(values: Sequence[Value]) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ import typer
 
 from foretune.cli import main
 from foretune.cli.app import app
-from foretune.cli.options import FIRST
+from foretune.cli.command import FIRST
 
 ROOT = typer.main.get_command(app)
 PLANS = ROOT.commands["plan"].commands  # type: ignore[attr-defined]

@@ -4,10 +4,12 @@ Every result is on disk at once, so an interrupted campaign can be continued.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -18,7 +20,7 @@ from foretune.collect.timing import Timing
 from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
-from foretune.errors import ProblemError, UnknownName, UsageError
+from foretune.errors import ProblemError, UsageError, require_known
 from foretune.files import require_writable, translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models.predictor import Predictor
@@ -31,7 +33,7 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.redaction import redact
 from foretune.registry import get_kernel, load
-from foretune.search.stopping import make_stopping
+from foretune.search.factory import searcher_name
 from foretune.space import Configuration
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.observer import (
@@ -40,7 +42,7 @@ from foretune.tune.campaign.observer import (
     CampaignObserver,
     CampaignStart,
 )
-from foretune.tune.job import TuningJob
+from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_one
@@ -79,17 +81,6 @@ PRESETS = {
 }
 
 
-def get_preset(name: str) -> Preset:
-    """Return the preset called ``name``.
-
-    Raises:
-        UnknownName: there is none.
-    """
-    if name not in PRESETS:
-        raise UnknownName("preset", name, PRESETS)
-    return PRESETS[name]
-
-
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""
 
@@ -102,19 +93,12 @@ def run_campaign(
     problems: list[Problem] | None = None,
     objective: Objective = Objective.TIME,
     model: str = "xgboost",
-    searcher: str = "surrogate",
-    budget: int | Literal["auto"] | None = None,
-    regret: float | None = None,
-    seconds: float | None = None,
     predictor: PredictorSource = None,
     out: Path = Path("campaigns"),
     observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS,
     tracking_uri: str | None = None,
     validate: ValidationLevel = "full",
-    seed: int = 0,
-    store: StoreLocation = None,
-    patience_s: float = 0.0,
-    progress: Progress | Literal[False] = False,
+    **options: Unpack[SearchOptions],
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
 
@@ -125,10 +109,6 @@ def run_campaign(
         problems: those to tune; by default as many unseen ones as the preset says.
         objective: minimized by the searches.
         model: registered name of what the predictor learns with.
-        searcher: as in `foretune.tune_problem`.
-        budget: of each search, as in `foretune.tune_problem`; by default the preset's.
-        regret: likewise.
-        seconds: likewise.
         predictor: says from the first what is worth profiling, as in `foretune.tune_problem`. A
             `Predictor`'s runs are learned from, too, save those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
@@ -136,10 +116,7 @@ def run_campaign(
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
         validate: how much of the predictor, see `foretune.train_predictor`; it decides who becomes
             champion.
-        seed: of everything random.
-        store: as in `foretune.tune_problem`.
-        patience_s: as in `foretune.tune_problem`.
-        progress: told what happens.
+        options: budget, searcher, store and so on of each search, see `SearchOptions`; no limits.
 
     Raises:
         TrackingError: MLflow cannot be reached.
@@ -148,65 +125,158 @@ def run_campaign(
         OutputError: ``out`` cannot be written.
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
-    preset, progress = preset or PRESETS["quick"], progress or SILENT
-    budget_or_preset = preset.budget if budget is None and seconds is None else budget
-    stopping = make_stopping(budget_or_preset, regret, seconds)
-    job = TuningJob(
-        kernel, runner, MeasurementCache.for_kernel(kernel, runner.device, store), (objective,),
-        searcher=searcher, stopping=stopping, seed=seed, progress=progress,
-        patience_s=patience_s,
-    )  # fmt: skip
-    if validate not in VALIDATION_LEVELS:
-        raise UnknownName("extent of validation", validate, VALIDATION_LEVELS)
-    guide = job.find_predictor(predictor)
-    # not an object's: a function's text differs from process to process
-    named = f"{predictor}: " if isinstance(predictor, str | os.PathLike) else ""
-    known, unseen = _problems(kernel, preset, problems, seed)
-    request = {
-        "kernel": kernel.name,
-        "source": kernel.source_hash,
-        "device": runner.device.name,
-        "preset": asdict(preset),
-        "problems": [dict(p) for p in unseen],
-        "objective": objective.value,
-        "model": model,
-        "searcher": searcher,
-        "stopping": asdict(stopping),
-        "validate": validate,
-        "seed": seed,
-        "predictor": "" if guide is None else redact(named + str(guide)),
-    }
+    preset = preset or PRESETS["quick"]
+    job = TuningJob.from_options(
+        kernel, runner, options, objective, default_budget=preset.budget, lacks=("limits",)
+    )
+    require_known("extent of validation", validate, VALIDATION_LEVELS)
+    known, unseen = _problems(kernel, preset, problems, job.seed)
+    plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
     require_writable(out, "campaigns into")
-    watching = _made(observers, tracking_uri, progress)
-    progress.say(f"preparing {out}")
-    folder = open_folder(out, request)
-    with RunLog(folder.runs, runner.device) as log:  # locks the folder for other processes
-        folder.save(
-            device=asdict(runner.device),
-            place=kernel.location,
-            profiled=[dict(p) for p in known],
-        )
-        start = CampaignStart(kernel, runner.device, folder)
-        for observer in watching:
-            observer.on_start(start)
-        try:
-            job = replace(job, cache=MeasurementCache.for_kernel(kernel, runner.device, store, log))
-            training = _profile_and_train(
-                job, known, unseen, guide, preset, log, folder, model, validate
+    watching = _made(observers, tracking_uri, job.progress)
+    job.progress.say(f"preparing {out}")
+    folder = open_folder(out, plan.request(predictor))
+    return plan.run(folder, watching, options.get("store"))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a campaign does: it profiles ``known`` problems, and tunes ``unseen`` ones."""
+
+    job: TuningJob
+    preset: Preset
+    known: list[Problem]
+    unseen: list[Problem]
+    guide: SearchPredictor | None
+    model: str
+    validate: ValidationLevel
+
+    def request(self, predictor: PredictorSource) -> dict[str, Any]:
+        """Return what tells campaigns apart: one goes on if it was asked for the same."""
+        job, kernel = self.job, self.job.kernel
+        # not an object's: a function's text differs from process to process
+        named = f"{predictor}: " if isinstance(predictor, str | os.PathLike) else ""
+        return {
+            "kernel": kernel.name,
+            "source": kernel.source_hash,
+            "device": job.device.name,
+            "preset": asdict(self.preset),
+            "problems": [dict(p) for p in self.unseen],
+            "objective": job.objectives[0].value,
+            "model": self.model,
+            "searcher": searcher_name(job.searcher),
+            "stopping": asdict(job.stopping),
+            "validate": self.validate,
+            "seed": job.seed,
+            "predictor": "" if self.guide is None else redact(named + str(self.guide)),
+        }
+
+    def run(
+        self, folder: CampaignFolder, observers: list[CampaignObserver], store: StoreLocation
+    ) -> Campaign:
+        """Do all that is left to do in ``folder``."""
+        kernel, device, progress = self.job.kernel, self.job.device, self.job.progress
+        with RunLog(folder.runs, device) as log:  # locks the folder for other processes
+            folder.save(
+                device=asdict(device), place=kernel.location, profiled=[dict(p) for p in self.known]
             )
-            results = _tune(job, unseen, training.predictor, preset.verify_s, folder, watching)
-            progress.start("finishing", 1)
-            log.close()
-            campaign = Campaign(results, training, folder.path, 0.0).with_state(folder.state)
-            for observer in watching:
-                observer.on_finish(campaign)
-            folder.save(finished=True)
-            progress.advance()
-        except BaseException as e:
-            for observer in watching:
-                observer.on_failure(e)
-            raise
-    return campaign.with_state(folder.state)
+            with _notified(observers, CampaignStart(kernel, device, folder)):
+                cache = MeasurementCache.for_kernel(kernel, device, store, log)
+                plan = replace(self, job=replace(self.job, cache=cache))
+                training = plan._profile_and_train(folder, log)
+                results = plan._tune(training.predictor, folder, observers)
+                progress.start("finishing", 1)
+                log.close()
+                campaign = Campaign(results, training, folder.path, 0.0).with_state(folder.state)
+                for observer in observers:
+                    observer.on_finish(campaign)
+                folder.save(finished=True)
+                progress.advance()
+        return campaign.with_state(folder.state)
+
+    def _profile_and_train(self, folder: CampaignFolder, log: RunLog) -> Training:
+        """Profile random configurations, then promising ones, and train on both."""
+        job, problems = self.job, self.known
+        kernel, cache, runner, progress = job.kernel, job.cache, job.runner, job.progress
+        random = plan_configurations(kernel, problems, self.preset.random_configs, job.seed)
+        collect_runs(kernel, random, cache, runner, progress)
+        if "guided" not in folder.state:
+            guided = self._promising_configs(log)
+            folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
+        chosen = folder.state["guided"]
+        guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
+        collect_runs(
+            kernel, guided, cache, runner, progress, "profiling promising configurations of"
+        )
+        progress.start("training the predictor", 1)
+        rows = _select_problems(problems, log.runs())
+        if self.guide is not None and isinstance(self.guide.predictor, Predictor):
+            before = self.guide.predictor.measured_runs()
+            others = [p not in self.unseen for p in problems_of(before)]
+            rows = pd.concat([before[others], rows], ignore_index=True)
+        training = train_predictor(
+            rows, self.model, seed=job.seed, kernel=kernel, validate=self.validate
+        )
+        training.predictor.save(folder.predictor)
+        folder.predictor.chmod(0o700)
+        progress.advance()
+        return training
+
+    def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:
+        """Return per problem the unmeasured configurations predicted best, of a random pool.
+
+        Random configurations seldom are good ones, and it is among good ones that a tuner must tell
+        better from worse.
+        """
+        kernel, device, seed = self.job.kernel, self.job.device, self.job.seed
+        predictor: SpacePredictor
+        if self.guide is not None:
+            predictor = self.guide.predictor
+        else:
+            rows = _select_problems(self.known, log.runs())
+            predictor = Predictor(self.model, ("time_ms",), seed, kernel).fit(rows)
+        rng = np.random.default_rng(seed)
+        chosen: dict[Problem, list[Configuration]] = {}
+        for problem in self.known:
+            space = kernel.space(problem)
+            pool = space.sample_indices(GUIDED_POOL_SIZE, rng)
+            time_ms = predictor.predict_space(problem, space, device, pool)["time_ms"]
+            best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
+            measured = (kernel.name, device.name, problem)
+            new = (c for c in best if log.find((*measured, c)) is None)
+            chosen[problem] = list(islice(new, self.preset.guided_configs))
+        return chosen
+
+    def _tune(
+        self, predictor: Predictor, folder: CampaignFolder, observers: list[CampaignObserver]
+    ) -> tuple[TuneResult, ...]:
+        """Tune the unseen problems that are not tuned yet; tell observers of all."""
+        results, verify_s = [], self.preset.verify_s
+        for problem in self.unseen:
+            done = folder.state["results"].get(problem.id)
+            if done is None:
+                result = tune_one(self.job, problem, SearchPredictor(predictor), verify_s)
+                folder.state["results"][problem.id] = result.to_dict()
+                folder.save()
+            else:
+                result = TuneResult.from_dict(done)
+            results.append(result)
+            for observer in observers:
+                observer.on_result(result)
+        return tuple(results)
+
+
+@contextmanager
+def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> Iterator[None]:
+    """Tell observers that a campaign starts, and why it fails if it does."""
+    for observer in observers:
+        observer.on_start(start)
+    try:
+        yield
+    except BaseException as e:
+        for observer in observers:
+            observer.on_failure(e)
+        raise
 
 
 def notify_observers(
@@ -214,7 +284,6 @@ def notify_observers(
     observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS,
     *,
     tracking_uri: str | None = None,
-    progress: Progress = SILENT,
 ) -> Campaign:
     """Tell observers of the finished campaign in the folder ``path``; return the campaign.
 
@@ -225,15 +294,11 @@ def notify_observers(
         TrackingError: MLflow cannot be reached.
     """
     start, campaign = load_campaign(path)
-    for observer in _made(observers, tracking_uri, progress):
-        observer.on_start(start)
-        try:
+    for observer in _made(observers, tracking_uri, SILENT):
+        with _notified([observer], start):
             for result in campaign.results:
                 observer.on_result(result)
             observer.on_finish(campaign)
-        except BaseException as e:
-            observer.on_failure(e)
-            raise
     return campaign.with_state(start.folder.state)
 
 
@@ -281,93 +346,7 @@ def _problems(
     return known, unseen
 
 
-def _profile_and_train(
-    job: TuningJob,
-    problems: list[Problem],
-    unseen: list[Problem],
-    guide: SearchPredictor | None,
-    preset: Preset,
-    log: RunLog,
-    folder: CampaignFolder,
-    model: str,
-    validate: ValidationLevel,
-) -> Training:
-    """Profile random configurations, then promising ones, and train on both."""
-    kernel, seed, progress = job.kernel, job.seed, job.progress
-    cache, runner = job.cache, job.runner
-    plan = plan_configurations(kernel, problems, preset.random_configs, seed)
-    collect_runs(kernel, plan, cache, runner, progress)
-    if "guided" not in folder.state:
-        first: SpacePredictor
-        if guide is None:
-            first = Predictor(model, ("time_ms",), seed, kernel).fit(
-                _select_problems(problems, log.runs())
-            )
-        else:
-            first = guide.predictor
-        guided = _promising_configs(job, problems, preset.guided_configs, first, log)
-        folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
-    chosen = folder.state["guided"]
-    guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
-    collect_runs(kernel, guided, cache, runner, progress, "profiling promising configurations of")
-    progress.start("training the predictor", 1)
-    rows = _select_problems(problems, log.runs())
-    if guide is not None and isinstance(guide.predictor, Predictor):
-        before = guide.predictor.measured_runs()
-        others = [p not in unseen for p in problems_of(before)]
-        rows = pd.concat([before[others], rows], ignore_index=True)
-    training = train_predictor(rows, model, seed=seed, kernel=kernel, validate=validate)
-    training.predictor.save(folder.predictor)
-    folder.predictor.chmod(0o700)
-    progress.advance()
-    return training
-
-
 def _select_problems(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of ``problems``: those of a problem to tune must not reach the predictor."""
     wanted = set(problems)
     return runs[[m.problem in wanted for m in to_measurements(runs)]].reset_index(drop=True)
-
-
-def _promising_configs(
-    job: TuningJob, problems: list[Problem], n: int, predictor: SpacePredictor, log: RunLog
-) -> dict[Problem, list[Configuration]]:
-    """Return per problem the ``n`` unmeasured configurations predicted best, of a random pool.
-
-    Random configurations seldom are good ones, and it is among good ones that a tuner must tell
-    better from worse.
-    """
-    rng, device = np.random.default_rng(job.seed), job.device
-    chosen: dict[Problem, list[Configuration]] = {}
-    for problem in problems:
-        space = job.kernel.space(problem)
-        pool = space.sample_indices(GUIDED_POOL_SIZE, rng)
-        time_ms = predictor.predict_space(problem, space, device, pool)["time_ms"]
-        best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
-        measured = (job.kernel.name, device.name, problem)
-        new = (c for c in best if log.find((*measured, c)) is None)
-        chosen[problem] = [c for c, _ in zip(new, range(n), strict=False)]
-    return chosen
-
-
-def _tune(
-    job: TuningJob,
-    problems: list[Problem],
-    predictor: Predictor,
-    verify_s: float,
-    folder: CampaignFolder,
-    observers: Sequence[CampaignObserver],
-) -> tuple[TuneResult, ...]:
-    results = []
-    for problem in problems:
-        done = folder.state["results"].get(problem.id)
-        if done is None:
-            result = tune_one(job, problem, SearchPredictor(predictor), verify_s)
-            folder.state["results"][problem.id] = result.to_dict()
-            folder.save()
-        else:
-            result = TuneResult.from_dict(done)
-        results.append(result)
-        for observer in observers:
-            observer.on_result(result)
-    return tuple(results)

@@ -4,9 +4,8 @@ A tool is imported when its door is used.
 """
 
 import os
-import warnings
 
-from foretune.errors import ForetuneWarning, UsageError
+from foretune.errors import UsageError, warn
 
 VARIABLE = "FORETUNE_FLASHINFER"
 """Environment variable with the number of tactics per bucket."""
@@ -26,4 +25,4 @@ def patch_server() -> None:
 
         patch_flashinfer(int(budget))
     except Exception as e:
-        warnings.warn(f"FlashInfer tunes without Foretune: {e}", ForetuneWarning, stacklevel=2)
+        warn(f"FlashInfer tunes without Foretune: {e}")

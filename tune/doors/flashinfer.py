@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from foretune.collect import local_device
 from foretune.collect.versions import toolchain
 from foretune.errors import UsageError
-from foretune.measurement import Measurement, Status
+from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.search.ordered import OrderedSearcher
 from foretune.space import Configuration, ListedSpace
-from foretune.tune.doors.knobs import flat_knobs, internals_of
+from foretune.tune.doors.knobs import flat_knobs, internals_of, timed
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.store.subject import Subject
 
@@ -210,12 +210,8 @@ class TacticTimes:
         }
 
     def _measurement(self, problem: Problem, config: Configuration, time_ms: float) -> Measurement:
-        ok = 0 < time_ms < math.inf
-        status, time_ms = (Status.OK, time_ms) if ok else (Status.RUNTIME_ERROR, math.nan)
-        return Measurement(
-            self._subject.kernel, problem, config, self._subject.device, status, time_ms,
-            source="flashinfer",
-        )  # fmt: skip
+        subject = self._subject
+        return timed(subject.kernel, problem, config, subject.device, time_ms, "flashinfer")
 
 
 @cache

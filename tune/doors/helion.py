@@ -1,16 +1,15 @@
 """Foretune's search as an autotuner of Helion."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foretune.measurement import Measurement, Status
+from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher
 from foretune.search.loop import run, search
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
-from foretune.tune.doors.knobs import flat_knobs, internals_of
+from foretune.tune.doors.knobs import flat_knobs, internals_of, timed
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
@@ -68,7 +67,8 @@ def _search(helion: Any, budget: int, kind: "SearcherKind") -> Any:
 
     def measure(start: tuple[Configuration, ...]) -> list[Measurement]:
         results = benchmark([configs[c] for c in start])
-        return [_measurement(c, r.perf) for c, r in zip(start, results, strict=True)]
+        pairs = zip(start, results, strict=True)
+        return [timed("helion", Problem(), c, "this", r.perf, "helion") for c, r in pairs]
 
     stopping = Stopping(max(budget, len(first)), seconds=seconds)
     run(search(searcher, stopping, first=first, parallel=BATCH), measure)
@@ -95,9 +95,3 @@ def _candidates(helion: Any) -> tuple[list[Any], list[Any]]:
 
 def _configuration(config: Any) -> Configuration:
     return Configuration(dict(flat_knobs(config.config)))
-
-
-def _measurement(config: Configuration, time_ms: float) -> Measurement:
-    ok = math.isfinite(time_ms)
-    status, time_ms = (Status.OK, time_ms) if ok else (Status.RUNTIME_ERROR, math.nan)
-    return Measurement("helion", Problem(), config, "this", status, time_ms, source="helion")

@@ -1,10 +1,14 @@
 """What the doors share: nested knobs as named values, and the refusal of other versions."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from foretune.errors import UsageError
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
 from foretune.values import Value
 
 
@@ -26,3 +30,12 @@ def flat_knobs(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:
         return
     for key, item in value.items():
         yield from flat_knobs(item, f"{name}.{key}".removeprefix("."))
+
+
+def timed(
+    kernel: str, problem: Problem, config: Configuration, device: str, time_ms: float, source: str
+) -> Measurement:
+    """Return a tool's measurement; a time that is not positive and finite is a failure."""
+    ok = 0 < time_ms < math.inf
+    status, time_ms = (Status.OK, time_ms) if ok else (Status.RUNTIME_ERROR, math.nan)
+    return Measurement(kernel, problem, config, device, status, time_ms, source=source)

@@ -3,7 +3,6 @@
 import functools
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any, Unpack
@@ -14,11 +13,12 @@ from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
 from foretune.collect.wrapped.values import is_array, shape_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.device import Device
-from foretune.errors import ForetuneError, ForetuneWarning, UsageError
+from foretune.errors import ForetuneError, UsageError, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import TuneOptions, check_options, tune_wrapped
+from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
+from foretune.tune.job import check_options
 from foretune.tune.store.cache import MeasurementCache
 from foretune.values import Value
 
@@ -89,7 +89,7 @@ class Tunable:
         self.function = function
         self.knobs = dict(knobs)
         self._kernel_options = dict(kernel_options)
-        check_options(options)
+        check_options(options, TuneOptions)
         self._options = options
         self._inputs = self._kernel_options.pop("inputs", None)
         self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -159,9 +159,7 @@ class Tunable:
             except ForetuneError as e:
                 if isinstance(e, UsageError):
                     raise
-                warnings.warn(
-                    f"{kernel.name} runs with its default: {e}", ForetuneWarning, stacklevel=4
-                )
+                warn(f"{kernel.name} runs with its default: {e}", stacklevel=4)
                 chosen = dict(kernel.default(problem))
             self._chosen[key] = chosen
             return chosen
@@ -207,19 +205,10 @@ def tunable(
     and types of arrays, integers and strings, but not by floats. If tuning fails, the function runs
     with its defaults, after one warning.
 
-    Args:
-        more_knobs: more knobs, for names that this decorator uses itself.
-        inputs: returns arguments of sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``.
-        check: see `tune_function`.
-        verify: see `tune_function`.
-        tolerance: largest accepted relative difference.
-        restrictions: rules between knobs.
-        default: used until there is a choice; by default the function's own defaults.
-        name: name in the store.
-        cost: operations and bytes, see `tune_function`.
-        pinned: arguments whose values must stay, see `tune_function`.
-        options: budget, searcher, store and so on, see `TuneOptions`.
-        knobs: keyword argument -> values to choose from.
+    ``more_knobs`` are for names that this decorator uses itself. ``inputs`` returns arguments of
+    sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``. ``options`` are those of
+    `TuneOptions`; the others are those of `foretune.tune_function`. ``default`` is used until there
+    is a choice.
 
     Raises:
         UsageError: the function takes no argument of a knob's name.

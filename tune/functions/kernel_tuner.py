@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from foretune.collect.timing import Timing
 from foretune.collect.wrapped.opencl import find_device
 from foretune.collect.wrapped.source import (
     TORCH_LANGUAGES,
-    Amount,
     Divisors,
     LaunchShape,
     Size,
@@ -33,13 +32,14 @@ from foretune.collect.wrapped.source_kernel import SourceKernel, Verify
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.datasets.importers.kerneltuner import parse
 from foretune.device import Device
-from foretune.errors import MeterUnavailable, UnknownName, UsageError
+from foretune.errors import MeterUnavailable, UnknownName, UsageError, require_known
 from foretune.expression import Expression
 from foretune.files import atomic_write
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import SearchOptions, TuneOptions, check_options, tune_wrapped
+from foretune.tune.functions.tuning import TuneOptions, WrappedOptions, tune_wrapped
+from foretune.tune.job import check_options
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.store import Store
@@ -76,6 +76,44 @@ class TunedKernel(Best):
         return iter((self.results, self.env))
 
 
+class KernelTunerOptions(WrappedOptions, total=False):
+    """The options of `WrappedOptions`, and those of Kernel Tuner.
+
+    Attributes:
+        compiler: command that compiles C.
+        compiler_options: its options; they may contain ``{knob}``.
+        defines: replace the knobs' definitions.
+        iterations: fixed number of repeats.
+        block_size_names: knobs that are work-group sizes.
+        quiet: print nothing.
+        strategy: one of Kernel Tuner's (`STRATEGIES`), or a searcher of Foretune's.
+        strategy_options: only ``max_fevals`` and ``time_limit``.
+        cache: file in Kernel Tuner's format; its measurements are not repeated.
+        metrics: name -> expression or function of a result.
+        observers: only for power and energy, which Foretune's own meter measures.
+        objective: ``time`` or ``energy``.
+        objective_higher_is_better: must be False.
+        default: configuration to compare with; by default the first that works.
+        cost: operations and bytes of one launch, if known.
+    """
+
+    compiler: str | None
+    compiler_options: Sequence[str] | None
+    defines: Mapping[str, Any] | None
+    iterations: int | None
+    block_size_names: Sequence[str] | None
+    quiet: bool
+    strategy: str | None
+    strategy_options: Mapping[str, Any] | None
+    cache: str | None
+    metrics: Mapping[str, str | Callable[[dict[str, Any]], Any]] | None
+    observers: Any
+    objective: str | Sequence[str] | None
+    objective_higher_is_better: bool | Sequence[bool] | None
+    default: Mapping[str, Any] | None
+    cost: CostOf | None
+
+
 def tune_kernel(
     kernel_name: str,
     kernel_source: Any,
@@ -95,72 +133,20 @@ def tune_kernel(
     platform: int = 0,
     smem_args: Any = None,
     cmem_args: Any = None,
-    *,
-    compiler: str | None = None,
-    compiler_options: Sequence[str] | None = None,
-    defines: Mapping[str, Any] | None = None,
-    iterations: int | None = None,
-    block_size_names: Sequence[str] | None = None,
-    quiet: bool = False,
-    strategy: str | None = None,
-    strategy_options: Mapping[str, Any] | None = None,
-    cache: str | None = None,
-    metrics: Mapping[str, str | Callable[[dict[str, Any]], Any]] | None = None,
-    observers: Any = None,
-    objective: str | Sequence[str] | None = None,
-    objective_higher_is_better: bool | Sequence[bool] | None = None,
-    seed: int | None = None,
-    default: Mapping[str, Any] | None = None,
-    cost: CostOf | None = None,
-    **options: Unpack[SearchOptions],
+    **options: Unpack[KernelTunerOptions],
 ) -> TunedKernel:
     """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
 
-    Names and meanings are Kernel Tuner's, with these differences. Without ``strategy``, ``budget``
-    configurations are measured instead of all; ``strategy="brute_force"`` measures all. They run
-    in another process, until their medians are precise. Without ``answer``, outputs must equal the
-    default's. C is compiled with ``-O3`` by default, and a function that returns no
-    float is timed from outside. Compiler options may contain ``{knob}``.
+    Names and meanings are Kernel Tuner's; ``options`` are in `KernelTunerOptions`. Differences:
 
-    Args:
-        kernel_name: name of the function.
-        kernel_source: the source, its file, a list of files, or a function from knobs to it.
-        problem_size: gives the number of work groups.
-        arguments: NumPy arrays and scalars, as the function takes them.
-        tune_params: knob -> values; each becomes a ``#define``.
-        grid_div_x: divisors of the problem size; by default ``["block_size_x"]``.
-        grid_div_y: divisors of the second size.
-        grid_div_z: divisors of the third size.
-        restrictions: expressions, or functions of a mapping of knobs.
-        answer: right content of each argument after a launch, None for inputs.
-        atol: largest absolute difference from it, as for ``numpy.allclose``.
-        verify: replaces the comparison: ``verify(answer, contents, atol=None)``, both lists with
-            one element per argument.
-        verbose: accepted and ignored.
-        lang: ``C`` (also C++), ``OpenCL``, ``CUDA`` or ``HIP``; by default detected from the
-            source.
-        device: number of the OpenCL device, or of torch's GPU.
-        platform: number of the OpenCL platform.
-        smem_args: ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
-            number, an expression or a function of knobs.
-        cmem_args: name of a ``__constant__`` variable -> its array, in CUDA and HIP.
-        compiler: command that compiles C.
-        compiler_options: its options.
-        defines: replace the knobs' definitions.
-        iterations: fixed number of repeats.
-        block_size_names: knobs that are work-group sizes.
-        quiet: print nothing.
-        strategy: one of Kernel Tuner's (`STRATEGIES`), or a searcher of Foretune's.
-        strategy_options: only ``max_fevals``.
-        cache: file in Kernel Tuner's format; its measurements are not repeated.
-        metrics: name -> expression or function of a result.
-        observers: only for power and energy, which Foretune's own meter measures.
-        objective: ``time`` or ``energy``.
-        objective_higher_is_better: must be False.
-        seed: seed of the search.
-        default: configuration to compare with; by default the first that works.
-        cost: operations and bytes of one launch, if known.
-        options: budget, store, predictor and so on, see `SearchOptions`.
+    - Without ``strategy``, ``budget`` configurations are measured instead of all. They run in
+      another process, until their medians are precise.
+    - Without ``answer``, outputs must equal the default's; ``verify(answer, contents, atol=None)``
+      judges them instead, both lists with one element per argument.
+    - ``lang`` is ``C`` (also C++), ``OpenCL``, ``CUDA`` or ``HIP``. C is compiled with ``-O3`` by
+      default, and a function that returns no float is timed from outside.
+    - ``smem_args`` is ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
+      number, an expression or a function of knobs. ``verbose`` is ignored.
 
     Raises:
         UsageError: an argument is not supported or invalid.
@@ -168,40 +154,59 @@ def tune_kernel(
         MeterUnavailable: objective, limits or observers need power, which no meter here measures.
         MeasurementError: no configuration works; the message has the reason of the first.
     """
-    check_options(options)
-    text, others, path = read_source(kernel_source)
-    language = _language(lang, text, path)
-    source = Source(
-        kernel_name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
-        compiler, None if compiler_options is None else tuple(compiler_options), platform, device,
-        _dynamic_shared_memory(smem_args, language), _constants(cmem_args, language),
-    )  # fmt: skip
-    shape = LaunchShape(problem_size, (grid_div_x, grid_div_y, grid_div_z), block_size_names or ())
+    check_options(options, KernelTunerOptions)
+    source = _read_source(
+        kernel_name, kernel_source, lang, (platform, device), smem_args, cmem_args, options
+    )
     gpu = _gpu_of_source(source)
+    divisors, names = (grid_div_x, grid_div_y, grid_div_z), options.get("block_size_names") or ()
     kernel = SourceKernel(
-        source, shape, arguments, tune_params, defines=defines, restrictions=restrictions,
-        answer=answer, atol=atol, verify=verify, default=default, cost=cost,
-        device_kind="gpu" if gpu is not None else "cpu",
+        source, LaunchShape(problem_size, divisors, names), arguments, tune_params,
+        defines=options.get("defines"), restrictions=restrictions, answer=answer, atol=atol,
+        verify=verify, default=options.get("default"), cost=options.get("cost"),
+        device_kind="cpu" if gpu is None else "gpu",
     )  # fmt: skip
-    tune_options: TuneOptions = {**options}  # type: ignore[typeddict-item]
-    tune_options["seed"] = seed or 0
-    if quiet:
-        tune_options["progress"] = False
-    observed = _observed_quantities(observers or ())
-    tune_options["power"] = bool(observed)
+    return _tune(kernel, source, problem_size, gpu, options)
+
+
+def _read_source(
+    name: str, given: Any, lang: str | None, numbers: tuple[int, int], smem_args: Any,
+    cmem_args: Any, options: KernelTunerOptions,
+) -> Source:  # fmt: skip
+    """Return the source; ``numbers`` are those of the platform and of the device."""
+    text, others, path = read_source(given)
+    language, flags = _language(lang, text, path), options.get("compiler_options")
+    if smem_args is not None and (language not in TORCH_LANGUAGES or set(smem_args) != {"size"}):
+        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
+    return Source(
+        name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
+        options.get("compiler"), None if flags is None else tuple(flags), *numbers,
+        0 if smem_args is None else smem_args["size"], _constants(cmem_args, language),
+    )  # fmt: skip
+
+
+def _tune(
+    kernel: SourceKernel, source: Source, problem_size: Size, gpu: Device | None,
+    options: KernelTunerOptions,
+) -> TunedKernel:  # fmt: skip
+    """Tune; read and write Kernel Tuner's cache file if there is one."""
+    observed = _observed_quantities(options.get("observers") or ())
     kind, index = ("cpu", 0) if gpu is None else (gpu.kind, gpu.index)
     if observed and find_meter(kind, index) is None:
         raise MeterUnavailable(
             f"observers need a power meter: {explain_missing_meter(kind)}; leave observers out"
         )
-    _set_search_options(
-        tune_options, strategy, strategy_options, objective, objective_higher_is_better
-    )
-    timing = Timing(float("inf"), 0.0, 0.0, iterations, iterations) if iterations else None
+    tune_options = _tune_options(options, bool(observed))
+    repeats, metrics = options.get("iterations"), options.get("metrics")
+    timing = Timing(float("inf"), 0.0, 0.0, repeats, repeats) if repeats else None
+    cache = options.get("cache")
     if cache is None:
         best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
         return _results(best, metrics, observed)
-    file = KernelTunerCache(cache, kernel_name, problem_size, kernel.knobs, _device_name(source))
+    name = machine.processor()  # as Kernel Tuner calls the device
+    if source.language == "OpenCL":
+        name = str(find_device(source.platform, source.device).name)
+    file = KernelTunerCache(cache, source.name, problem_size, kernel.knobs, name)
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         if tune_options.get("store") is False:  # the file is all there is
             tune_options["store"] = Store(Path(folder, "cache.db"))
@@ -210,16 +215,6 @@ def tune_kernel(
     tuned = _results(best, metrics, observed)
     file.write(best.result, tuned.results)
     return tuned
-
-
-def _dynamic_shared_memory(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
-    """Return the dynamic shared memory per block, in bytes."""
-    if smem_args is None:
-        return 0
-    if language not in TORCH_LANGUAGES or set(smem_args) != {"size"}:
-        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
-    size: Amount = smem_args["size"]
-    return size
 
 
 def _constants(
@@ -295,25 +290,19 @@ def _gpu_of_source(source: Source) -> Device | None:
     return Device(str(found.name).strip(), "gpu", specs=specs, source="OpenCL")
 
 
-def _device_name(source: Source) -> str:
-    """Return Kernel Tuner's name of the device."""
-    if source.language == "OpenCL":
-        return str(find_device(source.platform, source.device).name)
-    return machine.processor()
-
-
-def _set_search_options(
-    options: TuneOptions, strategy: str | None, strategy_options: Mapping[str, Any] | None,
-    objective: Any, higher: Any,
-) -> None:  # fmt: skip
-    """Set ``options`` from Kernel Tuner's search options."""
-    given = dict(strategy_options or {})
-    max_evaluations, seconds = given.pop("max_fevals", None), given.pop("time_limit", None)
-    if given:
+def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
+    """Return the options in Foretune's terms."""
+    shared = {n: v for n, v in given.items() if n in WrappedOptions.__optional_keys__}
+    options = cast(TuneOptions, {**shared, "power": power})
+    if given.get("quiet"):
+        options["progress"] = False
+    limits = dict(given.get("strategy_options") or {})
+    max_evaluations, seconds = limits.pop("max_fevals", None), limits.pop("time_limit", None)
+    if limits:
         raise UsageError(
-            f"tune_kernel does not take strategy option {min(given)!r}: max_fevals or time_limit"
+            f"tune_kernel does not take strategy option {min(limits)!r}: max_fevals or time_limit"
         )
-    if strategy is not None:
+    if (strategy := given.get("strategy")) is not None:
         options["searcher"] = STRATEGIES.get(strategy.lower(), strategy)
         if options["searcher"] == "exhaustive":
             options.setdefault("budget", UNLIMITED_BUDGET)
@@ -321,9 +310,10 @@ def _set_search_options(
         options["budget"] = int(max_evaluations)
     if seconds is not None:
         options["seconds"] = float(seconds)
-    if objective is None:
-        return
+    if (objective := given.get("objective")) is None:
+        return options
     named = [objective] if isinstance(objective, str) else list(objective)
+    higher = given.get("objective_higher_is_better")
     if higher not in (None, False, [False]) or len(named) != 1 or named[0] not in (
         "time", *_ENERGY
     ):  # fmt: skip
@@ -332,6 +322,7 @@ def _set_search_options(
             "results"
         )
     options["objective"] = "time" if named[0] == "time" else "energy"
+    return options
 
 
 def _results(
@@ -362,8 +353,7 @@ def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, An
             found[name] = how(so_far)
             continue
         expression = Expression(how, "metric")
-        if unknown := expression.names - so_far.keys():
-            raise UnknownName(f"value in metric {name}", min(unknown), so_far)
+        require_known(f"value in metric {name}", sorted(expression.names), so_far)
         columns = {n: np.array([so_far[n]]) for n in expression.names}
         found[name] = float(expression.evaluate(columns)[0])
     return found

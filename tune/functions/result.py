@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foretune.errors import UsageError
 from foretune.files import atomic_write
 from foretune.kernel import Kernel
+from foretune.registry import load
 from foretune.result import Result
 from foretune.tune.results import TuneResult
 
@@ -118,9 +119,7 @@ class Best(Result):
             OutputError: it cannot be written.
         """
         if path is not None:
-            from foretune.tune.report.sections import write_tuned
-
-            write_tuned(path, self.result)
+            load("views", "page")(path, self.result)
         return "\n".join([self.headline, *("  ".join(row) for row in self.rows())])
 
     @property

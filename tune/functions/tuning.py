@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,79 +15,49 @@ from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.console import progress_bar
 from foretune.device import Device
-from foretune.errors import MeasurementError, UnknownName
+from foretune.errors import MeasurementError
 from foretune.measurement import Status
-from foretune.objective import ConstrainedObjective, Limit, Objective
+from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 from foretune.tune.functions.result import Best
+from foretune.tune.job import SearchOptions, check_options, limits_of
 from foretune.tune.results import Comparison, TuneResult
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.tuner import tune_problem
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
-    from foretune.search.factory import SearcherKind
 
 
-class SearchOptions(TypedDict, total=False):
-    """How to search, and where results go; see `foretune.tune_problem`.
+class WrappedOptions(SearchOptions, total=False):
+    """The options of `foretune.tune.job.SearchOptions`, and more.
 
     Attributes:
-        budget: measurements of the search, 20 by default; ``"auto"`` stops at a small expected
-            regret.
-        regret: accepted expected regret.
-        seconds: maximum wall time, instead of ``budget`` or with it; builds count.
-        limits: configurations that violate one never win.
-        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
         predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); none by
             default.
-        store: shares measurements and choices; None is the user's own, False none.
         isolated: run configurations in another process, which may hang or crash; the default.
         limit_s: maximum seconds of one configuration, 60 by default.
         verify_s: seconds of interleaved rounds in each process of the final comparison.
-        patience_s: seconds to wait for an idle machine.
-        progress: shows the progress; by default on stderr. False: print nothing.
     """
 
-    budget: int | Literal["auto"]
-    regret: float | None
-    seconds: float | None
-    limits: Sequence[Limit | str]
-    searcher: "SearcherKind"
     predictor: "PredictorSource"
-    store: StoreLocation
     isolated: bool
     limit_s: float
     verify_s: float
-    patience_s: float
-    progress: Progress | bool
 
 
-def check_options(options: Mapping[str, object]) -> None:
-    """Raise if an option is unknown.
-
-    Raises:
-        UnknownName: an option is unknown.
-    """
-    known = TuneOptions.__required_keys__ | TuneOptions.__optional_keys__
-    if unknown := [name for name in options if name not in known]:
-        raise UnknownName("option", unknown[0], known)
-
-
-class TuneOptions(SearchOptions, total=False):
-    """The options of `SearchOptions`, and more.
+class TuneOptions(WrappedOptions, total=False):
+    """The options of `WrappedOptions`, and more.
 
     Attributes:
         objective: minimized value: ``time`` (the default), ``energy`` or ``edp``.
-        seed: seed of all random choices.
         device: ``cpu`` (the default) or ``cuda:0``.
         power: meter power if possible, even if neither the objective nor a limit needs it.
     """
 
     objective: Objective | str
-    seed: int
     device: str
     power: bool
 
@@ -120,7 +90,7 @@ def tune_wrapped(
         UsageError: an option is invalid.
         MeasurementError: the default does not work, or no configuration does.
     """
-    check_options(options)
+    check_options(options, TuneOptions)
     if is_worker():
         return _untuned(kernel, kernel.problem(problem), options)
     if device is None:  # rates are for predictors: measuring them would keep people waiting
@@ -140,12 +110,12 @@ def _tune_on(
     runner: Runner, kernel: WrappedKernel, problem: Mapping[str, Any], progress: Progress,
     options: TuneOptions,
 ) -> Best:  # fmt: skip
-    wanted, location = kernel.problem(problem), options.get("store")
-    cache = MeasurementCache.for_kernel(kernel, runner.device, location)
+    wanted = kernel.problem(problem)
+    cache = MeasurementCache.for_kernel(kernel, runner.device, options.get("store"))
     started_at = time.monotonic()
     kernel, spent = with_working_default(kernel, wanted, runner, cache, progress)
-    objective, limits = _objective(options.get("objective", "time")), _limits(options)
-    goal = ConstrainedObjective(objective, tuple(limits))
+    objective = Objective.parse(options.get("objective", "time"))
+    goal = ConstrainedObjective(objective, limits_of(options))
     if not spent and cache.choice(wanted, goal, unfinished=True):  # before it was interrupted
         spent = 1
     seconds = options.get("seconds")
@@ -154,13 +124,12 @@ def _tune_on(
         seconds = max(seconds - (time.monotonic() - started_at), 1e-3)
     if isinstance(budget, int) and not isinstance(budget, bool):
         budget = max(budget - spent, min(budget, 1))
+    given = {n: v for n, v in options.items() if n in SearchOptions.__optional_keys__}
+    changed = {"budget": budget, "seconds": seconds, "progress": progress}
+    search = cast(SearchOptions, given | changed)
     result = tune_problem(
-        kernel, wanted, runner, options.get("predictor"),
-        budget=budget, regret=options.get("regret"), seconds=seconds,
-        objective=objective, limits=limits,
-        searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=location,
-        verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
-        progress=progress,
+        kernel, wanted, runner, options.get("predictor"), objective=objective,
+        verify_s=options.get("verify_s", VERIFY_S), **search,
     )  # fmt: skip
     return Best(kernel, result)
 
@@ -170,7 +139,7 @@ def _untuned(kernel: WrappedKernel, problem: Problem, options: TuneOptions) -> B
     default = Comparison("default", kernel.default(problem), math.nan, 1.0, 1.0, 1.0)
     result = TuneResult(
         kernel.name, problem, options.get("device", "cpu"),
-        _objective(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
+        Objective.parse(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
     )  # fmt: skip
     return Best(kernel, result)
 
@@ -233,22 +202,9 @@ def _try_default(
 def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runner:
     power = (
         options.get("power", False)
-        or _objective(options.get("objective", "time")).needs_power
-        or any(limit.needs_power for limit in _limits(options))
+        or Objective.parse(options.get("objective", "time")).needs_power
+        or any(limit.needs_power for limit in limits_of(options))
     )
     if options.get("isolated", True):
         return IsolatedRunner(device, timing, options.get("limit_s", LIMIT_S), power)
     return InProcessRunner(device, timing, power)
-
-
-def _limits(options: TuneOptions) -> list[Limit]:
-    given = options.get("limits", ())
-    listed = [given] if isinstance(given, Limit | str) else given
-    return [x if isinstance(x, Limit) else Limit.parse(x) for x in listed]
-
-
-def _objective(named: Objective | str) -> Objective:
-    known = [objective.value for objective in Objective]
-    if named not in known:
-        raise UnknownName("objective", str(named), known)
-    return Objective(named)

@@ -1,11 +1,9 @@
 """Tracks a campaign in MLflow: one run for the campaign, and one in it per tuned problem."""
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-
-import numpy as np
+from statistics import geometric_mean
 
 from foretune import plot
 from foretune.collect.benchmark import environment
@@ -77,7 +75,13 @@ class CampaignTracker(CampaignObserver):
         preset = {f"preset.{k}": v for k, v in request["preset"].items()}
         flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
         versions = {"environment": environment(self._start.kernel)}
-        tracker.log(run_id, {**flat, **preset, **versions}, _metrics(campaign.results))
+        speedups = [r.winner.ratio for r in campaign.results]
+        metrics = {
+            "speedup_geomean": geometric_mean(speedups) if speedups else math.nan,
+            "verified_wins": float(sum(r.verified for r in campaign.results)),
+            "inconclusive": float(sum(r.verdict == "inconclusive" for r in campaign.results)),
+        }
+        tracker.log(run_id, {**flat, **preset, **versions}, metrics)
         made = tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
         model = f"models:/foretune-{campaign.training.predictor.kernel_name_}@{made.alias}"
         tracker.log_charts(run_id, {plot.predicted_measured: campaign.training})
@@ -95,12 +99,3 @@ class CampaignTracker(CampaignObserver):
             with suppress(TrackingError):
                 status = "FAILED" if isinstance(error, Exception) else "KILLED"
                 self._tracker.end_run(self._run_id, status)
-
-
-def _metrics(results: Sequence[TuneResult]) -> dict[str, float]:
-    speedups = [r.winner.ratio for r in results]
-    return {
-        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))) if speedups else math.nan,
-        "verified_wins": float(sum(r.verified for r in results)),
-        "inconclusive": float(sum(r.verdict == "inconclusive" for r in results)),
-    }

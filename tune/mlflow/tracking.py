@@ -1,6 +1,7 @@
 """Writes campaigns, trainings and plans to MLflow."""
 
 import json
+import math
 import os
 import subprocess
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import numpy as np
@@ -37,20 +39,15 @@ def provenance() -> dict[str, str]:
 
 def git_state() -> dict[str, str]:
     """Return the checked-out commit and whether files changed; empty outside git."""
-    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "-uno")
-    if commit is None or changes is None:
-        return {}
+    outputs = []
+    for command in ("git rev-parse HEAD", "git status --porcelain -uno"):
+        try:
+            output = subprocess.check_output(command.split(), stderr=DEVNULL, timeout=10)
+        except (OSError, subprocess.SubprocessError):
+            return {}
+        outputs.append(output.decode().strip())
+    commit, changes = outputs
     return {"mlflow.source.git.commit": commit, "foretune.git.changed": str(bool(changes)).lower()}
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 EXPERIMENT = "foretune"
@@ -70,14 +67,14 @@ class Tracker:
         TrackingError: the server cannot be reached.
     """
 
-    def __init__(self, uri: str | None = None, experiment: str = EXPERIMENT) -> None:
+    def __init__(self, uri: str | None = None) -> None:
         mlflow = connect(uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
         self.uri = mlflow.get_tracking_uri()
         with _translate_errors(self.uri):
             self._client = mlflow.MlflowClient()
-            found = self._client.get_experiment_by_name(experiment)
+            found = self._client.get_experiment_by_name(EXPERIMENT)
             self._experiment = (
-                found.experiment_id if found else self._client.create_experiment(experiment)
+                found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
             )
 
     @property
@@ -105,10 +102,7 @@ class Tracker:
             return str(run.info.run_id)
 
     def log(
-        self,
-        run_id: str,
-        params: Mapping[str, Any] = {},
-        metrics: Mapping[str, float] = {},
+        self, run_id: str, params: Mapping[str, Any] = {}, metrics: Mapping[str, float] = {}
     ) -> None:
         """Write parameters and finite metrics."""
         from mlflow.entities import Metric, Param
@@ -131,21 +125,15 @@ class Tracker:
         steps = ["time_ms", "power_w", "predicted_ms", "best_so_far"]
         self.log_steps(run_id, trace[steps])
         winner = result.winner
-        self.log(
-            run_id,
-            {f"problem.{k}": v for k, v in result.problem.items()}
-            | {f"best.{k}": v for k, v in (winner.config or {}).items()},
-            {
-                "winner": winner.value,
-                "baseline": result.baseline.value,
-                "speedup": winner.ratio,
-                "speedup_low": winner.ratio_low,
-                "speedup_high": winner.ratio_high,
-                "verified": float(result.verified),
-                "seconds": result.seconds,
-            }
-            | ({"library": result.library.value} if result.library else {}),
-        )
+        params = {f"problem.{k}": v for k, v in result.problem.items()}
+        params |= {f"best.{k}": v for k, v in (winner.config or {}).items()}
+        metrics = {
+            "winner": winner.value, "baseline": result.baseline.value, "speedup": winner.ratio,
+            "speedup_low": winner.ratio_low, "speedup_high": winner.ratio_high,
+            "verified": float(result.verified), "seconds": result.seconds,
+            "library": result.library.value if result.library else math.nan,
+        }  # fmt: skip
+        self.log(run_id, params, metrics)
         self.describe(run_id, f"**{result.explanation}**, {ratio(winner.ratio)}: {winner.config}")
 
     def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
@@ -171,21 +159,16 @@ class Tracker:
         Raises:
             TrackingError: the server cannot be reached or refuses something.
         """
-        from foretune.tune.report.sections import validation_page
+        from foretune.tune.report.write import validation_page
 
         predictor = training.predictor
         kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
         model_params = {f"parameter.{k}": v for k, v in (predictor.parameters or {}).items()}
         params = {
-            "kernel": kernel,
-            "model": predictor.model,
-            "targets": ", ".join(predictor.targets_),
-            "seed": predictor.seed,
-            "extra_columns": ", ".join(predictor.extra_columns),
-            "validate": training.validation.level,
-            **predictor.training_,
-            **model_params,
-        }
+            "kernel": kernel, "model": predictor.model, "targets": ", ".join(predictor.targets_),
+            "seed": predictor.seed, "extra_columns": ", ".join(predictor.extra_columns),
+            "validate": training.validation.level, **predictor.training_, **model_params,
+        }  # fmt: skip
         self.log(run_id, params)
         self.log_predictor(run_id, training, folder, (folder / RUNS_FILE).resolve())
         title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
@@ -207,12 +190,17 @@ class Tracker:
         Raises:
             TrackingError: the server cannot be reached or refuses something.
         """
+        import mlflow
+        from mlflow.data.pandas_dataset import from_pandas
         from mlflow.entities import Metric
 
         predictor, now = training.predictor, int(time.time() * 1000)
         name = f"foretune-{predictor.kernel_name_}"
         with _translate_errors(self.uri), self._active_run(run_id):
-            digest = self._log_dataset(predictor, source)
+            flat = predictor.runs_.drop(columns=["time_ms_samples"], errors="ignore")
+            named = f"{predictor.kernel_name_} runs"
+            dataset = from_pandas(flat, source=str(source), name=named)
+            mlflow.log_input(dataset, context="training")
             info = log_model(predictor, folder)
             if points := [
                 Metric(k, float(v), now, 0, model_id=info.model_id, run_id=run_id)
@@ -231,22 +219,18 @@ class Tracker:
                 "foretune.kernel": predictor.kernel_name_,
                 "foretune.code_hash": str(getattr(predictor.features_.family, "source_hash", "")),
                 "foretune.rows": str(source),
-                "foretune.dataset": digest,
+                "foretune.dataset": str(dataset.digest),
             }
             for key, value in {**tags, DESCRIPTION_TAG: description}.items():
                 self._client.set_tag(run_id, key, value)
-            self._register(name, run_id, info, tags | provenance(), description, verdict.alias)
+            if not self._client.search_registered_models(f"name = '{name}'"):
+                self._client.create_registered_model(name)
+            version = self._client.create_model_version(
+                name, info.model_uri, run_id, tags=tags | provenance(), description=description,
+                model_id=info.model_id,
+            )  # fmt: skip
+            self._client.set_registered_model_alias(name, verdict.alias, str(version.version))
         return verdict
-
-    def _log_dataset(self, predictor: Predictor, source: Path) -> str:
-        """Record rows, schema and location of a dataset; return its digest."""
-        import mlflow
-        from mlflow.data.pandas_dataset import from_pandas
-
-        flat = predictor.runs_.drop(columns=["time_ms_samples"], errors="ignore")
-        dataset = from_pandas(flat, source=str(source), name=f"{predictor.kernel_name_} runs")
-        mlflow.log_input(dataset, context="training")
-        return str(dataset.digest)
 
     def _champion(self, name: str) -> tuple[Predictor | None, float]:
         """Return the present champion and its tagged error on held-out problems.
@@ -261,23 +245,6 @@ class Tracker:
         except (MlflowException, ForetuneError):
             return None, float("nan")
         return present, float(version.tags.get(HELD_OUT_ERROR_TAG, "nan"))
-
-    def _register(
-        self,
-        name: str,
-        run_id: str,
-        info: Any,
-        tags: Mapping[str, str],
-        description: str,
-        alias: str,
-    ) -> None:
-        if not self._client.search_registered_models(f"name = '{name}'"):
-            self._client.create_registered_model(name)
-        version = self._client.create_model_version(
-            name, info.model_uri, run_id, tags=dict(tags), description=description,
-            model_id=info.model_id,
-        )  # fmt: skip
-        self._client.set_registered_model_alias(name, alias, str(version.version))
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Attach a file."""

@@ -117,7 +117,7 @@ class Chart:
         if line.steps:
             x = [value for value in x for _ in range(2)][1:]
             y = [value for value in y for _ in range(2)][:-1]
-        positions = [self.position(*point) for point in zip(x, y, strict=True)]
+        positions = map(self.position, x, y)
         return " ".join(f"{a:g},{b:g}" for a, b in positions if math.isfinite(a + b))
 
     def spans(self, spans: Spans) -> list[tuple[float, float, float]]:
@@ -206,7 +206,13 @@ def value_axis(values: Iterable[float], title: str, force_log: bool = False) -> 
         return linear_axis(max(low - margin, 0), high + margin, title)
     margin = max((high / low) ** 0.06, 1.05)
     low, high = low / margin, high * margin
-    return Axis(title, low, high, [(t, _label(t)) for t in _log_ticks(low, high)], log=True)
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        ticks = [d * 10.0**e for e in exponents for d in digits if low <= d * 10.0**e <= high]
+        if len(ticks) <= 8:
+            break
+    labels = (f"{t:,.0f}" if t >= 1 else f"{t:.9f}".rstrip("0") for t in ticks)
+    return Axis(title, low, high, list(zip(ticks, labels, strict=True)), log=True)
 
 
 def linear_axis(low: float, high: float, title: str, suffix: str = "") -> Axis:
@@ -223,19 +229,6 @@ def count_axis(n: int, title: str) -> Axis:
     """Return an axis from 1 to ``n`` that has room for marks at both ends."""
     ticks = range(1, n + 1, max(1, round(n / 10)))
     return Axis(title, 0.4, n + 0.6, [(i, f"{i}") for i in ticks])
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 2, 5), (1,)):
-        ticks = [d * 10.0**e for e in exponents for d in digits if low <= d * 10.0**e <= high]
-        if len(ticks) <= 8:
-            break
-    return ticks
-
-
-def _label(tick: float) -> str:
-    return f"{tick:,.0f}" if tick >= 1 else f"{tick:.9f}".rstrip("0")
 
 
 def kind_of(drawn: Chart | Bars | ChartLayer) -> str:

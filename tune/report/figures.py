@@ -6,6 +6,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import pandas as pd
 from foretune.device import Device, peak_rate
 from foretune.kernel import Kernel
 from foretune.objective import Objective
-from foretune.space import Configuration
+from foretune.search.pareto import pareto_front
 from foretune.tune.report.chart import (
     Bars,
     Chart,
@@ -26,7 +27,7 @@ from foretune.tune.report.chart import (
     linear_axis,
     value_axis,
 )
-from foretune.tune.report.page import number
+from foretune.tune.report.page import number, spaced
 from foretune.tune.results import TuneResult
 
 MAX_POINTS = 1000
@@ -96,6 +97,7 @@ def trace_figure(result: TuneResult) -> Chart:
     seen = [s.objective for _, s in successful] + [value for value, *_ in lines]
     seen += [bound for _, s in predicted for bound in (s.low_ms, s.high_ms)]
     end = len(steps) + 0.6
+    best = list(accumulate((s.objective for _, s in successful), min))
     layers: list[ChartLayer] = [
         Spans(
             [i for i, _ in predicted],
@@ -105,15 +107,12 @@ def trace_figure(result: TuneResult) -> Chart:
             9 if len(steps) <= 20 else 4,
         ),
         Points(
-            [i for i, _ in predicted],
-            [s.predicted_ms for _, s in predicted],
-            "@predicted",
-            "level",
+            [i for i, _ in predicted], [s.predicted_ms for _, s in predicted], "@predicted", "level"
         ),
         *(Line([0.4, end], [value, value], color, 1.5, dash) for value, color, dash in lines),
         Line(
             [i for i, _ in successful] + [end] * bool(successful),
-            _best_so_far([s.objective for _, s in successful]),
+            best + best[-1:],
             "@measured",
             steps=True,
         ),
@@ -121,16 +120,14 @@ def trace_figure(result: TuneResult) -> Chart:
             [i for i, _ in successful],
             [s.objective for _, s in successful],
             "@measured",
-            texts=[
-                f"{i}: {number(s.objective, unit)}\n{_config_text(s.config)}" for i, s in successful
-            ],
+            texts=[f"{i}: {number(s.objective, unit)}\n{spaced(s.config)}" for i, s in successful],
         ),
         Points(
             [i for i, _ in failed],
             [s.predicted_ms if (i, s) in predicted else result.baseline.value for i, s in failed],
             "@outside",
             "x",
-            texts=[f"{i}: {s.status}\n{_config_text(s.config)}" for i, s in failed],
+            texts=[f"{i}: {s.status}\n{spaced(s.config)}" for i, s in failed],
         ),
     ]
     quantity = f"{_QUANTITY[result.objective]}, {unit}"
@@ -182,7 +179,8 @@ def worth_figure(importance: pd.DataFrame) -> Bars:
 
 def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
     """Return energy over time of one problem's configurations, with the Pareto front marked."""
-    front = pareto_front(time_ms, energy_mj)
+    points, first = np.unique(np.c_[time_ms, energy_mj], axis=0, return_index=True)
+    front = first[pareto_front(points)]  # the fastest first
     rest = np.setdiff1d(np.arange(len(time_ms)), front)
     if len(rest) > MAX_POINTS:
         rest = np.random.default_rng(0).choice(rest, MAX_POINTS, replace=False)
@@ -235,23 +233,6 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
             )
         )  # fmt: skip
     return Chart(x, y, layers, height_px=330)
-
-
-def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto front, fastest first."""
-    order = np.lexsort((energy_mj, time_ms))
-    min_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
-    front: np.ndarray = order[energy_mj[order] < min_before]
-    return front
-
-
-def _best_so_far(values: Sequence[float]) -> list[float]:
-    best = np.minimum.accumulate(np.array(values, dtype=float)).tolist()
-    return best + best[-1:]
-
-
-def _config_text(config: Configuration) -> str:
-    return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
 _QUANTITY = {Objective.TIME: "time", Objective.ENERGY: "energy", Objective.EDP: "energy × time"}

@@ -39,6 +39,11 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def spaced(named: object) -> str:
+    """Return names and values with a blank after each comma."""
+    return str(named).replace(",", ", ")
+
+
 def interval(low: float, high: float) -> str:
     """Return both ends; a dash for an end that is NaN."""
     return f"{number(low)} – {number(high)}"

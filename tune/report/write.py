@@ -1,44 +1,52 @@
-"""The report: one self-contained HTML file with a campaign's results and method."""
+"""HTML pages in one file each: a campaign's report, a tuned problem, a predictor's validation."""
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from foretune.datasets.runs import read_runs, to_measurements
+from foretune.datasets.schema import columns_of
 from foretune.device import SPECS, Device
 from foretune.kernel import Kernel
-from foretune.models.explanation import Importance, importance, is_explainable, parameter_importance
+from foretune.models.explanation import (
+    FEATURE_GROUPS,
+    Importance,
+    importance,
+    is_explainable,
+    parameter_importance,
+)
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
+from foretune.tune.report.chart import Chart
 from foretune.tune.report.figures import (
+    MAX_POINTS,
     Rate,
     pareto_figure,
+    prediction_figure,
     rates,
     reproduce,
     roofline_figure,
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.page import counted, duration, percent, ratio, render, write_page
-from foretune.tune.report.sections import (
-    MAX_PARETO_CHARTS,
-    METRICS,
-    TARGETS,
-    RatioScale,
-    energy_by_problem,
-    failures,
-    is_predicted,
-    prediction_clouds,
-    strongest_features,
+from foretune.tune.report.page import (
+    counted,
+    duration,
+    percent,
+    ratio,
+    render,
+    spaced,
+    write_page,
 )
-from foretune.tune.results import TuneResult
+from foretune.tune.results import Comparison, TuneResult
 
 _OUTCOME_TEXT = {
     Objective.TIME: "faster than the default",
@@ -93,7 +101,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         lead=_lead(data),
         tiles=_tiles(data),
         data=data,
-        spaced=lambda named: str(named).replace(",", ", "),
+        spaced=spaced,
         wins=RatioScale(results),
         libraries=sorted({r.library.name for r in results if r.library}),
         predicted=is_predicted(results),
@@ -135,7 +143,7 @@ def headline(
     if wins == 0:
         outcome += "no measurable win"
     else:
-        outcome += ratio(_geometric_mean([r.winner.ratio for r in results]))
+        outcome += ratio(geometric_mean([r.winner.ratio for r in results]))
         outcome += " (geometric mean)" if len(results) > 1 else ""
     if open_ones := sum(r.verdict == "inconclusive" for r in results):
         outcome += f", {open_ones} inconclusive"
@@ -159,9 +167,7 @@ def _lead(data: ReportData) -> str:
     if against:
         names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
         wins, ratios = sum(c.wins for c in against), [c.ratio for c in against]
-        mean = (
-            f", {ratio(_geometric_mean(ratios))} in the geometric mean" if len(ratios) > 1 else ""
-        )
+        mean = f", {ratio(geometric_mean(ratios))} in the geometric mean" if len(ratios) > 1 else ""
         word = "faster" if data.objective is Objective.TIME else "better"
         lines.append(f"Against {names}: {word} on {wins} of {len(against)}{mean}.")
     return " ".join(lines)
@@ -180,17 +186,9 @@ def _tiles(data: ReportData) -> dict[str, str]:
 
 def _is_unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
     """Whether ``runs`` hold only this problem's own search."""
-    same = np.ones(len(runs), dtype=bool)
-    for name, value in result.problem.items():
-        same &= (
-            (runs[f"problem.{name}"] == value).to_numpy() if f"problem.{name}" in runs else False
-        )
     searched = {step.config for step in result.trace}
-    return all(m.config in searched for m in to_measurements(runs[same]))
-
-
-def _geometric_mean(values: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
+    same = [m for m in to_measurements(runs) if m.problem == result.problem]
+    return all(m.config in searched for m in same)
 
 
 class ReportObserver(CampaignObserver):
@@ -211,23 +209,158 @@ def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
+    importances = parameter_importance(
+        predictor, [r.problem for r in results], kernel.space, device
+    )
     return ReportData(
-        kernel=kernel.name,
-        kernel_location=kernel.location or kernel.name,
-        device=device,
-        objective=results[0].objective,
-        runs=runs,
-        validation=campaign.training.validation,
-        learned=predictor.training_,
-        results=results,
-        importance=parameter_importance(
-            predictor, [r.problem for r in results], kernel.space, device
-        ),
-        environment=str(runs["environment"].iloc[-1]),
-        started_at=str(runs["recorded_at"].min()),
-        seconds=campaign.seconds,
-        mlflow_uri=campaign.mlflow_uri,
+        kernel=kernel.name, kernel_location=kernel.location or kernel.name, device=device,
+        objective=results[0].objective, runs=runs, validation=campaign.training.validation,
+        learned=predictor.training_, results=results, importance=importances,
+        environment=str(runs["environment"].iloc[-1]), started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds, mlflow_uri=campaign.mlflow_uri,
         rates=[list(rates(kernel, r, device)) for r in results],
         space_size=max(len(kernel.space(r.problem)) for r in results),
         attribution=importance(predictor) if is_explainable(predictor) else None,
+    )  # fmt: skip
+
+
+MAX_PARETO_CHARTS = 6
+MAX_FEATURES_PER_GROUP = 4
+"""Features named per group."""
+TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
+METRICS = {
+    "mape": ("Mean error", percent),
+    "median_ape": ("Median error", percent),
+    "p95_ape": ("95th percentile", percent),
+    "spearman": ("Rank correlation", lambda r: f"{r:.2f}" if math.isfinite(r) else "–"),
+    "top1_regret": ("Top-1 regret", percent),
+    "coverage90": ("In 90 % interval", percent),
+}
+
+
+def is_predicted(results: Sequence[TuneResult]) -> bool:
+    """Whether the searches minimized time and had predictions of it."""
+    return any(
+        r.objective is Objective.TIME and math.isfinite(s.predicted_ms)
+        for r in results
+        for s in r.trace
     )
+
+
+def prediction_clouds(validation: Validation) -> Iterator[tuple[str, Chart]]:
+    """Yield the title and the chart of each target's held-out rows."""
+    for target, rows in validation.held_out.items():
+        coverage = float(rows["truth"].between(rows["low"], rows["high"]).mean())
+        what = TARGETS.get(target, target)
+        sample_note = f" ({MAX_POINTS:,} drawn)" if len(rows) > MAX_POINTS else ""
+        title = (
+            f"{what.partition(',')[0].capitalize()}: {percent(coverage)} of "
+            f"{counted(len(rows), 'measurement')} in the 90 % interval{sample_note}"
+        )
+        yield title, prediction_figure(rows, what)
+
+
+def strongest_features(
+    attribution: Importance | None,
+) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
+    """Yield name, typical effect and strongest features of each feature group."""
+    if attribution is None:
+        return
+    features = attribution.features[attribution.features["mean"] > 0]
+    for group in attribution.groups.to_dict("records"):
+        group_features = features[features["group"] == group["group"]].head(MAX_FEATURES_PER_GROUP)
+        name = FEATURE_GROUPS.get(group["group"], group["group"])
+        yield name, group["factor"], group_features.to_dict("records")
+
+
+def energy_by_problem(runs: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray]] | None:
+    """Return problems with times (ms) and energies (mJ), most runs first; None without a meter."""
+    runs = runs[runs["status"] == "ok"]
+    if "power_w" not in runs or runs["power_w"].isna().all():
+        return None
+    runs = runs.assign(energy_mj=runs["power_w"] * runs["time_ms"]).dropna(subset="energy_mj")
+    columns = columns_of(runs, "problem")
+    names = [c.removeprefix("problem.") for c in columns]
+    groups = [
+        (
+            ", ".join(f"{n}={v}" for n, v in zip(names, key, strict=True)),
+            rows["time_ms"].to_numpy(float),
+            rows["energy_mj"].to_numpy(float),
+        )
+        for key, rows in runs.groupby(columns, sort=False, observed=True, dropna=False)
+        if len(rows) > 2
+    ]
+    return sorted(groups, key=lambda group: len(group[1]), reverse=True)
+
+
+def failures(runs: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
+    """Yield each failure status with its count and the first error message."""
+    failed = runs[runs["status"] != "ok"]
+    for status, group in failed.groupby("status", sort=False, observed=True):
+        errors = group["error"].dropna().astype(str) if "error" in group else ()
+        yield str(status), len(group), next((e for e in errors if e.strip()), "–")
+
+
+_WIDTH, _MARGIN = 160.0, 5.0
+
+
+class RatioScale:
+    """The scale of the strips with each problem's ratio to its default."""
+
+    def __init__(self, results: Sequence[TuneResult]) -> None:
+        ratios = [1.0]
+        for result in results:
+            shown = self.shown(result)
+            ratios += [shown.ratio_low, shown.ratio, shown.ratio_high]
+            if result.library is not None:
+                ratios.append(result.baseline.value / result.library.value)
+        finite = [r for r in ratios if math.isfinite(r) and r > 0]
+        self._low, self._high = math.log(min(*finite, 0.95)), math.log(max(*finite, 1.05))
+
+    @staticmethod
+    def shown(result: TuneResult) -> Comparison:
+        """Return the winner, else the best candidate, else the default."""
+        return result.winner if result.verified else result.leader
+
+    def x(self, ratio: float) -> float:
+        """Return the x position of a ratio in a strip; infinite ratios are clipped."""
+        fraction = (math.log(ratio) - self._low) / (self._high - self._low) if ratio > 0 else 0.0
+        return round(_MARGIN + min(max(fraction, 0), 1) * (_WIDTH - 2 * _MARGIN), 1)
+
+
+def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
+    """Write the report of ``result`` to ``path`` and return it.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    winner = result.winner
+    faster = f"{winner.ratio:.2f}× the default's speed"
+    text = render(
+        Path(__file__).with_name("tuned.html"),
+        title=f"{result.kernel} on {result.device}",
+        headline=f"{result.kernel}: {faster if result.verified else result.explanation}",
+        lead=f"Best: {spaced(winner.config or 'the default')}. Problem: {spaced(result.problem)}.",
+        result=result,
+        trace_figure=trace_figure,
+        spaced=spaced,
+    )
+    return write_page(path, text)
+
+
+def notebook_view(result: TuneResult) -> str:
+    """Return what a notebook shows of a result: the verdict, a table and the trace's chart."""
+    template = Path(__file__).with_name("notebook.html")
+    return render(
+        template, title="", headline=result.headline, best=result.winner.config or {},
+        default=result.baseline.config or {}, drawn=trace_figure(result),
+    )  # fmt: skip
+
+
+def validation_page(title: str, validation: Validation) -> str:
+    """Return the page with predicted and measured values of held-out rows, and all scores."""
+    return render(
+        Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
+        headline=title, clouds=list(prediction_clouds(validation)),
+        validation=validation, targets=TARGETS, metrics=METRICS, nan=math.nan,
+    )  # fmt: skip

@@ -4,12 +4,11 @@ If the store cannot be read or written, work continues without it after one warn
 """
 
 import os
-import warnings
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from foretune.errors import ForetuneError, ForetuneWarning
+from foretune.errors import ForetuneError, warn
 from foretune.measurement import Measurement
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
@@ -47,7 +46,7 @@ class FallibleStore:
         except ForetuneError as e:
             self._location = False
             # one place, so that a second store of the same name is silent
-            warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=1)
+            warn(f"tuned results are not kept: {e}", stacklevel=1)
             return default
 
 
@@ -125,7 +124,8 @@ class MeasurementCache:
 
     def known(self, problem: Problem) -> list[Measurement]:
         """Return the store's measurements of a problem as of now, without those of the log."""
-        self._refresh(problem)
+        if self._runs is not None and problem not in self._forgotten:
+            self._read(problem)  # what other processes measured since
         found = self._loaded().get(problem, {}).values()
         return [m for m in found if self._log is None or not self._log.find(problem, m.config)]
 
@@ -220,18 +220,12 @@ class MeasurementCache:
     def _loaded(self) -> dict[Problem, dict[Configuration, Measurement]]:
         if self._runs is None:
             self._runs = {}
-            self._remember(self._read(None))
+            self._read(None)
         return self._runs
 
-    def _refresh(self, problem: Problem) -> None:
-        """Read what other processes measured of a problem."""
-        if self._runs is None:
-            self._loaded()
-        elif problem not in self._forgotten:
-            self._remember(self._read(problem))
-
-    def _read(self, problem: Problem | None) -> list[Measurement]:
-        return self._ask_all(lambda reader: reader.measurements(self.subject, problem))
+    def _read(self, problem: Problem | None) -> None:
+        """Read what was measured of a problem, or of all."""
+        self._remember(self._ask_all(lambda reader: reader.measurements(self.subject, problem)))
 
     def _remember(self, measurements: Iterable[Measurement]) -> None:
         runs = self._loaded()
@@ -267,7 +261,7 @@ def open_shipped(path: str | os.PathLike[str] | None) -> StoreReader | None:
     try:
         return StoreFile(path)
     except ForetuneError as e:
-        warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
+        warn(f"shipped results are not used: {e}")
         return None
 
 

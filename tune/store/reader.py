@@ -52,41 +52,33 @@ def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) ->
     Raises:
         StoreError: the file cannot be written.
     """
+    contents = list(known)
+    rows = sum(len(chosen) + len(measured) for _, chosen, measured in contents)
+    head = f'{{"format": {json.dumps(FORMAT)}, "version": {VERSION}, "rows": {rows}, "subjects": ['
+    text = f"{head}\n{_listed(_subject_text(*content) for content in contents)}]}}\n"
     with atomic_write(path, StoreError) as new:
-        new.write_text("".join(_file_lines(list(known))), encoding="utf-8")
+        new.write_text(text, encoding="utf-8")
 
 
-def _file_lines(known: list[SubjectContent]) -> Iterator[str]:
-    rows = sum(len(chosen) + len(measured) for _, chosen, measured in known)
-    yield f'{{"format": {_json(FORMAT)}, "version": {VERSION}, "rows": {rows}, "subjects": [\n'
-    for i, (subject, chosen, measured) in enumerate(known):
-        head = _json(asdict(subject)).removesuffix("}")
-        yield f' {head}, "problems": [\n'
-        yield from _problem_lines(chosen, group_by_problem(measured))
-        yield " ]}" + _line_end(i, known)
-    yield "]}\n"
+def _listed(texts: Iterable[str]) -> str:
+    """Return the items of a list, from one line to another."""
+    joined = ",\n".join(texts)
+    return f"{joined}\n" if joined else ""
 
 
-def _problem_lines(
-    chosen: Mapping[Problem, Choice], measured: Mapping[Problem, list[Measurement]]
-) -> Iterator[str]:
-    problems = sorted({*chosen, *measured}, key=sort_key)
-    for i, problem in enumerate(problems):
+def _subject_text(
+    subject: Subject, chosen: Mapping[Problem, Choice], measured: Sequence[Measurement]
+) -> str:
+    head = json.dumps(asdict(subject)).removesuffix("}")
+    grouped, parts = group_by_problem(measured), []
+    for problem in sorted({*chosen, *grouped}, key=sort_key):
         choice = chosen.get(problem)
-        choice_text = f'"choice": {_json(choice_to_record(choice))}, ' if choice else ""
-        yield f'  {{"problem": {_json(dict(problem))}, {choice_text}"measurements": [\n'
-        rows = sorted(measured.get(problem, []), key=lambda m: sort_key(m.config))
-        for j, row in enumerate(rows):
-            yield f"   {_json(measurement_to_record(row))}" + _line_end(j, rows)
-        yield "  ]}" + _line_end(i, problems)
-
-
-def _line_end(i: int, items: list[Any]) -> str:
-    return "\n" if i == len(items) - 1 else ",\n"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value)
+        chose = f'"choice": {json.dumps(choice_to_record(choice))}, ' if choice else ""
+        rows = sorted(grouped.get(problem, []), key=lambda m: sort_key(m.config))
+        texts = _listed(f"   {json.dumps(measurement_to_record(row))}" for row in rows)
+        described = json.dumps(dict(problem))
+        parts.append(f'  {{"problem": {described}, {chose}"measurements": [\n{texts}  ]}}')
+    return f' {head}, "problems": [\n{_listed(parts)} ]}}'
 
 
 def read_file(path: Path) -> Any:

@@ -5,10 +5,12 @@ What varies between kernels is one JSON column, so a new parameter needs no new 
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import Any, Literal
 
 from foretune.errors import StoreError
+from foretune.tune.store.subject import Subject
 
 SCHEMA_VERSION = 2
 _SCHEMA = f"""
@@ -127,9 +129,10 @@ class StoreTransaction:
             "AND problem = :problem AND config = :config", config,
         ))  # fmt: skip
 
-    def insert_subject(self, subject: Row) -> None:
+    def insert_subject(self, subject: Subject) -> None:
         """Write a subject unless it exists."""
-        self._execute(_insert("subjects", "ON CONFLICT DO NOTHING"), [subject])
+        row = {"id": subject.id, **asdict(subject)}
+        self._execute(_insert("subjects", "ON CONFLICT DO NOTHING"), [row])
 
     def insert_choice(self, choice: Row) -> None:
         """Write a choice unless its problem has one."""

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from foretune.errors import StoreError, UsageError
@@ -83,7 +83,7 @@ class Store(StoreReader):
         """
         rows = [_measured_row(subject, m) for m in measurements]
         with self._database.transaction(write=True) as table:
-            table.insert_subject(_subject_row(subject))
+            table.insert_subject(subject)
             table.upsert("measurements", rows)
             table.unmark(rows)
 
@@ -153,11 +153,7 @@ class Store(StoreReader):
             return [Configuration(json.loads(t)) for t, n in deaths.items() if n >= FATAL_DEATHS]
 
     def choose(
-        self,
-        subject: Subject,
-        problem: Problem,
-        choice: Choice,
-        replacing: Choice | None = None,
+        self, subject: Subject, problem: Problem, choice: Choice, replacing: Choice | None = None
     ) -> Choice:
         """Store a choice unless another process was first, and return the stored one.
 
@@ -169,7 +165,7 @@ class Store(StoreReader):
         """
         row = _chosen_row(subject, problem, choice)
         with self._database.transaction(write=True) as table:
-            table.insert_subject(_subject_row(subject))
+            table.insert_subject(subject)
             stands = self._choices(table.rows("choices", subject.id, problem.id)).get(problem)
             if stands is not None and stands == replacing:
                 table.upsert("choices", [row], "better")
@@ -231,15 +227,17 @@ class Store(StoreReader):
         existing = {(m.problem, m.config): m for m in self.measurements(subject)}
         incoming = {(m.problem, m.config): m for m in new.measurements(subject)}
         new_measurements = {
-            k: m for k, m in incoming.items() if k not in existing or _is_newer(m, existing[k])
-        }
+            k: m for k, m in incoming.items()
+            if k not in existing
+            or _trusted_timestamp(m.recorded_at) > _trusted_timestamp(existing[k].recorded_at)
+        }  # fmt: skip
         existing_choices, proposed = self.choices(subject), new.choices(subject)
         better = {
             p: c for p, c in proposed.items()
             if p not in existing_choices or _choice_rank(c) > _choice_rank(existing_choices[p])
         }  # fmt: skip
         with self._database.transaction(write=True) as table:
-            table.insert_subject(_subject_row(subject))
+            table.insert_subject(subject)
             measured = [_measured_row(subject, m) for m in new_measurements.values()]
             table.upsert("measurements", measured)
             chosen = [_chosen_row(subject, p, c) for p, c in better.items()]
@@ -273,10 +271,6 @@ def _default_location() -> str:
     return os.path.join(platformdirs.user_cache_dir("foretune", appauthor=False), "tuned.db")
 
 
-def _subject_row(subject: Subject) -> dict[str, Any]:
-    return {"id": subject.id, **asdict(subject)}
-
-
 def _measured_row(subject: Subject, m: Measurement) -> dict[str, Any]:
     if (m.kernel, m.device) != (subject.kernel, subject.device):
         raise UsageError(
@@ -299,10 +293,6 @@ def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str,
 def _choice_rank(choice: Choice) -> tuple[int, float]:
     """Return the rank of a choice in a merge."""
     return choice.measured, _trusted_timestamp(choice.chosen_at)
-
-
-def _is_newer(one: Measurement, other: Measurement) -> bool:
-    return _trusted_timestamp(one.recorded_at) > _trusted_timestamp(other.recorded_at)
 
 
 def _trusted_timestamp(iso: str) -> float:

@@ -7,7 +7,6 @@ out of ``early_config_prune`` and ``perf_model``, because compilers trace these.
 
 import threading
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,8 @@ import triton
 import triton.testing
 from triton.runtime.autotuner import Autotuner as Stock
 
-from foretune.collect.compiled import describe
-from foretune.errors import ForetuneWarning, PredictorError, TrackingError, UsageError
+from foretune.collect.compiled.arguments import describe
+from foretune.errors import PredictorError, TrackingError, UsageError, warn
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
@@ -215,7 +214,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if decision is not None and self.cache.get(new.key) is decision.cache_entry:
             return self._launch(decision.config, args, kwargs)
         set_by_user = self.cache.get(new.key) is not self._cache_entries.get(new.key)
-        if new.key in self.cache and (set_by_user or self.options.budget == "all"):
+        if new.key in self.cache and (set_by_user or self.options.measures_all):
             config = self.cache[new.key]
             known = CachedChoice(config, config.all_kwargs(), new.key, config)
             plan.entries[new.problem_key] = known
@@ -290,7 +289,9 @@ class Autotuner(Stock):  # type: ignore[misc]
                 break
             except INVALID_CONFIG_ERRORS as e:  # predicted, or measured in another process
                 if final:
-                    self._evict_choice(new)
+                    new.plan.entries.pop(new.problem_key, None)
+                    if self.cache.get(new.key) is self._cache_entries.pop(new.key, None):
+                        self.cache.pop(new.key, None)
                 if (after := driver.next_best_after_failure(config, e)) is None:
                     raise
                 config = after
@@ -315,7 +316,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 self.pre_hook(full, reset_only=True)
 
         # stock expects timings of all configurations in the file
-        if self.cache_results and self.options.budget == "all":
+        if self.cache_results and self.options.measures_all:
             if self.check_disk_cache(key, driver.configs, tune):
                 driver.config, driver.timings = self.cache[key], self.configs_timings
         else:
@@ -361,11 +362,6 @@ class Autotuner(Stock):  # type: ignore[misc]
         decision = CachedChoice(config, config.all_kwargs(), key, self._cache_entries[key])
         new.plan.entries[new.problem_key] = decision
 
-    def _evict_choice(self, new: UntunedCall) -> None:
-        new.plan.entries.pop(new.problem_key, None)
-        if self.cache.get(new.key) is self._cache_entries.pop(new.key, None):
-            self.cache.pop(new.key, None)
-
     def _launch(self, config: triton.Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.best_config = config
         knobs = config.all_kwargs()
@@ -380,7 +376,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 return plan
         plan = make_plan(
             self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
-            classes=self.options.budget != "all",
+            classes=not self.options.measures_all,
             buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
         )  # fmt: skip
         self._plans = (*self._plans, plan)
@@ -406,12 +402,8 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def warn_fallback(self, error: Exception) -> None:
         """Warn that Foretune failed and stock Triton tunes instead."""
-        warnings.warn(
-            f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: "
-            f"{type(error).__name__}: {error}",
-            ForetuneWarning,
-            stacklevel=2,
-        )
+        reason = f"{type(error).__name__}: {error}"
+        warn(f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: {reason}")
 
     def _notify_listener(self, key: Key, driver: StalledCallDriver) -> None:
         listener = getattr(triton.knobs.autotuning, "listener", None)
@@ -434,7 +426,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 f"Triton autotuning for function {name},\nwith key as {key},\n"
                 f"finished after {self.bench_time:.2f}s,\nbest config selected: {driver.config};"
             )
-        elif self.options.budget != "all":
+        elif not self.options.measures_all:
             known = f"{len(driver.timings)} measured before" if driver.timings else "predicted"
             print(
                 f"Foretune chose for function {name},\nwith key as {key} ({known}):\n"

@@ -5,7 +5,6 @@ the first one. If it breaks the device, the failure is recorded and the search e
 """
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,7 +15,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from foretune.collect.power import find_meter, measure_power
-from foretune.errors import ForetuneWarning
+from foretune.errors import warn
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.store.cache import MeasurementCache
@@ -133,12 +132,12 @@ class ConfigurationBenchmark:
             self._launch, named, self._configs, options.check, options.reference
         )
         if checker.outvoted:
-            _warn(
+            warn(
                 f"{checker.outvoted} of {self._call.kernel} differs from {checker.source}, so it "
                 "counts as wrong: name what is right with reference="
             )
         if checker.changed:
-            _warn(
+            warn(
                 f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
                 "back after every measurement: name it in restore_value or reset_to_zero"
             )
@@ -165,7 +164,7 @@ class ConfigurationBenchmark:
             with self._kernel.with_hooks(config) as run:
                 return measure_power(meter, run, time_ms, synchronize, device_interface())
         except Exception as e:
-            _warn(f"power was not metered: {type(e).__name__}: {e}")
+            warn(f"power was not metered: {type(e).__name__}: {e}")
             return math.nan, math.nan
 
     def _raise_unless_config_error(self, error: Exception, failure: Measurement) -> None:
@@ -182,10 +181,6 @@ class ConfigurationBenchmark:
         wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
         if wrong_call or not _raised_in_launch(self._kernel.tuner.fn, error):
             raise UserKernelError(error) from error
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, ForetuneWarning, stacklevel=2)
 
 
 def _raised_in_launch(fn: Any, error: BaseException) -> bool:

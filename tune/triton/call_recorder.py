@@ -6,7 +6,6 @@ tensors, and the grid of every configuration.
 
 import json
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import triton
 
 from foretune.collect.compiled.arguments import Tensor, describe
-from foretune.errors import ForetuneWarning, UsageError
+from foretune.errors import UsageError, warn
 from foretune.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.descriptors import is_descriptor
 from foretune.tune.triton.kernel import KernelCall
@@ -94,7 +93,7 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
         with open(path, "a", encoding="utf-8") as file:  # processes may share it
             file.write(line + "\n")
     except Exception as e:  # the grid is a user's function
-        warnings.warn(f"a call of {name} was not recorded: {e}", ForetuneWarning, stacklevel=2)
+        warn(f"a call of {name} was not recorded: {e}")
 
 
 def make_recorded_call(

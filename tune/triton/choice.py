@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import math
 import threading
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,7 +13,7 @@ import triton
 
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.device import Device
-from foretune.errors import ForetuneWarning
+from foretune.errors import warn
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.search.encoding import KernelRuns
@@ -36,35 +35,37 @@ def known_runs(cache: MeasurementCache, call: Call) -> list[Measurement]:
     return [*cache.known_for_other_problems(call.problem), *known]
 
 
-def find_choice(
-    cache: MeasurementCache, call: Call, candidates: Sequence[Configuration], options: Options
-) -> Choice | None:
-    """Return the choice among these candidates, or among others if it is one of these."""
-    objective = ConstrainedObjective(options.parsed_objective, ())
-    listed = candidates_id(candidates, options)
-    found = cache.choice(call.problem, objective, candidates=listed, among=candidates)
-    if found is None and objective == LEAST_TIME:
-        found = cache.choice(call.problem, among=candidates)
-    return found
+@dataclass(frozen=True)
+class StoredChoices:
+    """The choices for a call in the store, among candidates."""
 
+    cache: MeasurementCache
+    call: Call
+    candidates: Sequence[Configuration]
+    options: Options
 
-def settle(
-    cache: MeasurementCache,
-    call: Call,
-    candidates: Sequence[Configuration],
-    options: Options,
-    choice: Choice,
-    replacing: Choice | None = None,
-) -> Choice:
-    """Settle on a choice, or return what another process settled on meanwhile."""
-    objective = ConstrainedObjective(options.parsed_objective, ())
-    listed = candidates_id(candidates, options)
-    return cache.choose(call.problem, objective, choice, replacing, candidates=listed)
+    def find(self) -> Choice | None:
+        """Return the choice among these candidates, or among others if it is one of these."""
+        cache, problem, among = self.cache, self.call.problem, self.candidates
+        found = cache.choice(problem, self._objective, candidates=self._id, among=among)
+        if found is None and self._objective == LEAST_TIME:
+            found = cache.choice(problem, among=among)
+        return found
 
+    def settle(self, choice: Choice, replacing: Choice | None = None) -> Choice:
+        """Settle on a choice, or return what another process settled on meanwhile."""
+        return self.cache.choose(
+            self.call.problem, self._objective, choice, replacing, candidates=self._id
+        )
 
-def candidates_id(candidates: Sequence[Configuration], options: Options) -> str:
-    """Return what identifies the candidates, and whether their results are compared."""
-    return _digest(tuple(candidates), str(options.check))
+    @property
+    def _objective(self) -> ConstrainedObjective:
+        return ConstrainedObjective(self.options.parsed_objective, ())
+
+    @property
+    def _id(self) -> str:
+        """What identifies the candidates, and whether their results are compared."""
+        return _digest(tuple(self.candidates), str(self.options.check))
 
 
 @lru_cache(maxsize=64)
@@ -93,6 +94,7 @@ class CallTuner:
         """Candidates of the search that other processes are measuring."""
         self._options, self.cache = options, cache
         self._priors = priors
+        self._choices = StoredChoices(cache, call, self._candidates, options)
         self._previous_choice: Choice | None = None
         self._unrecorded: list[Measurement] = []
         self._asked: set[Configuration] = set()
@@ -103,10 +105,11 @@ class CallTuner:
 
     def sufficient_choice(self) -> Choice | None:
         """Return the stored choice if it meets the options and no measurement refutes it."""
-        choice = self._previous_choice = find_choice(
-            self.cache, self.call, self._candidates, self._options
-        )
-        if choice is None or self._has_failed(choice.config) or self._is_refuted(choice):
+        choice = self._previous_choice = self._choices.find()
+        if choice is None or self._is_refuted(choice):
+            return None
+        runs = self.cache.known(self.call.problem)
+        if any(m.config == choice.config and not m.ok for m in runs):
             return None
         if choice.how == "all":
             return choice
@@ -162,7 +165,7 @@ class CallTuner:
 
         Each is returned once.
         """
-        proposed = self._not_asked()[:n] if self._measures_all else self.searcher.ask(n)
+        proposed = self._not_asked()[:n] if self._options.measures_all else self.searcher.ask(n)
         self._asked.update(proposed)
         return proposed
 
@@ -175,13 +178,13 @@ class CallTuner:
 
     def expected_regret(self) -> float:
         """Return the expected regret of `best`, relative; infinite if too little was measured."""
-        if self._measures_all:
+        if self._options.measures_all:
             return math.inf if self.unmeasured() else 0.0
         return self.searcher.expected_regret()
 
     def expected_improvement(self) -> float:
         """Return the expected gain of one more measurement, relative."""
-        return math.inf if self._measures_all else self.searcher.expected_improvement()
+        return math.inf if self._options.measures_all else self.searcher.expected_improvement()
 
     def is_sure(self) -> bool:
         """Whether the expected regret is small enough to stop, or more measurements gain little."""
@@ -190,7 +193,7 @@ class CallTuner:
 
     def likely(self, n: int) -> list[Configuration]:
         """Return up to ``n`` candidates to compile ahead: those expected to be fastest."""
-        if self._measures_all:
+        if self._options.measures_all:
             return self._not_asked()
         left = self._options.max_measurements(len(self._candidates)) - self.new_count
         n = min(n, left - 1, MAX_COMPILE_THREADS - 1)
@@ -265,9 +268,7 @@ class CallTuner:
         )
         regret = 0.0 if how == "all" else self.promised_regret()
         choice = Choice(self.best, measured, regret, how)
-        return settle(
-            self.cache, self.call, self._candidates, self._options, choice, self._previous_choice
-        )
+        return self._choices.settle(choice, self._previous_choice)
 
     def promised_regret(self) -> float:
         """Return the expected regret that is stored with a choice; NaN if unknown."""
@@ -289,10 +290,6 @@ class CallTuner:
     def _candidates(self) -> list[Configuration]:
         return list(self.space)
 
-    @property
-    def _measures_all(self) -> bool:
-        return self._options.budget == "all"
-
     def _not_asked(self) -> list[Configuration]:
         return [c for c in self.unmeasured() if c not in self._asked]
 
@@ -310,18 +307,11 @@ class CallTuner:
         return self._options.parsed_objective.value_of(measurement)
 
     def _is_candidate(self, measurement: Measurement) -> bool:
+        """Whether it is of a candidate, and its output compared if the options ask for it."""
         matches = measurement.problem == self.call.problem and measurement.config in self.space
-        return matches and self._passed_check(measurement)
-
-    def _passed_check(self, measurement: Measurement) -> bool:
-        """Whether the output was compared, if the options ask for it; True for failures."""
         check = self._options.check
-        return check is None or not measurement.ok or measurement.relative_error <= check
-
-    def _has_failed(self, config: Configuration) -> bool:
-        """Whether a measurement of the candidate on this problem failed."""
-        runs = self.cache.known(self.call.problem)
-        return any(m.config == config and not m.ok for m in runs)
+        passed = check is None or not measurement.ok or measurement.relative_error <= check
+        return matches and passed
 
     def _is_refuted(self, choice: Choice) -> bool:
         """Whether later measurements show a larger regret than the choice promised.
@@ -399,12 +389,8 @@ def _with_measurable_objective(options: Options, device: Device) -> Options:
     objective = options.parsed_objective
     if not objective.needs_power or find_meter(device.kind, device.index) is not None:
         return options
-    warnings.warn(
-        f"objective {objective.value!r} needs a power meter "
-        f"({explain_missing_meter(device.kind)}): time is minimized instead",
-        ForetuneWarning,
-        stacklevel=2,
-    )
+    reason = explain_missing_meter(device.kind)
+    warn(f"objective {objective.value!r} needs a power meter ({reason}): time is minimized instead")
     return dataclasses.replace(options, objective=Objective.TIME)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import triton
 
-from foretune.collect.compiled import describe
+from foretune.collect.compiled.arguments import describe
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -27,10 +27,7 @@ def underlying_tensor(value: Any) -> Any:
 
 
 def arguments_after_hook(
-    config: triton.Config,
-    arg_names: Sequence[str],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    config: triton.Config, arg_names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Arguments:
     """Return the arguments after the hook of ``config`` ran on copies of the descriptors.
 

@@ -9,13 +9,12 @@ import hashlib
 import math
 import os
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import ForetuneWarning, UsageError
+from foretune.errors import UsageError, warn
 from foretune.lazy import require
 from foretune.measurement import Status
 from foretune.problem import Problem
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.search.loop import SearchLoop
     from foretune.tune.store import Store
-    from foretune.tune.triton.choice import CallTuner
+    from foretune.tune.triton.choice import CallTuner, StoredChoices
     from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")
@@ -113,7 +112,7 @@ class InductorChooser:
             with self._tuner_factory.lock:
                 return self._shorten(choices)
         except Exception as e:  # Inductor works without us
-            _warn(f"Inductor times all of its choices: {type(e).__name__}: {e}")
+            warn(f"Inductor times all of its choices: {type(e).__name__}: {e}")
             return choices
 
     def record_timings(
@@ -124,17 +123,13 @@ class InductorChooser:
             with self._tuner_factory.lock:
                 self._record_timings(timings)
         except Exception as e:
-            _warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
+            warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
 
     def _shorten(self, choices: list[Any]) -> list[Any]:
-        from foretune.tune.triton.choice import find_choice
-
         if len(choices) < 2:
             return choices
         op = make_operation(choices)
-        factory = self._tuner_factory
-        stored = find_choice(factory.cache_of(op.call), op.call, op.configs, factory.options)
-        if stored is not None:
+        if (stored := self._choices(op.call, op.configs).find()) is not None:
             return [choices[op.configs.index(stored.config)]]
         if len(op.templates) <= self._budget:
             return choices
@@ -147,11 +142,9 @@ class InductorChooser:
 
     def _record_timings(self, timings: Mapping[Any, float]) -> None:
         from foretune.tune.store import Choice
-        from foretune.tune.triton.choice import settle
 
         op = make_operation(list(timings))
-        call, factory = op.call, self._tuner_factory
-        cache = factory.cache_of(call)
+        call, cache = op.call, self._tuner_factory.cache_of(op.call)
         rows = [
             call.success(config, time_ms, [time_ms])
             if math.isfinite(time_ms)
@@ -172,7 +165,13 @@ class InductorChooser:
         if search is not None and not {*search.listed} <= {*op.configs}:
             listed, regret = search.listed, search.tuner.promised_regret()
             choice = Choice(best.config, len(rows), regret, "measured")
-        settle(cache, call, listed, factory.options, choice)
+        self._choices(call, listed).settle(choice)
+
+    def _choices(self, call: "Call", listed: list[Configuration]) -> "StoredChoices":
+        from foretune.tune.triton.choice import StoredChoices
+
+        factory = self._tuner_factory
+        return StoredChoices(factory.cache_of(call), call, listed, factory.options)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:
@@ -241,7 +240,3 @@ def _device(device: Any) -> "Device":
     from foretune.tune.triton.runtime import device_at
 
     return device_at(device.index or 0)
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, ForetuneWarning, stacklevel=3)

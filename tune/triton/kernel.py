@@ -11,11 +11,11 @@ from typing import Any
 
 import triton
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.triton.descriptors import arguments_after_hook
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
+from foretune.tune.triton.problem_key import Call, make_call, plain_value, undecorated_kernel
 from foretune.tune.triton.runtime import active_driver, current_device_index
 
 
@@ -81,9 +81,7 @@ def to_triton_configs(
         UsageError: the list has an item that is no configuration.
     """
     if isinstance(configs, SearchSpace):
-        for name in configs.names:
-            if name not in (*arg_names, *LAUNCH_OPTIONS):
-                raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH_OPTIONS))
+        require_known("parameter of the space", configs.names, (*arg_names, *LAUNCH_OPTIONS))
         return [
             triton.Config(
                 {n: v for n, v in config.items() if n not in LAUNCH_OPTIONS},
@@ -102,14 +100,10 @@ def to_triton_configs(
 
 def to_configuration(config: triton.Config) -> Configuration:
     """Return ``config`` for a table; values become numbers, text or their `repr`."""
-    values = {n: _plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
+    values = {n: plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
     if config.pre_hook is not None:  # the hook can change the launch
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
     return Configuration(values)
-
-
-def _plain_value(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str)) else repr(value)
 
 
 MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
@@ -143,18 +137,16 @@ class CompileAhead:
         while left:
             finished, left = wait(left, limit_s, FIRST_COMPLETED)
             if not finished:
-                self._abandon({f for f in left if f.running()})
+                stuck = {f for f in left if f.running()}
+                late = [c for c, future in self._futures.items() if future in stuck]
+                self._timed_out.update(late)
+                for _ in late:
+                    self._slots.release()
                 left = {f for f in left if not f.running()}
 
     def is_ready(self, config: triton.Config) -> bool:
         """Whether ``config`` did not time out; a compile error shows at its launch."""
         return config not in self._timed_out
-
-    def _abandon(self, stuck: "set[Future[None]]") -> None:
-        for config, future in self._futures.items():
-            if future in stuck:
-                self._timed_out.add(config)
-                self._slots.release()
 
     def _compile_one(self, config: triton.Config, future: "Future[None]") -> None:
         with self._slots:

@@ -6,11 +6,10 @@ without the call. The tuner is one frame up and has it.
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import ForetuneWarning, UsageError
+from foretune.errors import UsageError, warn
 from foretune.lazy import require
 from foretune.measurement import Measurement, Status
 
@@ -54,7 +53,7 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
         try:
             _record(factory, event, _caller_locals())
         except Exception as e:  # our errors must not stop the tuning
-            warnings.warn(f"a tuning was not written down: {e}", ForetuneWarning, stacklevel=2)
+            warn(f"a tuning was not written down: {e}")
 
     def undo() -> None:
         knobs.listener = before

@@ -22,7 +22,36 @@ Mode = Literal["stall", "graph", "online"]
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `foretune.autotune`, which describes them."""
+    """Options of `foretune.autotune`.
+
+    Attributes:
+        budget: measurements per new problem. A number is exceeded only until the first
+            configuration runs; 0 only predicts. ``"all"`` measures every configuration, as stock
+            Triton does. ``"auto"`` measures until the expected regret is below ``regret``.
+        seconds: wall time of compiling and measuring for a new problem, after which no measurement
+            is started; None for no limit. What one process measured in this time is enough for all.
+        mode: ``"stall"`` measures before the first call of a new problem returns. ``"graph"`` does
+            too, but measures replays of a CUDA graph: back to back, with a warm cache, without the
+            host. ``"online"`` measures real calls, one configuration per call. Choices are stored
+            per mode.
+        objective: the quantity to minimize; energy needs a power meter.
+        regret: expected regret below which measuring stops, e.g. 0.03 for 3 %.
+        predictor: a trained predictor of this kernel, any model, or a name
+            (`foretune.models.saved.lookup`); an error if it cannot be used. ``"auto"`` takes the
+            one shipped with Foretune, if any, and logs which. None uses no predictor.
+        store: path of the tuning store, or a URL; None for the user's own, False for none.
+        shipped: a file of tuned results that came with a library (``foretune store --export``).
+        check: maximum relative error of the output; None does not compare. The output is compared
+            with the first configuration's, unless two others agree with each other but not with it.
+        reference: compare with this function's result instead (`foretune.tune.triton.output_check.
+            Reference`): it takes the kernel's arguments by name and returns a dictionary from names
+            of arguments to the tensors expected there. Needs ``check``.
+        compile_limit_s: time limit for compiling one configuration, seconds.
+        buckets: key argument -> ascending upper bounds. A value counts as the smallest bound that
+            is not below it; a value above all bounds counts as itself.
+        strict: use recorded choices only, so that every run of a program uses the same ones; a
+            call without one is an error.
+    """
 
     budget: Budget = "auto"
     seconds: float | None = None
@@ -96,6 +125,11 @@ class Options:
 
             tags["reference"] = source_hash_of_function(self.reference)
         return tags
+
+    @property
+    def measures_all(self) -> bool:
+        """Whether every candidate is measured."""
+        return self.budget == "all"
 
     @property
     def measurement_limit(self) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import triton
 
-from foretune.errors import UsageError
+from foretune.errors import UsageError, describe_error
 from foretune.relative_error import combine, tensor_errors, tensor_size
 
 PIECE = 1 << 20
@@ -208,5 +208,4 @@ def _translate_memory_errors() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as e:  # the allocators of torch raise the latter
-        first = next(iter(str(e).splitlines()), "")
-        raise ComparisonError(f"{type(e).__name__}: {first}") from e
+        raise ComparisonError(describe_error(e)) from e

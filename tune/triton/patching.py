@@ -1,12 +1,11 @@
 """Replaces `triton.autotune` for libraries that use it."""
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
-from foretune.errors import ForetuneWarning
+from foretune.errors import warn
 from foretune.lazy import require
 from foretune.tune.triton.decorator import autotune, is_disabled
 
@@ -73,9 +72,7 @@ class Patch:
     def _warn_unreached(self, kind: type, why: str) -> None:
         name = f"{kind.__module__}.{kind.__qualname__}"
         self.unreached[name] = why
-        warnings.warn(
-            f"kernels of {name} are tuned by Triton: it {why}", ForetuneWarning, stacklevel=4
-        )
+        warn(f"kernels of {name} are tuned by Triton: it {why}", stacklevel=4)
 
 
 def _calls_super(run: Any) -> bool:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from foretune.device import Device
-from foretune.errors import ForetuneError, ForetuneWarning
+from foretune.errors import ForetuneError, warn
 from foretune.features.launches import launch_features
 from foretune.measurement import Measurement
 from foretune.models.launch_order import SPREAD, LaunchOrder, shipped_order
@@ -194,8 +193,7 @@ class PriorFactory:
             if not self._guide.shipped:
                 raise
             self._guide = None
-            message = f"the shipped predictor is not used: {e}"
-            warnings.warn(message, ForetuneWarning, stacklevel=2)
+            warn(f"the shipped predictor is not used: {e}")
             return None
 
 

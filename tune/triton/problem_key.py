@@ -15,6 +15,7 @@ from triton.runtime.jit import JITFunction
 
 from foretune.collect.versions import toolchain
 from foretune.device import Device
+from foretune.errors import describe_error
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -220,10 +221,8 @@ class Call:
         self, config: Configuration, status: Status, reason: str | BaseException
     ) -> Measurement:
         """Return a failed measurement."""
-        if isinstance(reason, BaseException):
-            reason = f"{type(reason).__name__}: {reason}"
-        first = next(iter(reason.splitlines()), "")
-        return self._measurement(config, status, error=first[:300])
+        error = describe_error(reason) if isinstance(reason, BaseException) else reason
+        return self._measurement(config, status, error=error)
 
     def _measurement(self, config: Configuration, status: Status, **more: Any) -> Measurement:
         return Measurement(
@@ -273,7 +272,7 @@ def problem_from_arguments(
         if hasattr(value, "dtype"):
             problem[f"{name}.dtype"] = str(value.dtype).removeprefix("torch.")
         elif name in keys or is_constant(parameter):
-            problem[name] = _plain_value(bucket(name, value) if bucket and name in keys else value)
+            problem[name] = plain_value(bucket(name, value) if bucket and name in keys else value)
         if not is_constant(parameter) and (how := _specialization(value, parameter)):
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)
@@ -303,7 +302,8 @@ def _specialization(value: Any, parameter: Any) -> str:
     return "16" if divisible else ""
 
 
-def _plain_value(value: Any) -> Value:
+def plain_value(value: Any) -> Value:
+    """Return a value as a table can hold it: a number, text or its `repr`."""
     if isinstance(value, float) and value != value:
         return "nan"
     return value if isinstance(value, (bool, int, float, str)) else repr(value)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretune.collect.compiled import get_target
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.space import Configuration
 from foretune.tune.triton.kernel import LAUNCH_OPTIONS
 from foretune.tune.triton.problem_key import Call

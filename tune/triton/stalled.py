@@ -3,14 +3,13 @@
 import math
 import threading
 import time
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import triton
 
-from foretune.errors import ForetuneWarning, UsageError
+from foretune.errors import UsageError, warn
 from foretune.measurement import Measurement, Status
 from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
@@ -184,12 +183,8 @@ class StalledCallDriver:
                 batch = self.advance(loop, done)
         except ComparisonError as e:
             self._comparison_failed = True
-            warnings.warn(
-                f"{self.tuner.call.kernel} keeps to configurations whose results were compared, "
-                f"or the first: {e}",
-                ForetuneWarning,
-                stacklevel=2,
-            )
+            kept = "configurations whose results were compared, or the first"
+            warn(f"{self.tuner.call.kernel} keeps to {kept}: {e}")
         finally:
             self._benchmark.close()
 

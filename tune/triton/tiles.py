@@ -44,7 +44,11 @@ def tile_launches(
     if tiles is None:
         return None
     a, b = operands[0], operands[min(1, len(operands) - 1)]
-    exact = float(_bits(a) == 32 and _is_exact(call.arguments))
+    precisions = [v for n, v in call.arguments.items() if re.search("TF32|PRECISION", n, re.I)]
+    is_exact = any(v is False or v == 0 or v == "ieee" for v in precisions)  # no rounding to TF32
+    exact = float(_bits(a) == 32 and is_exact)
+    both = [s for s in a.shape if s in b.shape and s not in (tiles.size_m, tiles.size_n)]
+    inner_size = float(both[-1]) if both else DEFAULT_DEPTH
     moved = float(sum(math.prod(t.shape) * _bits(t) / 8 for t in operands))
     width = _head_width(call.arguments, a)
     launches = []
@@ -58,7 +62,7 @@ def tile_launches(
             sums, kept = m * (n + k), byte_a * m * k
         else:
             k = depth or width
-            size_k = tiles.size_k or _shared_size(a, b, tiles) or DEFAULT_DEPTH
+            size_k = tiles.size_k or inner_size
             steps = math.ceil(size_k / k / float(config.get("SPLIT_K", 1)))
             flops, step_bytes = 2.0 * m * n * k, k * (byte_a * m + byte_b * n)
             sums, kept = m * n, 0.0
@@ -189,12 +193,6 @@ def _named_size(arguments: Mapping[str, Any], letter: str) -> float:
     return numbers.get(letter, numbers[called[0]] if called else 0.0)
 
 
-def _shared_size(a: Any, b: Any, tiles: _Tiles) -> float:
-    """Return the size that both operands share besides those of the output; 0 if none."""
-    both = [s for s in a.shape if s in b.shape and s not in (tiles.size_m, tiles.size_n)]
-    return float(both[-1]) if both else 0.0
-
-
 def _head_width(arguments: Mapping[str, Any], a: Any) -> float:
     """Return the width of an attention head."""
     for name, value in arguments.items():
@@ -213,14 +211,6 @@ def _bits(tensor: Any) -> float:
     """Return the bits per element; 0 for indices."""
     name = str(tensor.dtype).removeprefix("torch.")
     return 8.0 if name.startswith("float8") else float(DATA_BITS.get(name, 0))
-
-
-def _is_exact(arguments: Mapping[str, Any]) -> bool:
-    """Whether arguments turn off TF32 rounding."""
-    precision_values = [
-        v for n, v in arguments.items() if re.search("TF32|PRECISION", n, re.IGNORECASE)
-    ]
-    return any(v is False or v == 0 or v == "ieee" for v in precision_values)
 
 
 def _transposed(tensor: Any) -> float:

@@ -18,7 +18,6 @@ from foretune.cli import (
     export,
     importing,
     judge,
-    options,
     plan,
     predict,
     predictors,
@@ -27,7 +26,8 @@ from foretune.cli import (
     triton,
     tune,
 )
-from foretune.cli.options import HELP_ALL, NO_STORE, RootOptions, find_program
+from foretune.cli.command import HELP_ALL, add_command, find_program
+from foretune.cli.options import NO_STORE, RootOptions
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.redaction import redact
 from foretune.version import __version__
@@ -120,10 +120,10 @@ _COMMANDS = (
     predictors.train, predictors.evaluate, predict.predict, calibrate.calibrate,
     store.store, export.export, doctor.doctor,
 )  # fmt: skip
-options.add_command(app, tune.tune, cls=tune.TuneCommand)
-options.add_command(app, importing.import_, name="import")
+add_command(app, tune.tune, cls=tune.TuneCommand)
+add_command(app, importing.import_, name="import")
 for _command in _COMMANDS:
-    options.add_command(app, _command)
+    add_command(app, _command)
 plan.register(app)
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 _ENTRIES: list[Any] = [*app.registered_commands, *app.registered_groups]

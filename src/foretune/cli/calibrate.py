@@ -42,9 +42,7 @@ def calibrate(
     """
     output = Output(options.root_options(context).as_json)
     if choose is not None:
-        seed = options.root_options(context).seed
-        options.require_positive_int(choose, "--choose")
-        _choose(output, predictor, files or [], (kernel, map_), choose, device, out, seed)
+        _choose(context, output, files or [], out)
         return
     options.reject_options(context, ("device",), "without --choose, calibrate takes no")
     if not files:
@@ -60,21 +58,21 @@ def calibrate(
     output.result({"out": str(out), "rows": len(runs), "devices": devices})
 
 
-def _choose(
-    output: Output, predictor: str, files: list[Path], read: tuple[str | None, list[str]],
-    count: int, device: str | None, out: Path, seed: int,
-) -> None:  # fmt: skip
-    """Write the runs to measure on a new device; ``read``: the options --kernel and --map."""
+def _choose(context: typer.Context, output: Output, files: list[Path], out: Path) -> None:
+    """Write the runs to measure on a new device."""
     from foretune.files import atomic_write
     from foretune.models.saved.lookup import read_predictor
     from foretune.registry import registered
 
+    names = ("predictor", "device", "choose", "kernel", "map_")
+    predictor, device, count, kernel, maps = (context.params[name] for name in names)
+    options.require_positive_int(count, "--choose")
     if not files and device is None:
         raise UsageError("give --device, or run tables of the device")
     loaded = read_predictor(predictor)
     hardware = None if device is None else options.device_for(loaded, device)
-    runs = read_files(files, *read, loaded) if files else None
-    chosen = loaded.choose(count, runs, hardware, seed)
+    runs = read_files(files, kernel, maps, loaded) if files else None
+    chosen = loaded.choose(count, runs, hardware, options.root_options(context).seed)
     _protect_filled_times(out, chosen)
     with atomic_write(out) as new:
         chosen.to_csv(new, index=False)

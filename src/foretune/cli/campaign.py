@@ -11,13 +11,16 @@ from foretune.cli import options
 from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carbon
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
+from foretune.errors import require_known
 from foretune.lazy import require
+from foretune.objective import Objective
 from foretune.problem import Problem, shared_values
 from foretune.values import Value
 
 if TYPE_CHECKING:
     from foretune.tune.campaign.observer import Campaign
-    from foretune.tune.results import Comparison, TuneResult
+    from foretune.tune.job import SearchOptions
+    from foretune.tune.results import TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
 
@@ -63,22 +66,22 @@ def campaign(
         _revisit(output, report, track)
         return
     from foretune.registry import load
-    from foretune.tune.campaign.campaign import get_preset, run_campaign
+    from foretune.tune.campaign.campaign import PRESETS, run_campaign
 
     chosen = options.read_kernel(kernel)
-    parsed_objective, stop = options.parse_objective(objective), options.parse_budget(budget)
-    chosen_preset = get_preset(preset)
+    parsed_objective, stop = Objective.parse(objective), options.parse_budget(budget)
+    search: SearchOptions = {**root.search, **stop, "searcher": searcher}
+    require_known("preset", preset, PRESETS)
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
     with (
-        options.make_runner(runner, ray_address, chosen, device, chosen_preset.timing()) as running,
-        progress_bar() as progress,
+        options.make_runner(context, chosen, PRESETS[preset].timing()) as running,
+        progress_bar() as search["progress"],
     ):
         done = run_campaign(
-            chosen, running, chosen_preset, problems=problems, objective=parsed_objective,
-            model=model, searcher=searcher, predictor=predictor, out=out, seed=root.seed,
-            store=root.store, patience_s=root.patience_s, progress=progress, **stop.to_kwargs(),
+            chosen, running, PRESETS[preset], problems=problems, objective=parsed_objective,
+            model=model, predictor=predictor, out=out, **search,
         )  # fmt: skip
     _show(output, done)
     emitted = show_carbon(output, carbon, launch_energies(list(done.results)), "launches")
@@ -106,8 +109,8 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     shared = shared_values([r.problem for r in results])
     rows = []
     for r in results:
-        gain = _ratio(r.winner) if r.verified else r.verdict.replace("_", " ")
-        versus_library = "–" if r.versus_library is None else _ratio(r.versus_library)
+        gain = r.winner.ratio_text if r.verified else r.verdict.replace("_", " ")
+        versus_library = "–" if r.versus_library is None else r.versus_library.ratio_text
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
         rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
     columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
@@ -125,11 +128,6 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
             output.say(r.noise.disturbed)
     if open_ones:
         output.say(SETTLE_ADVICE)
-
-
-def _ratio(comparison: "Comparison") -> str:
-    low, high = comparison.ratio_low, comparison.ratio_high
-    return f"{comparison.ratio:.2f}× ({low:.2f}–{high:.2f})"
 
 
 def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:

@@ -9,7 +9,6 @@ from foretune.cli.output import Output
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.space import Configuration
     from foretune.tune.results import TuneResult
 
 MJ_PER_KWH = 3.6e9
@@ -45,10 +44,6 @@ def launch_energies(results: "list[TuneResult]") -> dict[str, float]:
     for result in results:
         for contender in (result.baseline, result.winner):
             name = f"{result.problem} {'default' if contender is result.baseline else 'best'}"
-            found[name] = _energy_mj(result, contender.config)
+            steps = [s.time_ms * s.power_w for s in result.trace if s.config == contender.config]
+            found[name] = next((mj for mj in reversed(steps) if math.isfinite(mj)), math.nan)
     return found
-
-
-def _energy_mj(result: "TuneResult", config: "Configuration | None") -> float:
-    steps = [s.time_ms * s.power_w for s in result.trace if s.config == config]
-    return next((mj for mj in reversed(steps) if math.isfinite(mj)), math.nan)

@@ -82,45 +82,28 @@ def collect(
     'foretune predict MODEL.pt2 --operators FOLDER' adds up those of a network.
     """
     output = Output(options.root_options(context).as_json)
-    if operators:
-        kernel_options = ("kernel", "problems", "configs", "rows", "runner", "ray_address",
-                          "max_seconds")  # fmt: skip
-        options.reject_options(context, kernel_options, "--operators does not take")
-        options.require_positive(minutes, "--minutes")
-        if operators.endswith(networks.SUFFIX):
-            options.reject_options(context, ("tp", "formats", "tokens"), "a graph does not take")
-            networks.collect_operators(
-                output, operators, [*parse_sizes(batch, "--batch")] if batch else [None],
-                parse_sizes(threads, "--threads") if threads else [], out, minutes,
-                options.read_local_device(device),
-            )  # fmt: skip
-            return
-        options.reject_options(context, ("batch", "threads"), "only a graph, MODEL.pt2, takes")
-        given = context.get_parameter_source("device")
-        hardware = _operator_device(device if given and given.name == "COMMANDLINE" else "")
-        degrees, sizes = parse_sizes(tp, "--tp"), parse_sizes(tokens, "--tokens")
-        model = "" if operators == TYPICAL else operators
-        _collect_operators(output, model, degrees, formats, sizes, out, minutes, hardware)
+    if not operators:
+        operator_options = ("tp", "formats", "tokens", "minutes", "batch", "threads")
+        options.reject_options(context, operator_options, "without --operators, collect takes no")
+        _collect_runs(context, output, out, rows)
         return
-    operator_options = ("tp", "formats", "tokens", "minutes", "batch", "threads")
-    options.reject_options(context, operator_options, "without --operators, collect takes no")
-    _collect_runs(
-        context, output, kernel, problems, configs, rows, out, (runner, ray_address, device),
-        max_seconds,
-    )  # fmt: skip
+    kernel_options = ("kernel", "problems", "configs", "rows", "runner", "ray_address",
+                      "max_seconds")  # fmt: skip
+    options.reject_options(context, kernel_options, "--operators does not take")
+    options.require_positive(minutes, "--minutes")
+    if operators.endswith(networks.SUFFIX):
+        options.reject_options(context, ("tp", "formats", "tokens"), "a graph does not take")
+        networks.collect_operators(
+            output, operators, [*parse_sizes(batch, "--batch")] if batch else [None],
+            parse_sizes(threads, "--threads") if threads else [], out, minutes,
+            options.read_local_device(device),
+        )  # fmt: skip
+    else:
+        options.reject_options(context, ("batch", "threads"), "only a graph, MODEL.pt2, takes")
+        _collect_operators(context, output, out)
 
 
-def _collect_runs(
-    context: typer.Context,
-    output: Output,
-    kernel: str,
-    problems: list[str],
-    configs: int,
-    rows: Path | None,
-    out: Path,
-    where: tuple[str, str | None, str],
-    max_seconds: float,
-) -> None:
+def _collect_runs(context: typer.Context, output: Output, out: Path, rows: Path | None) -> None:
     from foretune.collect.collection import collect_runs, plan_configurations, plan_rows
     from foretune.collect.machine_load import wait_until_idle
     from foretune.collect.timing import Timing
@@ -128,30 +111,29 @@ def _collect_runs(
     from foretune.datasets.run_log import RunLog
     from foretune.tune.store.cache import MeasurementCache
 
-    root, chosen = options.root_options(context), options.read_kernel(kernel)
-    options.require_positive_int(configs, "--configs")
-    options.require_positive(max_seconds, "--max-seconds")
+    given, root = context.params, options.root_options(context)
+    kernel = options.read_kernel(given["kernel"])
+    options.require_positive_int(given["configs"], "--configs")
+    options.require_positive(given["max_seconds"], "--max-seconds")
     if rows is None:
-        wanted = options.read_problems(chosen, problems, root.seed)
-        plan = plan_configurations(chosen, wanted, configs, root.seed)
+        wanted = options.read_problems(kernel, given["problems"], root.seed)
+        plan = plan_configurations(kernel, wanted, given["configs"], root.seed)
     else:
         options.reject_options(context, ("problems", "configs"), "--rows replaces")
-        plan = plan_rows(chosen, read_table(rows))
+        plan = plan_rows(kernel, read_table(rows))
         for problem in plan:
-            options.check_memory(chosen, problem)
-    runner, ray_address, device = where
-    timing = Timing(max_seconds=max_seconds)
+            options.check_memory(kernel, problem)
     with (
-        options.make_runner(runner, ray_address, chosen, device, timing) as active_runner,
-        RunLog(out, active_runner.device) as log,
+        options.make_runner(context, kernel, Timing(max_seconds=given["max_seconds"])) as runner,
+        RunLog(out, runner.device) as log,
         progress_bar() as progress,
     ):
-        if others := log.kernels() - {kernel}:
+        if others := log.kernels() - {given["kernel"]}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
-        record = MeasurementCache.for_kernel(chosen, active_runner.device, root.store, log)
-        wait_until_idle(active_runner.watch, root.patience_s, progress)
-        with active_runner.watch() as watch:
-            done = collect_runs(chosen, plan, record, active_runner, progress)
+        record = MeasurementCache.for_kernel(kernel, runner.device, root.store, log)
+        wait_until_idle(runner.watch, root.patience_s, progress)
+        with runner.watch() as watch:
+            done = collect_runs(kernel, plan, record, runner, progress)
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
         f"{done.reused} reused, {done.seconds:.0f} s"
@@ -161,29 +143,26 @@ def _collect_runs(
     output.result({**asdict(done), "out": str(out), "disturbed": watch.load.disturbance})
 
 
-def _collect_operators(
-    output: Output,
-    model: str,
-    degrees: Sequence[int],
-    formats: str,
-    sizes: Sequence[int],
-    out: Path,
-    minutes: float,
-    hardware: "Device",
-) -> None:
+def _collect_operators(context: typer.Context, output: Output, out: Path) -> None:
     """Measure the operators that planning a model needs, at the shapes of one rank.
 
     The most informative sizes come first.
     """
+    from foretune.collect.devices import local_device, local_gpus
     from foretune.collect.torch_operators.measuring import OperatorBenchmarker, collect_operators
     from foretune.datasets.run_log import RunLog
     from foretune.plan.cost.tables import OPERATORS_FILE
 
+    given = context.params
+    minutes, source = given["minutes"], context.get_parameter_source("device")
+    named = given["device"] if source and source.name == "COMMANDLINE" else ""
+    hardware = local_device(named or ("cuda" if local_gpus() else "cpu"))
+    model = "" if given["operators"] == TYPICAL else given["operators"]
     bench = OperatorBenchmarker(hardware)
-    max_ms = 60_000.0 * minutes / MIN_RUNS_IN_BUDGET
     chosen, reasons = _choose_operators(
-        model, degrees, _chosen_formats(formats, hardware), sizes, hardware, max_ms
-    )
+        model, parse_sizes(given["tp"], "--tp"), _chosen_formats(given["formats"], hardware),
+        parse_sizes(given["tokens"], "--tokens"), hardware, 60_000.0 * minutes / MIN_RUNS_IN_BUDGET,
+    )  # fmt: skip
     for reason, count in reasons.items():
         output.say(f"left out: {count} operators: {reason}")
     if not chosen:
@@ -209,13 +188,6 @@ def parse_sizes(text: str, option: str) -> list[int]:
             sizes.append(low)
             low *= 2
     return sorted(set(sizes))
-
-
-def _operator_device(name: str) -> "Device":
-    """Return the device named; the GPU by default, if there is one."""
-    from foretune.collect.devices import local_device, local_gpus
-
-    return local_device(name or ("cuda" if local_gpus() else "cpu"))
 
 
 def _chosen_formats(text: str, device: "Device") -> list[str]:

@@ -1,6 +1,5 @@
 """``foretune doctor``: devices, what works on this machine, and how to get the rest."""
 
-import importlib.util
 import json
 import math
 import os
@@ -114,15 +113,13 @@ def _show_levels(
     told = {cache.removesuffix("_kib").upper(): size for cache, size in told_kib.items()}
     rows = [
         [
-            level.name,
-            f"{level.size_kib:,.0f}" if level.size_kib < math.inf else "-",
-            f"{told[level.name]:,.0f}" if level.name in told else "-",
-            f"{level.latency_ns:.1f}",
-            f"{level.read_gbps:,.1f}",
-            "" if level.stable else f"two rounds differ by {level.difference:.0%}",
+            v.name, f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
+            f"{told[v.name]:,.0f}" if v.name in told else "-",
+            f"{v.latency_ns:.1f}", f"{v.read_gbps:,.1f}",
+            "" if v.stable else f"two rounds differ by {v.difference:.0%}",
         ]
-        for level in curve.levels
-    ]
+        for v in curve.levels
+    ]  # fmt: skip
     output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
     small = [v.name for v in curve.levels if v.size_kib < 0.7 * told.get(v.name, 0.0)]
     if small:
@@ -218,29 +215,26 @@ def examine() -> list[Finding]:
 
 
 def _mlflow() -> Finding:
-    if importlib.util.find_spec("mlflow") is None:
+    if find_spec("mlflow") is None:
         note = "tracks campaigns: pip install '.[track]' in the checkout"
         return Finding("MLflow", False, note)
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    note = (
-        redact(uri or "")
-        or "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
-    )
-    return Finding("MLflow", True, note)
+    uri = redact(os.environ.get("MLFLOW_TRACKING_URI", ""))
+    default = "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
+    return Finding("MLflow", True, uri or default)
 
 
 def _package(module: str, extra: str, purpose: str) -> Finding:
-    if importlib.util.find_spec(module) is None:
-        return Finding(module, False, f"{purpose}: pip install '.[{extra}]' in the checkout")
-    return Finding(module, True, purpose)
+    here = find_spec(module) is not None
+    missing = "" if here else f": pip install '.[{extra}]' in the checkout"
+    return Finding(module, here, purpose + missing)
 
 
 def _door(package: str, tested: str, line: str) -> Finding:
     try:
-        here = version(package)
+        here = f"{version(package)}, "
     except PackageNotFoundError:
-        return Finding(f"inside {package}", False, f"tested {tested}: {line}")
-    return Finding(f"inside {package}", True, f"{here}, tested {tested}: {line}")
+        here = ""
+    return Finding(f"inside {package}", bool(here), f"{here}tested {tested}: {line}")
 
 
 def _kernel(name: str, on_gpu: bool) -> Finding:

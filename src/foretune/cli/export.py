@@ -8,8 +8,9 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.cli.store import open_tuned
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.files import atomic_write
+from foretune.objective import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ def export(
 
     root = options.root_options(context)
     options.require_positive_int(max_configs, "--max-configs")
-    parsed_objective = options.parse_objective(objective)
+    parsed_objective = Objective.parse(objective)
     if (out is None) == (optuna is None):
         raise UsageError("say what to write: --out FILE.py or --optuna sqlite:///study.db")
     if files and root.store_name is not None:
@@ -56,35 +57,25 @@ def export(
     )
     output = Output(root.as_json)
     if out is None:
-        _write_studies(output, runs, str(optuna))
+        from foretune.datasets.importers.optuna_studies import write
+
+        names = write(runs, str(optuna))
+        output.say(f"{optuna}: {len(names)} studies; optuna-dashboard {optuna} shows them")
+        output.result({"out": optuna, "studies": names})
         return
     shares = efficiency_table(runs, parsed_objective)
     exported = export_function(shares, max_configs, group, root.seed)
     with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
     _show(output, shares, exported, out)
-    output.result(
-        {
-            "out": str(out),
-            "kernel": shares.kernel,
-            "device": shares.device,
-            "problems": len(shares.problems),
-            "problems_where_nothing_ran": shares.excluded_problems,
-            "configs": exported.configs,
-            "leaves": exported.leaves,
-            "any_of_them": exported.oracle_share,
-            "same": {"function": exported.training_score, "single": exported.training_score_single},
-            "held_out": {"function": exported.held_out, "single": exported.held_out_single},
-        }
-    )
-
-
-def _write_studies(output: Output, runs: "pd.DataFrame", url: str) -> None:
-    from foretune.datasets.importers.optuna_studies import write
-
-    names = write(runs, url)
-    output.say(f"{url}: {len(names)} studies; optuna-dashboard {url} shows them")
-    output.result({"out": url, "studies": names})
+    output.result({
+        "out": str(out), "kernel": shares.kernel, "device": shares.device,
+        "problems": len(shares.problems), "problems_where_nothing_ran": shares.excluded_problems,
+        "configs": exported.configs, "leaves": exported.leaves,
+        "any_of_them": exported.oracle_share,
+        "same": {"function": exported.training_score, "single": exported.training_score_single},
+        "held_out": {"function": exported.held_out, "single": exported.held_out_single},
+    })  # fmt: skip
 
 
 def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":
@@ -93,8 +84,7 @@ def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) 
     runs = read_files(files, kernel)
     if device is None:
         return runs
-    if device not in set(runs["device"]):
-        raise UnknownName("device in these files", device, map(str, runs["device"].unique()))
+    require_known("device in these files", device, map(str, runs["device"].unique()))
     return runs[runs["device"] == device].reset_index(drop=True)
 
 

@@ -66,6 +66,7 @@ def _import_files(
     from foretune.datasets.importers import import_runs
     from foretune.datasets.importers.columns import as_number
     from foretune.datasets.runs import read_runs, write_runs
+    from foretune.models.repeats import count_missing_runs
 
     (kernel, device), sources = names, options.parse_key_values(maps, "--map")
     constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
@@ -79,7 +80,9 @@ def _import_files(
     if not rows:
         reasons = "; ".join(imported.rejected) or "; ".join(imported.skipped.values())
         raise UsageError(f"nothing was imported: {reasons}")
-    if out.exists() and (lost := _count_lost_runs(read_runs(out), imported.runs)):
+    before = read_runs(out) if out.exists() else imported.runs.head(0)
+    lost = max(count_missing_runs(imported.runs, before), len(before) - rows)
+    if lost > 0:
         raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
     write_runs(out, imported.runs)
     for reason in imported.skipped.values():
@@ -118,12 +121,6 @@ def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
     else:
         output.say(f"launch-bound below batch {batch}; from there on, kernels wait in the queue")
     return {"launches": summary.to_dict("records"), "compute_bound_from": batch}
-
-
-def _count_lost_runs(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
-    from foretune.models.repeats import count_missing_runs
-
-    return max(count_missing_runs(now, before), len(before) - len(now))
 
 
 def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from foretune.cli.output import Output
 from foretune.console import progress_bar
+from foretune.device import available_cores
 from foretune.errors import UsageError
 from foretune.lazy import require
 
@@ -41,7 +42,7 @@ def collect_operators(
     from foretune.plan.cost.tables import OPERATORS_FILE
 
     _require_cpu(device)
-    own = {o: None for b in batches for t in threads or [_all_threads()]
+    own = {o: None for b in batches for t in threads or [available_cores()]
            for o in read_network(model, b, t).operators}  # fmt: skip
     every = list(dict.fromkeys([*own, *(near for o in own for near in o.neighbors())]))
     with (
@@ -87,20 +88,17 @@ def predict_network(
         )
     predictor, entries = NetworkPredictor(read_runs(folder / OPERATORS_FILE)), []
     for batch in batches:
-        for count in threads or [_all_threads()]:
+        for count in threads or [available_cores()]:
             network = read_network(model, batch, count)
             predicted = predictor.predict(network, device)
             low, high = predicted.interval_ms
-            entries.append(
-                {
-                    "batch": network.batch, "threads": count, "time_ms": predicted.time_ms,
-                    "low": low, "high": high, "energy_mj": predicted.energy_mj,
-                    "weight_bytes": network.weight_bytes,
-                    "activation_bytes": network.activation_bytes,
-                    "peak_memory_bytes": predicted.memory_bytes, "by_roofline": predicted.unknown,
-                    "operators": predicted.operators.to_dict("records"),
-                }
-            )  # fmt: skip
+            entries.append({
+                "batch": network.batch, "threads": count, "time_ms": predicted.time_ms,
+                "low": low, "high": high, "energy_mj": predicted.energy_mj,
+                "weight_bytes": network.weight_bytes, "activation_bytes": network.activation_bytes,
+                "peak_memory_bytes": predicted.memory_bytes, "by_roofline": predicted.unknown,
+                "operators": predicted.operators.to_dict("records"),
+            })  # fmt: skip
     _show(output, model, entries)
     if len(entries) == 1:
         _show_operators(output, predicted)
@@ -142,9 +140,3 @@ def _require_cpu(device: "Device") -> None:
     require("torch", "gpu", "networks of torch.export")
     if device.kind != "cpu":
         raise UsageError("networks are measured and predicted on CPUs: give --device cpu")
-
-
-def _all_threads() -> int:
-    from foretune.device import available_cores
-
-    return available_cores()

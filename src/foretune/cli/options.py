@@ -1,19 +1,16 @@
 """Options that several commands share, and their parsing."""
 
-import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
-from typer.core import TyperCommand
 
-from foretune.errors import ProblemError, UnknownName, UsageError
-from foretune.objective import Objective
+from foretune.errors import ProblemError, UnknownName, UsageError, require_known
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
@@ -22,74 +19,9 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.kernel import Kernel
     from foretune.models.predictor import Predictor
-
-HELP_ALL = "--help-all"
-FIRST: Mapping[str, tuple[str, ...]] = {
-    "tune": ("problem", "param", "arg", "budget", "predictor", "export"),
-    "campaign": ("preset", "problem", "budget", "predictor", "out", "report"),
-    "judge": ("problem", "inputs", "beside", "tolerance"),
-    "replay": ("searcher", "budget", "repeats", "prior", "plot"),
-    "collect": ("problems", "configs", "device", "out"),
-    "train": ("target", "map_", "sizes", "validate", "out"),
-    "predict": ("problem", "top", "explain", "config", "objective"),
-    "calibrate": ("kernel", "choose", "out"),
-    "inspect": ("arg", "config", "target"),
-    "store": ("problem", "export", "merge", "forget"),
-    "export": ("kernel", "out", "optuna", "max_configs"),
-    "plan serve": ("system", "gpus", "isl", "osl", "goal", "ttft", "tpot", "out"),
-    "plan train": ("system", "gpus", "batch", "sequence", "tokens"),
-    "plan fleet": ("requests", "systems", "prices", "power_kw"),
-}
-"""Command -> the options that its ``--help`` shows; a command that is not named shows all."""
-
-
-class Command(TyperCommand):
-    """A command with short and with full help."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take ``--help-all`` as a ``--help`` that shows all."""
-        if HELP_ALL in args:
-            ctx.meta[HELP_ALL], args = True, ["--help"]
-        return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help: summary, examples and first options, or all of it."""
-        if ctx.meta.get(HELP_ALL):
-            super().format_help(ctx, formatter)
-            return
-        first = FIRST.get(ctx.command_path.partition(" ")[2])
-        rest: list[Any] = [p for p in self.params if first and p.name not in first]
-        rest = [p for p in rest if p.param_type_name == "option" and not p.hidden]
-        for option in rest:
-            option.hidden = True
-        try:
-            self.format_usage(ctx, formatter)
-            said, *others = (self.help or "").split("\n\n")
-            formatter.write_paragraph()
-            with formatter.indentation():
-                for text in (said, *(text for text in others if ": foretune " in text)):
-                    formatter.write_text(text)
-            self.format_options(ctx, formatter)
-        finally:
-            for option in rest:
-                option.hidden = False
-        formatter.write_paragraph()
-        with formatter.indentation():
-            more = f"; {HELP_ALL} shows more" if rest else ""
-            formatter.write_text(f"Also: --json, --seed, --store, --wait-quiet, --debug{more}.")
-
+    from foretune.tune.job import SearchOptions
 
 NO_STORE = "none"
-EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
-
-
-def add_command(
-    app: typer.Typer, function: Callable[..., None], cls: type[Command] = Command, **settings: Any
-) -> None:
-    """Add a command to ``app``; its help is the docstring, each paragraph on one line."""
-    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(cls=cls, help=text, epilog=EPILOG, **settings)(function)
 
 
 @dataclass(frozen=True)
@@ -118,6 +50,11 @@ class RootOptions:
         return False if self.store_name == NO_STORE else self.store_name
 
     @property
+    def search(self) -> "SearchOptions":
+        """The options of every search."""
+        return {"seed": self.seed, "store": self.store, "patience_s": self.patience_s}
+
+    @property
     def required_store(self) -> str | None:
         """The store, for commands that cannot work without one."""
         if self.store_name == NO_STORE:
@@ -131,29 +68,15 @@ def root_options(context: typer.Context) -> RootOptions:
     return root if isinstance(root, RootOptions) else RootOptions()
 
 
-def find_program(arguments: Sequence[str]) -> range:
-    """Return where the words of a program are: after ``--``, up to the first ``--param``."""
-    if "--" not in arguments:
-        return range(0)
-    start = arguments.index("--") + 1
-    words = arguments[start:]
-    stop = start + words.index("--param") if "--param" in words else len(arguments)
-    return range(start, stop)
+def registered_completion(group: str) -> Callable[[], list[str]]:
+    """Return what a shell completes to: the registered names of a group."""
 
-
-def registered_completion(group: str) -> Callable[[str], list[str]]:
-    """Return a shell completion of the registered names of a group."""
-
-    def complete(incomplete: str) -> list[str]:
+    def names() -> list[str]:
         from foretune.registry import registered
 
-        return [name for name in registered(group) if name.startswith(incomplete)]
+        return list(registered(group))
 
-    return complete
-
-
-def _choice_completion(*names: str) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+    return names
 
 
 KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
@@ -181,13 +104,13 @@ OBJECTIVE = typer.Option(
     "time",
     "--objective",
     help="What to minimize: time, energy or edp (energy × delay).",
-    autocompletion=_choice_completion("time", "energy", "edp"),
+    autocompletion=lambda: ["time", "energy", "edp"],
 )
 RANKED_BY = typer.Option(
     None,
     "--objective",
     help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if learned.",
-    autocompletion=_choice_completion("time", "power", "energy", "edp"),
+    autocompletion=lambda: ["time", "power", "energy", "edp"],
 )
 MODEL = typer.Option(
     "xgboost",
@@ -207,44 +130,32 @@ RAY_ADDRESS = typer.Option(
     None, "--ray-address", envvar="RAY_ADDRESS",
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
+RUNNER_OPTIONS = ("runner", "ray_address", "device")
+"""Names of their parameters, and of `DEVICE`'s."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """When a search stops; see `foretune.tune_problem`."""
-
-    budget: int | Literal["auto"] | None = None
-    regret: float | None = None
-    seconds: float | None = None
-
-    def to_kwargs(self) -> dict[str, Any]:
-        """Return the parts that were given, as functions of Python take them."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-def parse_budget(text: str | None) -> Budget:
+def parse_budget(text: str) -> "SearchOptions":
     """Parse ``--budget``: ``10``, ``auto``, ``auto:0.03`` or ``60s``.
 
     With several, joined by commas, the search stops at the first.
     """
-    if not text:
-        return Budget()
-    count: int | None = None
-    auto, regret, seconds = False, None, None
-    for part in text.split(","):
-        if found := re.fullmatch(r"auto(?::([\d.eE+-]+))?", part):
-            auto, regret = True, float(found[1]) if found[1] and _is_number(found[1]) else None
-            if found[1] and regret is None:
+    found: SearchOptions = {}
+    for part in text.split(",") if text else ():
+        if auto := re.fullmatch(r"auto(?::([\d.eE+-]+))?", part):
+            found.setdefault("budget", "auto")
+            if auto[1] and not _is_number(auto[1]):
                 raise UsageError(f"--budget {text}: the regret after auto: is a number like 0.03")
+            if auto[1]:
+                found["regret"] = float(auto[1])
         elif part.endswith("s") and _is_number(part[:-1]):
-            seconds = require_positive(float(part[:-1]), "--budget", "s")
+            found["seconds"] = require_positive(float(part[:-1]), "--budget", "s")
         elif re.fullmatch(r"-?\d+", part):
-            count = require_positive_int(int(part), "--budget")
+            found["budget"] = require_positive_int(int(part), "--budget")
         else:
             raise UsageError(
                 f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
             )
-    return Budget(count or ("auto" if auto else None), regret, seconds)
+    return found
 
 
 def _is_number(text: str) -> bool:
@@ -253,14 +164,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def parse_objective(text: str) -> Objective:
-    """Return the objective named ``text``."""
-    known = [objective.value for objective in Objective]
-    if text not in known:
-        raise UnknownName("objective", text, known)
-    return Objective(text)
 
 
 def read_kernel(name: str) -> "Kernel":
@@ -315,17 +218,13 @@ def read_local_device(name: str) -> "Device":
 
 
 def make_runner(
-    runner: str,
-    ray_address: str | None,
-    kernel: "Kernel",
-    device: str,
-    timing: "Timing | None" = None,
+    context: typer.Context, kernel: "Kernel", timing: "Timing | None" = None
 ) -> "Runner":
-    """Return the runner for ``--runner``, on devices named ``device``."""
+    """Return the runner for a command's options ``--runner``, ``--ray-address``, ``--device``."""
     from foretune.registry import load
 
-    if runner not in ("local", "ray"):
-        raise UnknownName("runner", runner, ("local", "ray"))
+    runner, ray_address, device = (context.params[n] for n in RUNNER_OPTIONS)
+    require_known("runner", runner, ("local", "ray"))
     if runner == "local":
         from foretune.collect.runner import IsolatedRunner
 
@@ -342,19 +241,15 @@ def make_runner(
     return made
 
 
-def read_any_device(name: str) -> "Device":
-    """Return a device of this machine, or a known one."""
+def device_for(predictor: "Predictor", name: str | None) -> "Device":
+    """Return a device the predictor was trained on, one of this machine, or a known one."""
     from foretune.device import find_device
 
-    return read_local_device(name) if name == "cpu" or ":" in name else find_device(name)
-
-
-def device_for(predictor: "Predictor", name: str | None) -> "Device":
-    """Return the device ``name``, preferring devices the predictor was trained on."""
     try:
         return predictor.device(name)
     except UnknownName:
-        return read_any_device(str(name))
+        name = str(name)
+        return read_local_device(name) if name == "cpu" or ":" in name else find_device(name)
 
 
 def reject_options(context: typer.Context, names: Sequence[str], message: str) -> None:
@@ -384,8 +279,13 @@ def require_positive(value: float, option: str, unit: str = "") -> float:
     return value
 
 
-def parse_key_values(texts: Sequence[str], option: str, form: str = "COLUMN") -> dict[str, str]:
-    """Parse texts ``KEY=VALUE``, each key once; ``form`` names the key in messages."""
+def parse_key_values(
+    texts: Sequence[str], option: str, form: str = "COLUMN", known: Sequence[str] = ()
+) -> dict[str, str]:
+    """Parse texts ``KEY=VALUE``, each key once, and among ``known`` if these are given.
+
+    ``form`` names the key in messages.
+    """
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -394,15 +294,14 @@ def parse_key_values(texts: Sequence[str], option: str, form: str = "COLUMN") ->
         if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         values[name.strip()] = value.strip()
+    require_known(f"key of {option}", values, known or values)
     return values
 
 
 def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Mapping[str, float]:
     """Parse texts ``KEY=NUMBER`` whose keys are among ``known``."""
     numbers = {}
-    for key, value in parse_key_values(texts, option, "KEY").items():
-        if key not in known:
-            raise UnknownName(f"key of {option}", key, known)
+    for key, value in parse_key_values(texts, option, "KEY", known).items():
         if not _is_number(value):
             raise UsageError(f"{option} {key}={value}: give a number")
         numbers[key] = float(value)

@@ -3,14 +3,13 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
 from typing import Any
 
 from rich.console import Console
 
 from foretune.console import print_table
 from foretune.redaction import redact
+from foretune.result import plain
 
 
 class Output:
@@ -31,22 +30,7 @@ class Output:
     def result(self, data: Any) -> None:
         """Print a mapping or dataclass as the JSON object, if ``--json`` was given."""
         if self.as_json:
-            print(json.dumps(_to_json(data)))
-
-
-def _to_json(value: Any) -> Any:
-    """Convert to JSON values; NaN and infinity become null."""
-    if is_dataclass(value) and not isinstance(value, Mapping):
-        value = {f.name: getattr(value, f.name) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _to_json(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_json(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Enum):
-        return value.value
-    return value.item() if hasattr(value, "item") else value
+            print(json.dumps(plain(data, as_json=True)))
 
 
 def percent(fraction: float) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from foretune.cli import options, plan_fleet, plan_serve, plan_train
+from foretune.cli import plan_fleet, plan_serve, plan_train
+from foretune.cli.command import add_command
 from foretune.errors import UnknownName
 
 
@@ -34,5 +35,5 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
     )
     for command in (plan_serve.serve, plan_train.train, plan_fleet.fleet):
-        options.add_command(commands, command)
+        add_command(commands, command)
     app.add_typer(commands, name="plan")

@@ -109,40 +109,23 @@ def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
 
 def _show(output: Output, title: str, demands: Sequence["Demand"], mix: "Fleet") -> None:
     numbered = list(enumerate(mix.shares, 1))
-    output.table(
-        f"{title}: what to rent",
-        ("#", "rent", "instance", "layout", "formats", "busy", "USD/h"),
-        [
-            [
-                str(number),
-                str(share.count),
-                f"{share.kind.gpus} × {share.kind.system}",
-                str(share.kind.layout),
-                str(share.kind.formats),
-                percent(share.utilization),
-                f"{share.count * share.kind.usd_per_hour:.2f}",
-            ]
-            for number, share in numbered
-        ],
-    )
+    rented = [
+        [str(number), str(s.count), f"{s.kind.gpus} × {s.kind.system}", str(s.kind.layout),
+         str(s.kind.formats), percent(s.utilization), f"{s.count * s.kind.usd_per_hour:.2f}"]
+        for number, s in numbered
+    ]  # fmt: skip
+    columns = ("#", "rent", "instance", "layout", "formats", "busy", "USD/h")
+    output.table(f"{title}: what to rent", columns, rented)
     output.say("")
-    output.table(
-        "what serves which requests",
-        ("isl", "osl", "requests/s", "served by"),
+    served = [
         [
-            [
-                str(demand.workload.isl),
-                str(demand.workload.osl),
-                f"{demand.per_s:g}",
-                ", ".join(
-                    f"#{number} {percent(share.served[i])}"
-                    for number, share in numbered
-                    if share.served[i] > 0
-                ),
-            ]
-            for i, demand in enumerate(demands)
-        ],
-    )
+            str(demand.workload.isl), str(demand.workload.osl), f"{demand.per_s:g}",
+            ", ".join(f"#{n} {percent(s.served[i])}" for n, s in numbered if s.served[i] > 0),
+        ]
+        for i, demand in enumerate(demands)
+    ]  # fmt: skip
+    headings = ("isl", "osl", "requests/s", "served by")
+    output.table("what serves which requests", headings, served)
     output.say("")
 
 
@@ -168,36 +151,27 @@ def _to_json(
     demands: Sequence["Demand"], mix: "Fleet", single_costs: Mapping[str, float | None]
 ) -> dict[str, Any]:
     known = [cost for cost in single_costs.values() if cost is not None]
+    instances = [
+        {
+            "system": s.kind.system, "gpus": s.kind.gpus, "count": s.count,
+            "layout": str(s.kind.layout), "replicas": s.kind.replicas,
+            "formats": str(s.kind.formats), "usd_per_hour": s.kind.usd_per_hour,
+            "busy": s.utilization,
+            "serves": [
+                {
+                    "isl": demand.workload.isl, "osl": demand.workload.osl,
+                    "requests_per_s": s.served[i] * demand.per_s,
+                    "most_per_s": s.kind.rates[i], "in_flight": s.kind.in_flight[i],
+                }
+                for i, demand in enumerate(demands)
+                if s.served[i] > 0
+            ],
+        }
+        for s in mix.shares
+    ]  # fmt: skip
     return {
-        "usd_per_hour": mix.usd_per_hour,
-        "power_w": mix.power_w,
-        "gpus": mix.gpus,
-        "instances": [
-            {
-                "system": share.kind.system,
-                "gpus": share.kind.gpus,
-                "count": share.count,
-                "layout": str(share.kind.layout),
-                "replicas": share.kind.replicas,
-                "formats": str(share.kind.formats),
-                "usd_per_hour": share.kind.usd_per_hour,
-                "busy": share.utilization,
-                "serves": [
-                    {
-                        "isl": demand.workload.isl,
-                        "osl": demand.workload.osl,
-                        "requests_per_s": share.served[i] * demand.per_s,
-                        "most_per_s": share.kind.rates[i],
-                        "in_flight": share.kind.in_flight[i],
-                    }
-                    for i, demand in enumerate(demands)
-                    if share.served[i] > 0
-                ],
-            }
-            for share in mix.shares
-        ],
-        "single_usd_per_hour": dict(single_costs),
+        "usd_per_hour": mix.usd_per_hour, "power_w": mix.power_w, "gpus": mix.gpus,
+        "instances": instances, "single_usd_per_hour": dict(single_costs),
         "saved": 1.0 - mix.usd_per_hour / min(known) if known else None,
-        "gap": mix.optimality_gap,
-        "notes": list(NOTES),
-    }
+        "gap": mix.optimality_gap, "notes": list(NOTES),
+    }  # fmt: skip

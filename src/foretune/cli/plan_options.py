@@ -8,7 +8,7 @@ import typer
 
 from foretune.cli import options
 from foretune.console import progress_bar
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 
 if TYPE_CHECKING:
     from foretune.plan import Requirements
@@ -60,8 +60,7 @@ def check_engine(backend: str) -> None:
     """Raise UnknownName if plans do not know the engine."""
     from foretune.plan.serve.deployments.deployment import ENGINES
 
-    if backend not in ENGINES:
-        raise UnknownName("engine", backend, ENGINES)
+    require_known("engine", backend, ENGINES)
 
 
 def read_prices(path: Path | None) -> dict[str, float]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.cost.steps import StepTimerFactory
-    from foretune.plan.describe.layout import Offload
     from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.report import Question
@@ -137,12 +136,16 @@ def serve(
     _check_required(
         model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
     )
-    _check_combination(rate, pools, kubernetes)
+    if rate is not None and not 0 < rate < float("inf"):
+        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
+    if pools and kubernetes:
+        raise UsageError("a manifest is written for one pool: leave --pools out")
     check_carbon(carbon)
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     from foretune.plan import Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.measured_operators import describe_rejected
+    from foretune.plan.describe.layout import Offload
     from foretune.plan.serve.deployments.correction import fit_or_load_correction
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.report import Question
@@ -151,18 +154,13 @@ def serve(
 
     output = Output(options.root_options(context).as_json)
     clocks, tables = plan_options.load_operator_clocks(operators)
+    named = [text if "=" in text else f"weights={text}" for text in offload]
+    host_gib = options.parse_numbers(named, "--offload", ("weights", "cache"))
     question = Question(
-        describe_model(model),
-        tuple(_parse_systems(system, prices)),
-        gpus,
-        Workload(isl, osl, prefix),
-        backend,
-        rate,
-        pools,
-        tables is not None,
-        measured is not None,
-        offload=_parse_offload(offload),
-    )
+        describe_model(model), tuple(_parse_systems(system, prices)), gpus,
+        Workload(isl, osl, prefix), backend, rate, pools, tables is not None, measured is not None,
+        offload=Offload(host_gib.get("weights", 0.0), host_gib.get("cache", 0.0)),
+    )  # fmt: skip
     chosen, caches = _parse_formats(formats, question.systems)
     correction = (
         fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
@@ -204,13 +202,6 @@ def serve(
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.tracked_at}")
         output.result(plan_to_json(found, question, commands) | results)
-
-
-def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None) -> None:
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
-    if pools and kubernetes:
-        raise UsageError("a manifest is written for one pool: leave --pools out")
 
 
 def _calibration(
@@ -258,14 +249,9 @@ def _check_required(model: str, needed: "dict[str, Any]") -> None:
 
 
 def _show(
-    output: Output,
-    plan: "Plan",
-    question: "Question",
-    commands: dict[str, str],
-    top: int,
-    replay: "SimulationResult | None",
-    left_out: str,
-) -> None:
+    output: Output, plan: "Plan", question: "Question", commands: dict[str, str], top: int,
+    replay: "SimulationResult | None", left_out: str,
+) -> None:  # fmt: skip
     """Print the Pareto front, its explanation, and the commands that start the best."""
     from foretune.plan.serve.explanation import notes, sentences
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE, describe_layout
@@ -279,8 +265,8 @@ def _show(
         if (name in REQUIRED_COLUMNS or shown[name].nunique() > 1) and shown[name].notna().any()
     }
     for name in DROPPABLE_COLUMNS:
-        width = sum(max(map(len, column)) + SEPARATOR_WIDTH for column in cells.values())
-        if width > MAX_WIDTH + SEPARATOR_WIDTH:
+        widths = [max(map(len, column)) for column in cells.values()]
+        if sum(widths) + SEPARATOR_WIDTH * (len(widths) - 1) > MAX_WIDTH:
             cells.pop(name, None)
     headings, *rows = zip(*cells.values(), strict=True)
     if not question.tables:
@@ -319,15 +305,6 @@ def _parse_speculation(text: str) -> "Speculation | None":
             f"--speculative {text}: write TOKENS:ACCEPTANCE[:MODEL], like 3:0.7"
         ) from None
     return Speculation(count, share, describe_model(draft) if draft else None)
-
-
-def _parse_offload(texts: list[str]) -> "Offload":
-    """Parse ``--offload``: GiB of weights, or ``cache=GIB``."""
-    from foretune.plan.describe.layout import Offload
-
-    named = [text if "=" in text else f"weights={text}" for text in texts]
-    given = options.parse_numbers(named, "--offload", ("weights", "cache"))
-    return Offload(given.get("weights", 0.0), given.get("cache", 0.0))
 
 
 def _parse_systems(text: str, prices: Path | None) -> "list[System]":

@@ -7,9 +7,11 @@ import typer
 
 from foretune.cli import options, plan_options
 from foretune.cli.output import Output, percent
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pandas as pd
 
     from foretune.plan import System
@@ -75,38 +77,27 @@ def train(
         ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
     ):  # fmt: skip
         options.require_positive_int(value, name)
-    if software not in SOFTWARE:
-        raise UnknownName("software", software, SOFTWARE)
+    require_known("software", software, SOFTWARE)
     precision, _, gradients = formats.partition("/")
     if not precision:
         raise UsageError(f"--formats {formats!r}: write bf16, fp8 or fp8/bf16")
     clocks, tables = plan_options.load_operator_clocks(operators)
     cost = plan_options.read_prices(prices)
     described, hardware = describe_model(model), find_system(system, cost)
-    kinds: dict[str, Any] = {
-        "precision": precision, "gradients": gradients or "fp32", "overlap": overlap,
-    }  # fmt: skip
-    task = TrainingTask(batch, sequence, **kinds)
+    kinds: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
+    task = TrainingTask(batch, sequence, overlap=overlap, **kinds)
     training_plan = plan_training(
         described, hardware, gpus, task, clocks, SOFTWARE[software], offload, zero_bubble
     )
     output = Output(options.root_options(context).as_json)
     shown = training_plan.distinct.head(top)
-    output.table(
-        f"training {described.name} on {gpus} × {hardware.name}, {batch} × {sequence} tokens, "
-        f"{precision}",
-        HEADINGS,
-        [_row(row) for _, row in shown.iterrows()],
-    )
+    shape = f"{batch} × {sequence} tokens, {precision}"
+    title = f"training {described.name} on {gpus} × {hardware.name}, {shape}"
+    output.table(title, HEADINGS, [_row(row) for _, row in shown.iterrows()])
     output.say("")
     for line in _sentences(training_plan, tokens):
         output.say(line)
-    notes = [
-        *NOTES,
-        *([ZERO_BUBBLE_NOTE] if shown["zero_bubble"].any() else []),
-        *_host(shown, hardware),
-        *_unmeasured(hardware.name, tables.systems if tables else None),
-    ]
+    notes = [*NOTES, *_assumptions(shown, hardware, tables.systems if tables else None)]
     for note in notes:
         output.say(f"note: {note}")
     output.result(_to_json(training_plan, shown, tokens, notes))
@@ -126,24 +117,22 @@ def _row(row: "pd.Series[Any]") -> list[str]:
     ]
 
 
-def _host(shown: "pd.DataFrame", system: "System") -> list[str]:
-    """Return the assumptions about optimizer state in host memory."""
+def _assumptions(
+    shown: "pd.DataFrame", system: "System", measured: list[str] | None
+) -> "Iterator[str]":
+    """Yield what a plan assumes: schedules, state in host memory, operators of other systems."""
     from foretune.plan.train.step import HOST_GBPS
 
-    if not shown["offload"].any():
-        return []
-    rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
-    return [f"offload as in ZeRO-Offload, not measured: {rates}; the host has memory enough"]
-
-
-def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
-    """Return a warning if no operator was measured on the system."""
+    if shown["zero_bubble"].any():
+        yield ZERO_BUBBLE_NOTE
+    if shown["offload"].any():
+        rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
+        yield f"offload as in ZeRO-Offload, not measured: {rates}; the host has memory enough"
     if measured is None:
-        return ["operators are rooflines: no measured tables (pip install '.[llm]')"]
-    if system in measured:
-        return []
-    borrowed = f"no operator was measured on {system}: efficiencies are those of other GPUs"
-    return [f"{borrowed}; on an MI250X, predictions are 1.5 to 1.8 times the published rates"]
+        yield "operators are rooflines: no measured tables (pip install '.[llm]')"
+    elif system.name not in measured:
+        borrowed = f"no operator was measured on {system.name}: efficiencies are those of other"
+        yield f"{borrowed} GPUs; on an MI250X, predictions are 1.5 to 1.8 times the published rates"
 
 
 def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
@@ -179,13 +168,10 @@ def _to_json(
     training_plan: "TrainingPlan", shown: "pd.DataFrame", tokens: float, notes: list[str]
 ) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "best": training_plan.best.to_dict(),
-        "candidates": shown.to_dict("records"),
-        "fitting": len(training_plan.candidates),
-        "looked_at": training_plan.recipes_considered,
-        "limited_by": training_plan.limited_by,
-        "notes": notes,
-    }
+        "best": training_plan.best.to_dict(), "candidates": shown.to_dict("records"),
+        "fitting": len(training_plan.candidates), "looked_at": training_plan.recipes_considered,
+        "limited_by": training_plan.limited_by, "notes": notes,
+    }  # fmt: skip
     if tokens > 0:
         result |= {"days": training_plan.days(tokens), "usd": training_plan.cost(tokens)}
     return result

@@ -8,7 +8,7 @@ import typer
 from foretune.cli import networks, options
 from foretune.cli.collect import parse_sizes
 from foretune.cli.output import Output, format_config
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from foretune.device import Device
     from foretune.kernel import Kernel
-    from foretune.models.explanation import Comparison, Importance
+    from foretune.models.explanation import Comparison
     from foretune.models.predictor import Predictor
     from foretune.models.targets import Target
     from foretune.space import SearchSpace
@@ -82,9 +82,7 @@ def predict(
     else:
         named = ("operators", "batch", "threads")
         options.reject_options(context, named, "only a network, MODEL.pt2, takes")
-        _check_question(kernel, problem, explain, config, objective)
-        output = Output(options.root_options(context).as_json)
-        _answer(output, predictor, kernel, problem, count, explain, config, device, objective)
+        _answer(context, predictor, count)
 
 
 def _rank_by_code(
@@ -131,22 +129,15 @@ def _rank_by_code(
     output.result({"problem": dict(problem), "configurations": len(predicted), "configs": entries})
 
 
-def _answer(
-    output: Output,
-    predictor: str,
-    kernel: str,
-    problem: str,
-    count: int,
-    explain: bool,
-    config: list[str],
-    device: str | None,
-    objective: str | None,
-) -> None:
+def _answer(context: typer.Context, predictor: str, count: int) -> None:
     """Show what a saved predictor says."""
     from foretune.models.saved.guides import require_kernel
     from foretune.models.saved.lookup import read_predictor
 
-    loaded = read_predictor(predictor)
+    names = ("kernel", "problem", "explain", "config", "device", "objective")
+    kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
+    _check_question(kernel, problem, explain, config, objective)
+    output, loaded = Output(options.root_options(context).as_json), read_predictor(predictor)
     if kernel:
         require_kernel(loaded, kernel)
     if not explain:
@@ -203,15 +194,10 @@ def _show_ranking(
     ]
     others = [n for n in ("time_ms", "power_w", "energy_mj") if n in names and n != COLUMNS.get(by)]
     cells = [
-        [
-            f"{e['value']:.3g}",
-            f"{e['low']:.3g}–{e['high']:.3g}",
-            *(f"{e[name]:.3g}" for name in others),
-            f"{e['p_valid']:.2f}",
-            format_config(e["config"]),
-        ]
+        [f"{e['value']:.3g}", f"{e['low']:.3g}–{e['high']:.3g}",
+         *(f"{e[name]:.3g}" for name in others), f"{e['p_valid']:.2f}", format_config(e["config"])]
         for e in entries
-    ]
+    ]  # fmt: skip
     output.table(
         f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
         (UNITS[by], "90 % interval", *(UNITS[n] for n in others), "valid", "configuration"),
@@ -219,12 +205,8 @@ def _show_ranking(
     )
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
         output.say(f"outside the training range: {reason}")
-    output.result(
-        {
-            "problem": dict(wanted), "configurations": len(predicted), "objective": by,
-            "configs": entries,
-        }
-    )  # fmt: skip
+    counts = {"configurations": len(predicted), "objective": by}
+    output.result({"problem": dict(wanted), **counts, "configs": entries})
 
 
 def _primary_target(predictor: "Predictor") -> "Target":
@@ -260,9 +242,7 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
 
     given, runs = Problem.parse(text), predictor.runs_
     columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
-    for name in given:
-        if name not in columns:
-            raise UnknownName("size", name, columns)
+    require_known("size", given, columns)
     common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
     missing = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
     if missing:
@@ -276,8 +256,7 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
     from foretune.models.targets import measured_rows
 
     target = _primary_target(predictor)
-    found: Importance = importance(predictor, target=target)
-
+    found = importance(predictor, target=target)
     title = f"what predicted {target} rests on ({found.rows:,} rows)"
     rows = [
         [str(f["feature"]), str(f["group"]), f"{f['factor']:.3f}×"]
@@ -295,12 +274,8 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
         output.say("")
         output.table("what limits the training runs", ("bottleneck", "runs"), rows)
     features = found.features.to_dict("records")
-    output.result(
-        {
-            "target": target, "rows": found.rows, "features": features, "groups": groups,
-            "bottlenecks": shares,
-        }
-    )  # fmt: skip
+    result = {"target": target, "rows": found.rows, "features": features, "groups": groups}
+    output.result({**result, "bottlenecks": shares})
 
 
 def _compare(
@@ -311,11 +286,12 @@ def _compare(
     device_name: str | None,
 ) -> None:
     from foretune.features.candidates import rows_of
+    from foretune.kernel import Kernel
     from foretune.models.explanation import bottlenecks, compare
 
-    target = _primary_target(predictor)
-
-    kernel = _runnable_kernel(predictor)
+    # a kernel that cannot be run is known from its runs alone
+    target, family = _primary_target(predictor), predictor.features_.family
+    kernel = family if isinstance(family, Kernel) else None
     problem = Problem.parse(problem_text)
     problem = kernel.problem(problem) if kernel else problem
     device = options.device_for(predictor, device_name)
@@ -355,14 +331,6 @@ def _show_comparison(
     output.say(f"product, which the trees predict: {comparison.tree:.3f}×")
 
 
-def _runnable_kernel(predictor: "Predictor") -> "Kernel | None":
-    """Return the predictor's kernel, or None if it is not registered."""
-    from foretune.kernel import Kernel
-
-    family = predictor.features_.family
-    return family if isinstance(family, Kernel) else None
-
-
 def _read_config(
     predictor: "Predictor", kernel: "Kernel | None", problem: Problem, device: "Device", text: str
 ) -> Configuration:
@@ -381,9 +349,7 @@ def _read_config(
         return space[int(predictor.predict_space(problem, space, device)["time_ms"].argmin())]
     given = Configuration.parse(text)
     known = [c.removeprefix("config.") for c in columns_of(predictor.runs_, "config")]
-    for name in given:
-        if name not in known:
-            raise UnknownName("parameter", name, known)
+    require_known("parameter", given, known)
     start = dict(kernel.default(problem)) if kernel else {}
     config = Configuration({**start, **given})
     if missing := [n for n in known if n not in config]:

@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
 from foretune.cli.run_files import read_files
-from foretune.errors import PredictorError, UnknownName, UsageError
+from foretune.errors import PredictorError, UnknownName, UsageError, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,11 +81,11 @@ def train(
     root = options.root_options(context)
     output = Output(root.as_json)
     load("models", model)
-    if unknown := [name for name in target if name not in TARGETS]:
-        raise UnknownName("target", unknown[0], TARGETS)
+    require_known("target", target, TARGETS)
     level, splits, with_curve = _parse_validate(validate)
+    works = options.parse_key_values(work, "--work", "KEY", WORK_KEYS)
+    expressions = [works.get(key, "") for key in WORK_KEYS]
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
-    expressions = _parse_work(work)
     runs = read_files(files, kernel, map_, problem=problem)
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
@@ -127,15 +127,6 @@ def _parse_validate(text: str) -> tuple[Any, Any, bool]:
         else:
             raise UnknownName("validation", part, (*VALIDATION_LEVELS, *SPLITS, CURVE))
     return (levels or ["quick"])[-1], splits, with_curve
-
-
-def _parse_work(texts: list[str]) -> list[str]:
-    """Return the expressions of `WORK_KEYS`; empty where none was given."""
-    given = options.parse_key_values(texts, "--work", "KEY")
-    for key in given:
-        if key not in WORK_KEYS:
-            raise UnknownName("key of --work", key, WORK_KEYS)
-    return [given.get(key, "") for key in WORK_KEYS]
 
 
 def _check_resume(context: typer.Context) -> None:

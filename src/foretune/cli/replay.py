@@ -1,7 +1,6 @@
 """``foretune replay``: compare searchers on recorded search spaces."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from foretune.cli.run_files import read_files
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.lazy import require
+from foretune.objective import Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,15 +24,8 @@ if TYPE_CHECKING:
 SHOWN_EVALUATIONS = (10, 50, 200)
 """Evaluations after which tables show the share of the optimum; JSON holds more."""
 SEARCHER_COMPLETION = options.registered_completion("searchers")
-COLUMNS = (
-    "searcher",
-    "95 %",
-    "99 %",
-    "hit",
-    *(f"at {n}" for n in SHOWN_EVALUATIONS),
-    "score",
-    "ms",
-)
+_SHARES = [f"at {n}" for n in SHOWN_EVALUATIONS]
+COLUMNS = ("searcher", "95 %", "99 %", "hit", *_SHARES, "score", "ms")
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
 SEARCHER = typer.Option(
     ["surrogate", "random"],
@@ -77,7 +70,7 @@ def replay(
     if plot is not None:
         check_figure_name(plot)
         require("matplotlib", "bench", "--plot")
-    parsed_objective, names = options.parse_objective(objective), list(dict.fromkeys(searcher))
+    parsed_objective, names = Objective.parse(objective), list(dict.fromkeys(searcher))
     spaces = [space for file in files for space in read_spaces(file, parsed_objective)]
     source = _read_prior(prior)
     for space in spaces:  # fail before an hour of replays
@@ -105,7 +98,12 @@ def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") ->
     from foretune.search.replay.scores import summarize
 
     for scores, sources in scored:
-        _show(output, scores, sources)
+        first = scores[0]
+        within = f"{first.within_5:,} of {first.configurations:,} configurations within 5 %"
+        title = f"{within} of the best; {first.repeats} × {first.budget} evaluations"
+        output.table(f"{first.space}: {title}", COLUMNS, [_row(s) for s in scores])
+        if sources:
+            output.say(f"prior: {', '.join(sources)}")
     by_searcher = zip(*(scores for scores, _ in scored), strict=True)
     summaries = [summarize(list(scores)) for scores in by_searcher]
     if len(scored) > 1:
@@ -128,29 +126,12 @@ def _read_prior(names: list[str]) -> "Predictor | GuideModel | pd.DataFrame | No
     return read_guide(names[0]) if names else None
 
 
-def _show(output: Output, scores: "Sequence[Scores]", sources: list[str]) -> None:
-    first = scores[0]
-    output.table(
-        f"{first.space}: {first.within_5:,} of {first.configurations:,} configurations within 5 % "
-        f"of the best; {first.repeats} × {first.budget} evaluations",
-        COLUMNS,
-        [_row(s) for s in scores],
-    )
-    if sources:
-        output.say(f"prior: {', '.join(sources)}")
-
-
 def _row(s: "Figures") -> list[str]:
     return [
         s.searcher,
-        _evaluations(s.evals_to_95),
-        _evaluations(s.evals_to_99),
+        *("–" if n is None else f"{n:.0f}" for n in (s.evals_to_95, s.evals_to_99)),
         f"{100 * s.hit_95:.0f} %",
         *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in SHOWN_EVALUATIONS),
         f"{s.score:.2f}" if math.isfinite(s.score) else "–",
         f"{s.overhead_ms:.2g}",
     ]
-
-
-def _evaluations(n: float | None) -> str:
-    return "–" if n is None else f"{n:.0f}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretune.cli.options import parse_key_values
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +46,7 @@ def read_files(
     runs = pd.concat(parts, ignore_index=True)
     if kernel is None:
         return runs
-    if kernel not in set(runs["kernel"]):
-        raise UnknownName("kernel in these files", kernel, map(str, runs["kernel"].unique()))
+    require_known("kernel in these files", kernel, map(str, runs["kernel"].unique()))
     return runs[runs["kernel"] == kernel].reset_index(drop=True)
 
 

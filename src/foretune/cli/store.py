@@ -1,7 +1,7 @@
 """``foretune store``: list, show, export, merge and forget tuned results."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,22 +65,38 @@ def store(
         raise UsageError("--all is for --forget: add it")
     output, where = Output(root.as_json), root.required_store
     wanted = Problem.parse(problem) if problem else None
+    chosen = _Chosen(kernel, device, source, wanted)
     if merge:
-        unused = ("source",)
-        options.reject_options(context, unused, "--merge does not take")
+        options.reject_options(context, ("source",), "--merge does not take")
         _merge(output, where, merge, (kernel or VLLM_KERNEL, device, _naming(map_, wanted)))
     elif forget:
-        _forget(output, where, kernel, device, source, wanted, everything)
+        _forget(output, where, chosen, everything)
     elif export is not None and VLLM_MARK in export.name:
         _export_vllm(output, where, kernel or VLLM_KERNEL, export, _naming(map_, wanted))
     elif export is not None:
         options.reject_options(context, ("problem", "device", "source"), "--export does not take")
         _export(output, where, kernel, export)
     elif kernel:
-        _show(output, open_tuned(where), kernel, wanted, device, source)
+        _show(output, open_tuned(where), chosen)
     else:
         options.reject_options(context, ("problem", "device", "source"), "a list does not take")
         _list(output, open_tuned(where))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What a command is about: a kernel, and only this device, code or part of the problems."""
+
+    kernel: str
+    device: str
+    source: str
+    problem: Problem | None
+
+    def subjects(self, tuned: "StoreReader") -> "list[Subject]":
+        """Return those of a store that are meant."""
+        found = tuned.find_subjects(self.kernel)
+        wanted = [s for s in found if self.device in ("", s.device)]
+        return [s for s in wanted if s.source.startswith(self.source)]
 
 
 def open_tuned(path_or_url: str | None) -> "StoreReader":
@@ -110,37 +126,41 @@ def _list(output: Output, tuned: "StoreReader") -> None:
     output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
 
 
-def _show(
-    output: Output, tuned: "StoreReader", kernel: str, wanted: Problem | None, device: str,
-    source: str,
-) -> None:  # fmt: skip
+def _show(output: Output, tuned: "StoreReader", chosen: _Chosen) -> None:
     """Show the choice for each problem of a kernel, and the measurements it rests on."""
-    found = {
-        s: _problem_entries(tuned, s, wanted)
-        for s in _select(tuned.find_subjects(kernel), device, source)
-    }
+    found = {s: _problem_entries(tuned, s, chosen.problem) for s in chosen.subjects(tuned)}
     if not any(found.values()):
-        conditions = " ".join(str(part) for part in (wanted, device, source) if part)
-        raise UsageError(f"{tuned.name} has no {kernel} {conditions}".rstrip())
+        conditions = " ".join(str(p) for p in (chosen.problem, chosen.device, chosen.source) if p)
+        raise UsageError(f"{tuned.name} has no {chosen.kernel} {conditions}".rstrip())
     for subject, problems in found.items():
         if problems:
-            _show_problems(output, subject, problems)
+            code = f"{subject.kernel} {subject.source[:8]}"
+            shared = shared_values([p["problem"] for p in problems])
+            output.table(
+                f"{code} on {subject.device}, {subject.versions}",
+                ("problem", "runs", "best ms", "how", "regret", "chosen"),
+                [_problem_row(p, shared) for p in problems],
+            )
+            if shared:
+                output.console.print(f"all problems: {_format_values(shared)}", markup=False)
     subjects = [{**asdict(s), "problems": problems} for s, problems in found.items()]
     output.result({"store": tuned.name, "subjects": subjects})
 
 
-def _select(subjects: "list[Subject]", device: str, source: str) -> "list[Subject]":
-    return [s for s in subjects if device in ("", s.device) and s.source.startswith(source)]
-
-
 def _export(output: Output, where: str | None, kernel: str, target: Path) -> None:
+    from foretune.datasets.runs import write_runs
+
     tuned = open_tuned(where)
     subjects = tuned.find_subjects(kernel or None)
     message = f"{target}: {len(subjects)} kernels of {tuned.name}"
     if target.suffix == ".json":
         tuned.export(target, kernel or None)
     elif target.suffix == ".parquet":
-        message = f"{target}: {_write_runs(tuned, subjects, target)} runs of {tuned.name}"
+        runs = tuned.runs(subjects=subjects)
+        if runs.empty:
+            raise UsageError(f"{tuned.name} holds no measurements: there is nothing to train on")
+        write_runs(target, runs)
+        message = f"{target}: {len(runs)} runs of {tuned.name}"
     else:
         raise UsageError(f"{target}: end it in .json, to ship or merge, or .parquet, to train on")
     output.say(message)
@@ -203,36 +223,22 @@ def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames
     return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))
 
 
-def _forget(
-    output: Output, where: str | None, kernel: str, device: str, source: str,
-    wanted: Problem | None, everything: bool,
-) -> None:  # fmt: skip
+def _forget(output: Output, where: str | None, chosen: _Chosen, everything: bool) -> None:
     from foretune.tune.store import Store
 
-    if everything == bool(kernel):
+    if everything == bool(chosen.kernel):
         raise UsageError("--forget: name a kernel, or give --all: one of the two")
-    if everything and (wanted is not None or device or source):
+    if everything and (chosen.problem is not None or chosen.device or chosen.source):
         raise UsageError("--forget --all deletes everything: leave --problem, --device and "
                          "--source out")  # fmt: skip
     target = Store(where, create=False)
     if everything:
         forgotten = target.forget()
     else:
-        subjects = _select(target.find_subjects(kernel), device, source)
-        forgotten = sum(_forget_subject(target, s, wanted) for s in subjects)
+        subjects = chosen.subjects(target)
+        forgotten = sum(_forget_subject(target, s, chosen.problem) for s in subjects)
     output.say(f"{target.name}: {forgotten} measurements and choices forgotten")
     output.result({"store": target.name, "forgotten": forgotten})
-
-
-def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> int:
-    """Write a run table; return its length."""
-    from foretune.datasets.runs import write_runs
-
-    runs = tuned.runs(subjects=subjects)
-    if runs.empty:
-        raise UsageError(f"{tuned.name} holds no measurements: there is nothing to train on")
-    write_runs(path, runs)
-    return len(runs)
 
 
 def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
@@ -278,15 +284,6 @@ def _problem_entries(
     return found
 
 
-def _show_problems(output: Output, subject: "Subject", problems: list[dict[str, Any]]) -> None:
-    title = f"{subject.kernel} {subject.source[:8]} on {subject.device}, {subject.versions}"
-    columns = ("problem", "runs", "best ms", "how", "regret", "chosen")
-    shared = shared_values([p["problem"] for p in problems])
-    output.table(title, columns, [_problem_row(p, shared) for p in problems])
-    if shared:
-        output.console.print(f"all problems: {_format_values(shared)}", markup=False)  # wrapped
-
-
 def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     varying = {name: value for name, value in problem["problem"].items() if name not in shared}
     choice, best = problem["choice"], problem["best_ms"]
@@ -301,9 +298,8 @@ def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
 
 
 def _format_values(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={_truncate(str(value))}" for name, value in values.items())
-
-
-def _truncate(text: str) -> str:
-    """Shorten a long value, such as the list of arguments that are multiples of 16."""
-    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + "…"
+    texts = ((name, str(value)) for name, value in values.items())
+    return " ".join(
+        f"{name}={text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + '…'}"
+        for name, text in texts
+    )

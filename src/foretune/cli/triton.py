@@ -64,48 +64,34 @@ def inspect(
             f"{sum(o.cached for o in outcomes)} of them already cached"
         )
     shown = {name for o in outcomes for name in o.static}
-    output.result(
-        {
-            "kernel": kernel,
-            "target": target,
-            "cache_dir": None if cache_dir is None else str(cache_dir),
-            "built": built,
-            "failed": len(outcomes) - built,
-            "configs": outcomes,
-            "features": {name: what for name, what in FEATURES.items() if name in shown},
-        }
-    )
+    output.result({
+        "kernel": kernel, "target": target,
+        "cache_dir": None if cache_dir is None else str(cache_dir),
+        "built": built, "failed": len(outcomes) - built, "configs": outcomes,
+        "features": {name: what for name, what in FEATURES.items() if name in shown},
+    })  # fmt: skip
     if built < len(outcomes):
         raise typer.Exit(1)
 
 
 def _compile(
-    kernel: str,
-    arg: list[str],
-    config: list[str],
-    target: str,
-    time_limit: float,
+    kernel: str, arg: list[str], config: list[str], target: str, time_limit: float,
     cache_dir: Path | None,
-) -> "list[CompileResult]":
+) -> "list[CompileResult]":  # fmt: skip
     from foretune.collect.compiled import compile_configs, get_target
     from foretune.collect.compiled.arguments import parse_argument, parse_config
 
     options.enable_cwd_imports()
-    arguments = dict(map(parse_argument, arg))
     configs = [parse_config(c) for c in config] or _autotuner_configs(kernel)
-    found = get_target(target)
+    arguments = dict(map(parse_argument, arg))
     outcomes: dict[int, CompileResult] = {}
     with progress_bar() as progress:
         progress.start("compiling", len(configs))
         for position, outcome in compile_configs(
-            kernel,
-            (),
-            configs,
-            found,
-            kwargs=arguments,
+            kernel, (), configs, get_target(target), kwargs=arguments,
             limit_s=options.require_positive(time_limit, "--time-limit"),
             cache_dir=None if cache_dir is None else str(cache_dir),
-        ):
+        ):  # fmt: skip
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
     return [outcomes[i] for i in range(len(configs))]
@@ -131,17 +117,10 @@ def _cells(outcome: "CompileResult") -> list[str]:
     if "ctas_per_sm" in static:
         limiter = next(n for n in static if n.startswith("limited_by_") and static[n])
         per_sm = f"{static['ctas_per_sm']:.0f}, {limiter.removeprefix('limited_by_')}"
-    return [
-        _format_number(static.get("registers")),
-        f"{spilled:.0f}" if "registers" in static else "–",
-        _format_number(static.get("shared_bytes")),
-        per_sm,
-        f"{outcome.compile_s:.2f}",
-    ]
-
-
-def _format_number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f}"
+    figures = (static.get("registers"), spilled if "registers" in static else None,
+               static.get("shared_bytes"))  # fmt: skip
+    counts = ("–" if value is None else f"{value:.0f}" for value in figures)
+    return [*counts, per_sm, f"{outcome.compile_s:.2f}"]
 
 
 def _format_config(config: Mapping[str, Any]) -> str:
@@ -171,28 +150,17 @@ def warm_up(
     with progress_bar() as progress:
         progress.start("warm up", len(wanted))
         for warmed in warm(wanted):
-            done.append(
-                {
-                    "kernel": warmed.call.kernel,
-                    "arguments": warmed.call.text,
-                    "config": warmed.config.all_kwargs(),
-                    "time_ms": warmed.time_ms,
-                    "measured": warmed.measured,
-                }
-            )
+            done.append({
+                "kernel": warmed.call.kernel, "arguments": warmed.call.text,
+                "config": warmed.config.all_kwargs(), "time_ms": warmed.time_ms,
+                "measured": warmed.measured,
+            })  # fmt: skip
             progress.advance(warmed.call.kernel)
-    output.table(
-        f"{len(done)} calls",
-        ("kernel", "ms", "measured", "configuration", "arguments"),
-        [
-            [
-                str(d["kernel"]).partition(":")[2],
-                f"{d['time_ms']:.3g}",
-                str(d["measured"]),
-                format_config(d["config"]),
-                str(d["arguments"]),
-            ]
-            for d in done
-        ],
-    )
+    rows = [
+        [str(d["kernel"]).partition(":")[2], f"{d['time_ms']:.3g}", str(d["measured"]),
+         format_config(d["config"]), str(d["arguments"])]
+        for d in done
+    ]  # fmt: skip
+    columns = ("kernel", "ms", "measured", "configuration", "arguments")
+    output.table(f"{len(done)} calls", columns, rows)
     output.result({"calls": done})

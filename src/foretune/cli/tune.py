@@ -11,17 +11,17 @@ import typer
 
 from foretune.cli import options, tune_program
 from foretune.cli.campaign import show_results
-from foretune.cli.options import Command
+from foretune.cli.command import Command, find_program
 from foretune.cli.output import Output, format_config
-from foretune.cli.tune_program import SearchOptions
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.files import read_bytes, require_writable
-from foretune.objective import Limit
+from foretune.objective import Limit, Objective
 from foretune.registry import is_code_location, is_plain_function, object_at
 
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
+    from foretune.tune.job import SearchOptions
     from foretune.tune.pareto import ParetoResult
     from foretune.tune.workload import Calls
 
@@ -37,7 +37,7 @@ class TuneCommand(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the program out of the arguments."""
         if "--" in args:
-            program = options.find_program(args)
+            program = find_program(args)
             ctx.meta[PROGRAM_KEY] = args[program.start : program.stop]
             args = args[: program.start - 1] + args[program.stop :]
         return super().parse_args(ctx, args)
@@ -57,9 +57,7 @@ LIMIT = typer.Option(
 )
 EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
-    [],
-    help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).",
-    rich_help_panel=KNOB_PANEL,
+    [], help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).", rich_help_panel=KNOB_PANEL
 )
 RESTRICT = typer.Option(
     [], help="Rule between knobs: 'tile * threads <= 256' (repeatable).", rich_help_panel=KNOB_PANEL
@@ -120,29 +118,22 @@ def tune(
     """
     root = options.root_options(context)
     output = Output(root.as_json)
-    stop = options.parse_budget(budget)
-    search = SearchOptions(stop, objective, limit, searcher, root, predictor)
-    if workload is not None:
-        _tune_workload(context, workload, kernel, search, (device, runner, ray_address), output)
-        return
+    search: SearchOptions = {**root.search, **options.parse_budget(budget), "searcher": searcher}
+    search["limits"] = [Limit.parse(text) for text in limit]
     _check_exports(export)
-    program = context.meta.get(PROGRAM_KEY)
-    if program is None and not kernel.endswith(tune_program.SOURCE_SUFFIXES):
-        if is_code_location(kernel) and ":" in kernel and is_plain_function(object_at(kernel)):
-            _show_winner(output, _tune_plain(context, kernel, search), export)
-            return
-        if kernel:
-            options.read_kernel(kernel)  # a wrong name is said before wrong options
-        options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
-        _tune_kernel(kernel, problem, search, runs, export, (device, runner, ray_address), output)
-        return
-    _show_winner(output, _tune_wrapped(context, program, kernel, search), export)
+    if workload is not None:
+        _tune_workload(context, output, search, workload)
+    elif PROGRAM_KEY in context.meta or kernel.endswith(tune_program.SOURCE_SUFFIXES):
+        _show_winner(output, _tune_wrapped(context, kernel, search), export)
+    elif is_code_location(kernel) and ":" in kernel and is_plain_function(object_at(kernel)):
+        _show_winner(output, _tune_plain(context, kernel, search), export)
+    else:
+        _tune_kernel(context, output, search, runs, export)
 
 
-def _tune_wrapped(
-    context: typer.Context, program: list[str] | None, source: str, search: SearchOptions
-) -> "Best":
+def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") -> "Best":
     """Tune a program or a source file."""
+    program = context.meta.get(PROGRAM_KEY)
     what = "a program" if program is not None else "a source"
     unused = ("problem", "runs", "device", "runner", "ray_address")
     options.reject_options(context, unused, f"{what} does not take")
@@ -155,7 +146,7 @@ def _tune_wrapped(
     return tune_program.tune_command(program, search, context.params)
 
 
-def _tune_plain(context: typer.Context, location: str, search: SearchOptions) -> "Best":
+def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") -> "Best":
     """Tune a Python function that nothing decorates."""
     taken = tune_program.FUNCTION_OPTIONS
     rest = [name for name in tune_program.WRAPPED_OPTIONS if name not in taken]
@@ -165,32 +156,25 @@ def _tune_plain(context: typer.Context, location: str, search: SearchOptions) ->
 
 
 def _tune_workload(
-    context: typer.Context,
-    path: Path,
-    kernel: str,
-    search: SearchOptions,
-    where: tuple[str, str, str | None],
-    output: Output,
+    context: typer.Context, output: Output, search: "SearchOptions", path: Path
 ) -> None:
-    """Run ``tune --workload`` and print the result; ``where``: device, runner, Ray address."""
+    """Run ``tune --workload`` and print the result."""
     from foretune.tune.workload import tune_workload
 
     unused = ("problem", "searcher", "predictor", "runs", "export", *tune_program.WRAPPED_OPTIONS)
     options.reject_options(context, unused, "a workload does not take")
-    stop, root = search.budget, search.root
-    if stop.budget == "auto" or stop.regret is not None or len(search.objective) > 1:
+    given = context.params
+    objectives = given["objective"]
+    if search.get("budget") == "auto" or "regret" in search or len(objectives) > 1:
         raise UsageError("a workload takes a number or seconds as --budget, and one --objective")
-    calls, (device, runner, ray_address) = read_calls(path, kernel), where
+    calls = read_calls(path, given["kernel"])
     with (
-        options.make_runner(runner, ray_address, calls[0].kernel, device) as active_runner,
-        progress_bar() as progress,
+        options.make_runner(context, calls[0].kernel) as active_runner,
+        progress_bar() as search["progress"],
     ):
-        result = tune_workload(
-            calls, active_runner, budget=stop.budget, seconds=stop.seconds,
-            objective=options.parse_objective(search.objective[0]),
-            limits=[Limit.parse(text) for text in search.limit], seed=root.seed,
-            store=root.store, patience_s=root.patience_s, progress=progress,
-        )  # fmt: skip
+        del search["searcher"]
+        objective = Objective.parse(objectives[0])
+        result = tune_workload(calls, active_runner, objective=objective, **search)
     for name in dict.fromkeys(r.kernel for r in result.results):
         show_results(output, [r for r in result.results if r.kernel == name])
     summary = result.to_dict()
@@ -235,14 +219,9 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
 
 
 def _tune_kernel(
-    kernel: str,
-    problem: str,
-    search: SearchOptions,
-    runs: Path | None,
+    context: typer.Context, output: Output, search: "SearchOptions", runs: Path | None,
     export: list[Path],
-    where: tuple[str, str, str | None],
-    output: Output,
-) -> None:
+) -> None:  # fmt: skip
     from foretune.datasets.run_log import RunLog
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
     from foretune.registry import get_kernel, load, registered
@@ -250,50 +229,40 @@ def _tune_kernel(
     from foretune.tune.pareto import tune_pareto
     from foretune.tune.tuner import tune_problem
 
-    if not kernel:
+    given, predictor = context.params, context.params["predictor"]
+    kernel = get_kernel(given["kernel"]) if given["kernel"] else None
+    options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
+    if kernel is None:
         raise UsageError(
             "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
         )
-    chosen, (device, runner, ray_address) = get_kernel(kernel), where
-    objectives = [options.parse_objective(text) for text in dict.fromkeys(search.objective)]
-    limits = [Limit.parse(text) for text in search.limit]
-    wanted = options.read_problem(chosen, problem)
-    load("searchers", search.searcher)
-    predictor = search.predictor
+    objectives = [Objective.parse(text) for text in dict.fromkeys(given["objective"])]
+    problem = options.read_problem(kernel, given["problem"])
+    load("searchers", given["searcher"])
     names = (AUTO, NONE, *registered("predictors"))
     guide = predictor if predictor in names else read_guide(predictor)
-    stop, root = search.budget, search.root
-    count = _front_budget(search, export) if len(objectives) > 1 else None
+    is_front = len(objectives) > 1
+    if is_front and (search.get("budget") == "auto" or "regret" in search):
+        raise UsageError("a Pareto front has no regret: give --budget a number")
+    if is_front and export:
+        raise UsageError("a Pareto front is no single configuration: leave --export out")
     with (
-        options.make_runner(runner, ray_address, chosen, device) as active_runner,
-        RunLog(runs, active_runner.device) if runs else nullcontext() as log,
-        progress_bar() as progress,
+        options.make_runner(context, kernel) as runner,
+        RunLog(runs, runner.device) if runs else nullcontext() as log,
+        progress_bar() as search["progress"],
     ):
-        if len(objectives) > 1:
+        if is_front:
             front = tune_pareto(
-                chosen, wanted, active_runner, guide, budget=count, seconds=stop.seconds,
-                objectives=objectives, limits=limits, searcher=search.searcher, seed=root.seed,
-                store=root.store, log=log, patience_s=root.patience_s, progress=progress,
-            )  # fmt: skip
+                kernel, problem, runner, guide, objectives=objectives, log=log, **search
+            )
         else:
             result = tune_problem(
-                chosen, wanted, active_runner, guide, budget=stop.budget, regret=stop.regret,
-                seconds=stop.seconds, objective=objectives[0], limits=limits,
-                searcher=search.searcher, seed=root.seed, store=root.store, log=log,
-                patience_s=root.patience_s, progress=progress,
-            )  # fmt: skip
-    if len(objectives) > 1:
+                kernel, problem, runner, guide, objective=objectives[0], log=log, **search
+            )
+    if is_front:
         _show_front(output, front)
     else:
-        _show_winner(output, Best(chosen, result), export)
-
-
-def _front_budget(search: SearchOptions, export: list[Path]) -> int | None:
-    if search.budget.budget == "auto" or search.budget.regret is not None:
-        raise UsageError("a Pareto front has no regret: give --budget a number")
-    if export:
-        raise UsageError("a Pareto front is no single configuration: leave --export out")
-    return search.budget.budget
+        _show_winner(output, Best(kernel, result), export)
 
 
 def _check_exports(paths: list[Path]) -> None:
@@ -328,7 +297,7 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     rows = [
         [
             *(f"{figure:.3g}" for figure in (t.time_ms, t.power_w, t.energy_mj)),
-            *(f"{c.ratio:.2f}× ({c.ratio_low:.2f}–{c.ratio_high:.2f})" for c in t.against_default),
+            *(c.ratio_text for c in t.against_default),
             format_config(t.config),
         ]
         for t in result.front

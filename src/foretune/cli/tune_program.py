@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
+    from foretune.tune.job import SearchOptions
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
@@ -29,10 +29,7 @@ FUNCTION_OPTIONS = (*KNOB_OPTIONS, "name", "arg")
 """Those that Python functions take."""
 WRAPPED_OPTIONS = (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS)
 """Parameters of the command that only programs and sources take."""
-PROGRAM_PANEL, SOURCE_PANEL = (
-    "Programs (after --)",
-    "Sources and functions",
-)
+PROGRAM_PANEL, SOURCE_PANEL = ("Programs (after --)", "Sources and functions")
 
 
 def _program_option(default: Any, text: str) -> Any:
@@ -64,41 +61,26 @@ GRID = _source_option("", "Divide it by block_size_x*tile,block_size_y. Default:
 COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
-@dataclass(frozen=True)
-class SearchOptions:
-    """How to search; see `foretune.tune_problem`."""
+def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as the functions of Python take them."""
+    from foretune.models.saved.lookup import AUTO, NONE, read_guide
+    from foretune.registry import load
 
-    budget: options.Budget
-    objective: list[str]
-    limit: list[str]
-    searcher: str
-    root: options.RootOptions
-    predictor: str
-
-    def to_kwargs(self) -> dict[str, Any]:
-        """Return the options as `tune_program` and `tune_kernel` take them."""
-        from foretune.models.saved.lookup import AUTO, NONE, read_guide
-        from foretune.registry import load
-
-        if len(self.objective) > 1:
-            raise UsageError("this has one objective: give --objective once")
-        load("searchers", self.searcher)
-        given = {
-            "objective": self.objective[0], "limits": self.limit, "searcher": self.searcher,
-            "store": self.root.store, "seed": self.root.seed, "patience_s": self.root.patience_s,
-            **self.budget.to_kwargs(),
-        }  # fmt: skip
-        if self.predictor not in (AUTO, NONE):  # none is shipped for a user's program
-            given["predictor"] = read_guide(self.predictor)
-        return {name: value for name, value in given.items() if value is not None}
+    if len(given["objective"]) > 1:
+        raise UsageError("this has one objective: give --objective once")
+    load("searchers", given["searcher"])
+    found: dict[str, Any] = {**search, "objective": given["objective"][0]}
+    if (predictor := given["predictor"]) not in (AUTO, NONE):  # none is shipped for these
+        found["predictor"] = read_guide(predictor)
+    return found
 
 
-def tune_command(command: list[str], search: SearchOptions, given: Mapping[str, Any]) -> "Best":
+def tune_command(command: list[str], search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
     """Tune a program; ``given`` are the parameters of the command line."""
     from foretune.tune.functions.program import tune_program
 
-    knobs = _parse_knobs(given["param"])
-    with progress_bar(notes=True) as progress:
+    knobs, how = _parse_knobs(given["param"]), _tune_options(search, given)
+    with progress_bar(notes=True) as how["progress"]:
         return tune_program(
             command,
             knobs,
@@ -114,12 +96,11 @@ def tune_command(command: list[str], search: SearchOptions, given: Mapping[str, 
             restrictions=given["restrict"],
             default=_parse_default(given["default"]),
             name=given["name"] or None,
-            progress=progress,
-            **search.to_kwargs(),
+            **how,
         )
 
 
-def tune_source(path: str, search: SearchOptions, given: Mapping[str, Any]) -> "Best":
+def tune_source(path: str, search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
     """Tune a function of a source file; ``given`` are the parameters of the command line."""
     from foretune.tune.functions.kernel_tuner import tune_kernel
 
@@ -130,11 +111,12 @@ def tune_source(path: str, search: SearchOptions, given: Mapping[str, Any]) -> "
         )
     arguments = [parse_argument(text, i) for i, text in enumerate(given["arg"])]
     size = given["size"] or str(max(getattr(a, "size", 1) for a in arguments))
-    sizes = [_parse_size(part) for part in size.split(",")]
-    parts = [[part.strip()] for part in given["grid"].split(",")] if given["grid"] else []
-    x, y, z = [*parts, None, None, None][:3]
-    search_kwargs = search.to_kwargs()
-    with progress_bar(notes=True) as progress:
+    parts = (part.strip() for part in size.split(","))
+    sizes = [int(part) if part.isdigit() else part for part in parts]  # or expressions of knobs
+    divisors = [[part.strip()] for part in given["grid"].split(",")] if given["grid"] else []
+    x, y, z = [*divisors, None, None, None][:3]
+    how = _tune_options(search, given)
+    with progress_bar(notes=True) as how["progress"]:
         return tune_kernel(
             given["function"],
             path,
@@ -147,14 +129,11 @@ def tune_source(path: str, search: SearchOptions, given: Mapping[str, Any]) -> "
             restrictions=given["restrict"] or None,
             compiler_options=given["option"] or None,
             default=_parse_default(given["default"]),
-            objective=search_kwargs.pop("objective"),
-            seed=search_kwargs.pop("seed"),
-            progress=progress,
-            **search_kwargs,
+            **how,
         )
 
 
-def tune_function(location: str, search: SearchOptions, given: Mapping[str, Any]) -> "Best":
+def tune_function(location: str, search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
     """Tune a plain Python function; ``given`` are the parameters of the command line."""
     from foretune.collect.wrapped.function import parameters_of
     from foretune.registry import object_at
@@ -174,7 +153,8 @@ def tune_function(location: str, search: SearchOptions, given: Mapping[str, Any]
         )
     if len(arguments) > len(free):
         raise UsageError(f"{location} takes {len(free)} arguments but knobs: drop an --arg")
-    with progress_bar(notes=True) as progress:
+    how = _tune_options(search, given)
+    with progress_bar(notes=True) as how["progress"]:
         return tune_function(
             function,
             knobs,
@@ -183,8 +163,7 @@ def tune_function(location: str, search: SearchOptions, given: Mapping[str, Any]
             default=_parse_default(given["default"]),
             name=given["name"] or None,
             device=given["device"],
-            progress=progress,
-            **search.to_kwargs(),
+            **how,
         )
 
 
@@ -214,11 +193,6 @@ def parse_argument(text: str, seed: int = 0) -> Any:
     return rng.random(shape).astype(kind) if kind.kind == "f" else rng.integers(
         0, 2 if kind.kind == "b" else 100, shape
     ).astype(kind)  # fmt: skip
-
-
-def _parse_size(text: str) -> int | str:
-    """Return a number, or an expression of knobs."""
-    return int(text) if text.strip().isdigit() else text.strip()
 
 
 def _parse_knobs(texts: list[str]) -> dict[str, list[Value]]:

@@ -2,7 +2,7 @@
 
 import pickle
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -138,7 +138,7 @@ def _check_cost(kernel: Kernel, rows: list[Row]) -> None:
         ensure(known.all(), f"{name} of {rows[int(np.argmin(known))]} is not finite and positive")
         many[name] = values
     for i, row in enumerate(rows):
-        for columns in _single_row_forms(kernel, row):
+        for columns in (_columns([row]), *([row] if kernel.accepts_scalars else [])):
             one = _quantities(kernel, *columns)
             ensure(one.keys() == many.keys(), f"{sorted(one)} of a row, {sorted(many)} of columns")
             for name, value in one.items():
@@ -151,12 +151,6 @@ def _quantities(kernel: Kernel, problem: Any, config: Any) -> dict[str, Any]:
     cost = kernel.cost(problem, config)
     derived = kernel.derived(problem, config, {})
     return {"cost.flops": cost.flops, "cost.bytes_moved": cost.bytes_moved, **derived}
-
-
-def _single_row_forms(kernel: Kernel, row: Row) -> Iterator[tuple[Any, Any]]:
-    yield _columns([row])
-    if kernel.accepts_scalars:
-        yield row
 
 
 def _columns(rows: list[Row]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -27,7 +27,11 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
         reason = each.unavailable_because()
         valid = reason is None or (reason and "\n" not in reason)
         ensure(valid, f"unavailable_because returns {reason!r}: None, or a reason on one line")
-    ensure(_is_energy_or_nan(_joules(meter)), "stop without start does not return NaN, or joules")
+    try:
+        joules = meter.stop()
+    except Exception as e:
+        raise ContractViolation(f"stop without start raises {e!r}") from e
+    ensure(_is_energy_or_nan(joules), "stop without start does not return NaN, or joules")
     for _ in range(2 if meter.unavailable_because() is None else 0):  # twice: meters are reused
         with meter.window() as window:
             end = time.perf_counter() + seconds
@@ -35,13 +39,6 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
                 pass
         ensure(_is_energy_or_nan(window.joules), f"{window.joules} joules were metered")
         ensure(window.seconds >= seconds, f"{window.seconds} s of a window of {seconds} s")
-
-
-def _joules(meter: PowerMeter) -> float:
-    try:
-        return meter.stop()
-    except Exception as e:
-        raise ContractViolation(f"stop without start raises {e!r}") from e
 
 
 def _is_energy_or_nan(joules: float) -> bool:

@@ -14,7 +14,7 @@ from foretune.collect.runner import Runner
 from foretune.errors import MeasurementError, UsageError
 from foretune.family import Cost
 from foretune.kernel import Inputs, Kernel, Launch
-from foretune.measurement import Measurement, Status
+from foretune.measurement import Status
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 from foretune.testing.contract import ContractViolation, ensure
@@ -112,7 +112,10 @@ def check_runner(runner: Runner, isolates: bool = True) -> None:
             _check_rows(
                 runner, kernel, [_probe_config("dies"), works, _probe_config("hangs"), works]
             )
-        _check_run_many(runner, kernel)
+        configs = [works, _probe_config("works", rounds=4), _probe_config("raises")]
+        work = [(kernel.problem(n=n), config) for n in (100, 200) for config in configs]
+        done = [(m.problem, m.config) for m in runner.run_many(kernel, work)]
+        ensure(Counter(done) == Counter(work), "not one measurement per problem and configuration")
         _check_comparison(runner, kernel, isolates)
         _check_refusal(runner)
     runner.close()  # twice is fine
@@ -136,26 +139,16 @@ def _check_rows(
         ensure(m.environment, f"{where} has no environment of versions")
         status = expected[str(m.config["does"])]
         ensure(m.status is status, f"{where} has status {m.status}, not {status}: {m.error}")
-        (_check_time if m.ok else _check_reason)(m, where)
-
-
-def _check_run_many(runner: Runner, kernel: MisbehavingKernel) -> None:
-    configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("raises")]
-    work = [(kernel.problem(n=n), config) for n in (100, 200) for config in configs]
-    done = [(m.problem, m.config) for m in runner.run_many(kernel, work)]
-    ensure(Counter(done) == Counter(work), "not one measurement per problem and configuration")
-
-
-def _check_time(m: Measurement, where: str) -> None:
-    min_ms = 1e3 * LAUNCH_S * int(m.config["rounds"])
-    ensure(m.time_ms >= min_ms, f"{where} has {m.time_ms} ms, and cannot take below {min_ms}")
-    median = np.median(m.time_ms_samples) if m.time_ms_samples else m.time_ms
-    ensure(math.isclose(m.time_ms, median), f"time_ms of {where} is not the median of its samples")
-
-
-def _check_reason(m: Measurement, where: str) -> None:
-    ensure(math.isnan(m.time_ms), f"{where} has a time")
-    ensure(m.error and "\n" not in m.error, f"{where} has no reason on one line: {m.error!r}")
+        if not m.ok:
+            ensure(math.isnan(m.time_ms), f"{where} has a time")
+            has_reason = m.error and "\n" not in m.error
+            ensure(has_reason, f"{where} has no reason on one line: {m.error!r}")
+            continue
+        min_ms = 1e3 * LAUNCH_S * int(m.config["rounds"])
+        ensure(m.time_ms >= min_ms, f"{where} has {m.time_ms} ms, and cannot take below {min_ms}")
+        median = np.median(m.time_ms_samples) if m.time_ms_samples else m.time_ms
+        close = math.isclose(m.time_ms, median)
+        ensure(close, f"time_ms of {where} is not the median of its samples")
 
 
 def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool) -> None:

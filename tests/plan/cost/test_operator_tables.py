@@ -1,3 +1,8 @@
+"""Folders of measured operators."""
+
+import pytest
+
+from foretune.plan.cost.tables import OperatorTables
 
 
 @pytest.mark.shared_data

@@ -17,17 +17,16 @@ from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.report import ReportData, headline, write_report
 from foretune.tune.report.chart import Bars, Line, Points, Spans, linear_axis, value_axis
 from foretune.tune.report.figures import (
     Rate,
-    pareto_front,
+    pareto_figure,
     rates,
     roofline_figure,
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.sections import validation_page
+from foretune.tune.report.write import ReportData, headline, validation_page, write_report
 from foretune.tune.results import Comparison, SearchStep, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
@@ -263,8 +262,9 @@ def test_pareto_charts_where_power_is_known(tmp_path):
 
 
 def test_pareto_front_holds_those_nobody_beats():
-    front = pareto_front(np.array([1.0, 2.0, 3.0, 2.0, 1.0]), np.array([9.0, 5.0, 6.0, 5.0, 10.0]))
-    assert front.tolist() == [0, 1]
+    time_ms, energy_mj = [1.0, 2.0, 3.0, 2.0, 1.0], [9.0, 5.0, 6.0, 5.0, 10.0]
+    front = pareto_figure(np.array(time_ms), np.array(energy_mj)).layers[-1]
+    assert list(zip(front.x, front.y, strict=True)) == [(1.0, 9.0), (2.0, 5.0)]
 
 
 def test_empty_campaign_has_a_page(tmp_path):

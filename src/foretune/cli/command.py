@@ -1,0 +1,85 @@
+"""Commands, their short and full help, and where a program stands on a line."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+HELP_ALL = "--help-all"
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "tune": ("problem", "param", "arg", "budget", "predictor", "export"),
+    "campaign": ("preset", "problem", "budget", "predictor", "out", "report"),
+    "judge": ("problem", "inputs", "beside", "tolerance"),
+    "replay": ("searcher", "budget", "repeats", "prior", "plot"),
+    "collect": ("problems", "configs", "device", "out"),
+    "train": ("target", "map_", "sizes", "validate", "out"),
+    "predict": ("problem", "top", "explain", "config", "objective"),
+    "calibrate": ("kernel", "choose", "out"),
+    "inspect": ("arg", "config", "target"),
+    "store": ("problem", "export", "merge", "forget"),
+    "export": ("kernel", "out", "optuna", "max_configs"),
+    "plan serve": ("system", "gpus", "isl", "osl", "goal", "ttft", "tpot", "out"),
+    "plan train": ("system", "gpus", "batch", "sequence", "tokens"),
+    "plan fleet": ("requests", "systems", "prices", "power_kw"),
+}
+"""Command -> the options that its ``--help`` shows; a command that is not named shows all."""
+
+
+class Command(TyperCommand):
+    """A command with short and with full help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--help-all`` as a ``--help`` that shows all."""
+        if HELP_ALL in args:
+            ctx.meta[HELP_ALL], args = True, ["--help"]
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help: summary, examples and first options, or all of it."""
+        if ctx.meta.get(HELP_ALL):
+            super().format_help(ctx, formatter)
+            return
+        first = FIRST.get(ctx.command_path.partition(" ")[2])
+        rest: list[Any] = [p for p in self.params if first and p.name not in first]
+        rest = [p for p in rest if p.param_type_name == "option" and not p.hidden]
+        for option in rest:
+            option.hidden = True
+        try:
+            self.format_usage(ctx, formatter)
+            said, *others = (self.help or "").split("\n\n")
+            formatter.write_paragraph()
+            with formatter.indentation():
+                for text in (said, *(text for text in others if ": foretune " in text)):
+                    formatter.write_text(text)
+            self.format_options(ctx, formatter)
+        finally:
+            for option in rest:
+                option.hidden = False
+        formatter.write_paragraph()
+        with formatter.indentation():
+            more = f"; {HELP_ALL} shows more" if rest else ""
+            formatter.write_text(f"Also: --json, --seed, --store, --wait-quiet, --debug{more}.")
+
+
+EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
+
+
+def add_command(
+    app: typer.Typer, function: Callable[..., None], cls: type[Command] = Command, **settings: Any
+) -> None:
+    """Add a command to ``app``; its help is the docstring, each paragraph on one line."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(cls=cls, help=text, epilog=EPILOG, **settings)(function)
+
+
+def find_program(arguments: Sequence[str]) -> range:
+    """Return where the words of a program are: after ``--``, up to the first ``--param``."""
+    if "--" not in arguments:
+        return range(0)
+    start = arguments.index("--") + 1
+    words = arguments[start:]
+    stop = start + words.index("--param") if "--param" in words else len(arguments)
+    return range(start, stop)
