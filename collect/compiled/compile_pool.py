@@ -6,14 +6,13 @@ import os
 import sys
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
@@ -102,63 +101,36 @@ def compile_configs(
         target=target,
         cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
-    waiting = deque((i, Configuration(c)) for i, c in enumerate(configs))
-    n = min(jobs or available_cores(), len(waiting))
-    yield from _compile_in_parallel(request, waiting, n, limit_s)
-
-
-_Job = tuple[int, Configuration]
-_PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
-
-
-def _compile_in_parallel(
-    request: _Request, waiting: deque[_Job], n: int, limit_s: float
-) -> Iterator[tuple[int, CompileResult]]:
-    """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
-
-    Raises ForetuneError if the request is wrong for every configuration.
-    """
-    pending = len(waiting)
-    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
+    configs = list(map(Configuration, configs))
+    n = min(jobs or available_cores(), len(configs))
     workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
-    threads = [
-        Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
-        for worker in workers
-    ]
-    for thread in threads:
-        thread.start()
+    idle: SimpleQueue[WorkerProcess] = SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+
+    def compile_one(config: Configuration) -> CompileResult:
+        worker = idle.get()
+        try:
+            return _compile_or_fail(worker, config, limit_s)
+        finally:
+            idle.put(worker)
+
+    pool = ThreadPoolExecutor(max(n, 1))  # a thread for each process
+    positions = {pool.submit(compile_one, config): i for i, config in enumerate(configs)}
     try:
-        for _ in range(pending):
-            finished = done.get()
-            if isinstance(finished, BaseException):
-                raise finished
-            yield finished
+        for done in as_completed(positions):
+            yield positions[done], done.result()
     finally:
-        waiting.clear()
-        for worker, thread in zip(workers, threads, strict=True):
-            while thread.is_alive():
-                worker.kill()  # again, if the thread was just starting the process
-                thread.join(0.05)
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not all(future.done() for future in positions):
+            for worker in workers:
+                worker.kill()  # again, if a thread was just starting the process
+            time.sleep(0.05)
+        for worker in workers:
+            worker.close()
 
 
-def _drive(
-    worker: WorkerProcess,
-    waiting: deque[_Job],
-    done: "SimpleQueue[tuple[int, CompileResult] | BaseException]",
-    limit_s: float,
-) -> None:
-    """Compile waiting jobs in one process until none is left."""
-    try:
-        while True:
-            try:
-                position, config = waiting.popleft()
-            except IndexError:
-                return
-            done.put((position, _compile_or_fail(worker, config, limit_s)))
-    except BaseException as e:
-        done.put(e)
-    finally:
-        worker.close()
+_PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
 
 
 def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:
