@@ -1,12 +1,11 @@
 """Features of launch geometry, alignment and cache use."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
-from foretune.family import Quantity, nan_to
+from foretune.family import Cells, Quantity, nan_to
 from foretune.features.families.tiles import padding, wave_features
 
 AXES = ("x", "y", "z")
@@ -15,9 +14,9 @@ _CLBLAST = ("MWG", "NWG", "MDIMC", "NDIMC")
 
 
 def launch_geometry(
-    problem: Mapping[str, np.ndarray],
-    config: Mapping[str, np.ndarray],
-    device: Mapping[str, np.ndarray],
+    problem: Cells,
+    config: Cells,
+    device: Cells,
 ) -> dict[str, Quantity]:
     """Return threads per block, work per thread, tile sizes and waves, if the names are known.
 
@@ -60,7 +59,7 @@ def launch_geometry(
 
 
 def _halo(
-    problem: Mapping[str, np.ndarray],
+    problem: Cells,
     edges: list[Quantity],
     blocks: list[np.ndarray],
     tile: Quantity,
@@ -81,9 +80,9 @@ def _halo(
 
 
 def _clblast(
-    problem: Mapping[str, np.ndarray],
-    config: Mapping[str, np.ndarray],
-    device: Mapping[str, np.ndarray],
+    problem: Cells,
+    config: Cells,
+    device: Cells,
 ) -> dict[str, Quantity]:
     """Return the geometry of CLBlast's GEMM (Nugteren, IWOCL 2018)."""
     m, n = config["MWG"], config["NWG"]
@@ -107,7 +106,7 @@ def _clblast(
     return features
 
 
-def _axes(columns: Mapping[str, np.ndarray], stem: str) -> dict[str, np.ndarray]:
+def _axes(columns: Cells, stem: str) -> dict[str, np.ndarray]:
     """Return the numeric columns ``stem_x``, …, or ``stem`` as x."""
     found = {axis: columns[f"{stem}_{axis}"] for axis in AXES if f"{stem}_{axis}" in columns}
     if not found and stem in columns:
@@ -135,9 +134,7 @@ CACHE_SUFFIX = "_of_cache"
 """Suffix of cache features; they are redundant if all devices have equal caches."""
 
 
-def cache_features(
-    name: str, working_set: Quantity, device: Mapping[str, Any]
-) -> dict[str, Quantity]:
+def cache_features(name: str, working_set: Quantity, device: Cells) -> dict[str, Quantity]:
     """Return log2 of working-set bytes over the last-level cache, named ``…_of_cache``.
 
     The cache is ``l3_kib`` (CPUs), else ``l2_kib``; NaN if both are unknown.

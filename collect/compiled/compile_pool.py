@@ -101,8 +101,8 @@ def compile_configs(
         target=target,
         cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
-    configs = list(map(Configuration, configs))
-    n = min(jobs or available_cores(), len(configs))
+    wanted = list(map(Configuration, configs))
+    n = min(jobs or available_cores(), len(wanted))
     workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
     idle: SimpleQueue[WorkerProcess] = SimpleQueue()
     for worker in workers:
@@ -116,7 +116,7 @@ def compile_configs(
             idle.put(worker)
 
     pool = ThreadPoolExecutor(max(n, 1))  # a thread for each process
-    positions = {pool.submit(compile_one, config): i for i, config in enumerate(configs)}
+    positions = {pool.submit(compile_one, config): i for i, config in enumerate(wanted)}
     try:
         for done in as_completed(positions):
             yield positions[done], done.result()

@@ -1,13 +1,13 @@
 """Image convolutions: channels, strides, padding, dilation, groups, three directions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import map_texts, product_features
 from foretune.features.geometry import alignment, cache_features
@@ -31,7 +31,7 @@ class Convolution(Family):
     name = "convolution"
     accepts_scalars = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 2 operations per output and filter element; images and filters moved once."""
         sizes = _Sizes(problem)
         kind = config.get("format", problem.get("dtype", "fp32"))
@@ -42,9 +42,7 @@ class Convolution(Family):
             dtype=formats.compute_dtype(kind),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return features of the equivalent matrix product, Winograd padding and the solver."""
         if "in_channels" not in problem:
             return {}
@@ -85,7 +83,7 @@ class Convolution(Family):
 class _Sizes:
     """Convolution sizes, independent of column names."""
 
-    problem: Mapping[str, Any]
+    problem: Cells
 
     def _of(self, name: str, other: Any = 1.0) -> Any:
         return 1.0 * self.problem.get(name, other)

@@ -4,7 +4,6 @@ Measured tables route artificially (see `foretune.collect.expert_routing`) and t
 the highest load, because all others wait for it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.collect.expert_routing import mean_counts, routing_exponent
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import wave_features
 
@@ -46,7 +45,7 @@ class Moe(Family):
     name = "moe"
     accepts_scalars = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the work of the busiest rank; each active expert is read once.
 
         Besides the products, rows are gathered by expert, activated, scattered and added. A pair's
@@ -66,9 +65,7 @@ class Moe(Family):
             dtype=formats.compute_dtype(kind),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return tokens per expert, active experts, one expert's sizes and the total tile count."""
         hidden, inner = problem["hidden"], _inner(problem, config)
         load = _load(problem, config)
@@ -90,15 +87,15 @@ class Moe(Family):
         }
 
 
-def _inner(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Quantity:
+def _inner(problem: Cells, config: Cells) -> Quantity:
     return problem["intermediate"] / (1.0 * config.get("tp", 1.0))
 
 
-def _local(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Quantity:
+def _local(problem: Cells, config: Cells) -> Quantity:
     return problem["experts"] / (1.0 * config.get("ep", 1.0))
 
 
-def _load(problem: Mapping[str, Any], config: Mapping[str, Any]) -> ExpertLoad:
+def _load(problem: Cells, config: Cells) -> ExpertLoad:
     return max_rank_load(
         problem["tokens"],
         problem["top_k"],
