@@ -6,7 +6,7 @@ from the table, so the card cannot contradict it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHIPPED = Path(__file__).parent / "shipped"
-_READ = ("rows", "columns")
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,6 @@ class DatasetCard:
     provisional: str = ""
     rows: int = 0
     columns: tuple[str, ...] = ()
-
-    def save(self, folder: Path) -> None:
-        """Write the card to ``folder``; row and column counts are read from the table."""
-        fields = {name: value for name, value in asdict(self).items() if name not in _READ}
-        text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
-        (folder / f"{self.name}.json").write_text(text, encoding="utf-8")
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:

@@ -7,9 +7,8 @@ machine's name tells little. If none matches, the most similar one is used with 
 search checks it with its measurements. Compiler and library versions may differ.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from foretune.device import Device
@@ -48,11 +47,6 @@ class Pretrained:
     def folder(self, root: Path) -> Path:
         """Return the predictor's folder below ``root``."""
         return root / self.kernel / self.table
-
-    def save(self, root: Path) -> None:
-        """Write the card beside the saved predictor."""
-        text = json.dumps(asdict(self), indent=1) + "\n"
-        (self.folder(root) / CARD).write_text(text, encoding="utf-8")
 
     def differences(self, source: str, device: Device) -> list[str]:
         """Return the differences to that code and device, the most serious last."""
