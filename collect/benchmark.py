@@ -103,7 +103,7 @@ class Benchmarker:
             return measured
         self._prepared_inputs.pop((kernel.name, problem), None)
         reason = f"it replaces {replaced}" if replaced else "it changes its inputs or the reference"
-        return self._row(kernel, problem, config, Status.WRONG_RESULT, error=reason)
+        return self._row(kernel, problem, config, Status.WRONG_RESULT, reason)
 
     def _replaced(self, kernel: Kernel, judges: Any) -> str:
         """Restore what a configuration replaced; return its names, empty if there is nothing."""
@@ -117,7 +117,7 @@ class Benchmarker:
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float,
         timer: Timer, prepared: PreparedInputs,
     ) -> Measurement:  # fmt: skip
-        limit = kernel.error_limit(problem, config)
+        limit, row = kernel.error_limit(problem, config), partial(self._row, kernel, problem, config)
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -134,15 +134,15 @@ class Benchmarker:
             samples = time_launch(launch, self.timing, incumbent_ms, timer)
         except WrongResult as e:
             self._prepared_inputs.pop((kernel.name, problem), None)  # it may have written into them
-            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=first_line(e))
+            return row(Status.WRONG_RESULT, first_line(e))
         except Exception as e:
             self._check_device(timer)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
         time_ms = float(np.median(samples))
         power_w, energy_mj = self._measure_power(launch, time_ms, timer)
-        return self._row(
-            kernel, problem, config, time_ms=time_ms, time_ms_samples=tuple(map(float, samples)),
-            power_w=power_w, energy_mj=energy_mj, compile_s=compile_s, relative_error=error,
+        return row(
+            time_ms=time_ms, time_ms_samples=tuple(map(float, samples)), power_w=power_w,
+            energy_mj=energy_mj, compile_s=compile_s, relative_error=error,
         )  # fmt: skip
 
     def compare_interleaved(
@@ -254,29 +254,22 @@ class Benchmarker:
         return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)
 
     def _failed(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
-        status: Status,
+        self, kernel: Kernel, problem: Problem, config: Configuration, status: Status,
         reason: Exception,
-    ) -> Measurement:
+    ) -> Measurement:  # fmt: skip
         if isinstance(reason, TimeoutError):
-            return self._row(kernel, problem, config, Status.TIMEOUT, error=first_line(reason))
-        return self._row(kernel, problem, config, status, error=describe_error(reason))
+            return self._row(kernel, problem, config, Status.TIMEOUT, first_line(reason))
+        return self._row(kernel, problem, config, status, describe_error(reason))
 
     def _row(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
-        status: Status = Status.OK,
-        **values: Any,
-    ) -> Measurement:
+        self, kernel: Kernel, problem: Problem, config: Configuration, status: Status = Status.OK,
+        error: str = "", **values: Any,
+    ) -> Measurement:  # fmt: skip
         return Measurement(
-            kernel.name, problem, config, self.device.name, status,
+            kernel.name, problem, config, self.device.name, status, error=error,
             source=self.source, environment=environment(kernel), **values,
         )  # fmt: skip
+
 
 
 def _parts(result: Any) -> Any:

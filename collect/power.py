@@ -33,10 +33,6 @@ class Window:
         """Mean power over the window, watts."""
         return self.joules / self.seconds if self.seconds > 0 else math.nan
 
-    def energy_mj(self, launches: int) -> float:
-        """Return the energy per launch in millijoules if ``launches`` filled the window."""
-        return self.joules / launches * 1e3
-
 
 class PowerMeter(ABC):
     """Measures the energy of one device.
@@ -301,7 +297,7 @@ def measure_power(
     _run_for(batch, RAMP_S, wait)
     with meter.window() as window:
         launches = count * _run_for(batch, WINDOW_S, wait)
-    return window.power_w, window.energy_mj(launches)
+    return window.power_w, window.joules / launches * 1e3
 
 
 def _batched(

@@ -230,19 +230,16 @@ class IsolatedRunner(Runner):
                 "measure", kernel, problem, config, incumbent_ms, limit_s=self.limit_s
             )
         except TimeoutError:
-            reason = f"not done after {self.limit_s:g} s"
-            return failed_measurement(kernel, problem, config, self.device, Status.TIMEOUT, reason)
+            status, reason = Status.TIMEOUT, f"not done after {self.limit_s:g} s"
         except ChildProcessError as e:
-            return failed_measurement(
-                kernel, problem, config, self.device, Status.RUNTIME_ERROR, str(e)
-            )
-        if not isinstance(answer, Measurement) or answer.config != config:
+            status, reason = Status.RUNTIME_ERROR, str(e)
+        else:
+            if isinstance(answer, Measurement) and answer.config == config:
+                return answer
             self.close()
+            status = Status.RUNTIME_ERROR
             reason = "the process returned the measurement of another configuration"
-            return failed_measurement(
-                kernel, problem, config, self.device, Status.RUNTIME_ERROR, reason
-            )
-        return answer
+        return failed_measurement(kernel, problem, config, self.device, status, reason)
 
 
 def check_importable(kernel: Kernel) -> None:
@@ -255,20 +252,11 @@ def check_importable(kernel: Kernel) -> None:
 
 
 def failed_measurement(
-    kernel: Kernel,
-    problem: Problem,
-    config: Configuration,
-    device: Device,
-    status: Status,
+    kernel: Kernel, problem: Problem, config: Configuration, device: Device, status: Status,
     reason: str,
-) -> Measurement:
+) -> Measurement:  # fmt: skip
     """Return the failed measurement of a configuration whose process died."""
+    name, made_by = device.name, environment(kernel)
     return Measurement(
-        kernel=kernel.name,
-        problem=problem,
-        config=config,
-        device=device.name,
-        status=status,
-        error=reason,
-        environment=environment(kernel),
+        kernel.name, problem, config, name, status, error=reason, environment=made_by
     )
