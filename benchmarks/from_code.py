@@ -30,9 +30,8 @@ from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
 from foretune.collect import local_device
-from foretune.collect.compiled.llvm.calls import Code, cache_bytes, count_code
+from foretune.collect.compiled.llvm.calls import Code, cache_bytes, count_code, simulated_cycles
 from foretune.collect.compiled.llvm.functions import REGION_BITS
-from foretune.collect.compiled.llvm.simulation import simulated_cycles
 from foretune.models.code_time import COSTS, CodeTime
 
 SOURCE = Path(__file__).with_suffix(".c")

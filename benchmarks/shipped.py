@@ -28,7 +28,7 @@ from foretune.datasets import DatasetCard, card, load, shipped
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
-from foretune.models.saved.shipped import CARD, SHIPPED, Pretrained
+from foretune.models.saved.lookup import PRETRAINED_CARD, SHIPPED, Pretrained
 from foretune.models.targets import usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
@@ -101,7 +101,7 @@ def ship(name: str, out: Path) -> str:
         shipping.folder(out).parent.mkdir(parents=True, exist_ok=True)
         predictor.save(shipping.folder(out))
         text = json.dumps(asdict(shipping), indent=1) + "\n"
-        (shipping.folder(out) / CARD).write_text(text, encoding="utf-8")
+        (shipping.folder(out) / PRETRAINED_CARD).write_text(text, encoding="utf-8")
     return text_of(of_table, judged, out)
 
 

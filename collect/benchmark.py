@@ -117,7 +117,10 @@ class Benchmarker:
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float,
         timer: Timer, prepared: PreparedInputs,
     ) -> Measurement:  # fmt: skip
-        limit, row = kernel.error_limit(problem, config), partial(self._row, kernel, problem, config)
+        limit, row = (
+            kernel.error_limit(problem, config),
+            partial(self._row, kernel, problem, config),
+        )
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -269,7 +272,6 @@ class Benchmarker:
             kernel.name, problem, config, self.device.name, status, error=error,
             source=self.source, environment=environment(kernel), **values,
         )  # fmt: skip
-
 
 
 def _parts(result: Any) -> Any:

@@ -65,6 +65,5 @@ def link(memory: torch.Tensor, size_kib: int) -> torch.Tensor:
 
 
 def _fast_ms(launch: Any, timer: Timer, samples: int = 20) -> float:
-    """Return the first decile of the times of a launch."""
     launch()
     return float(np.quantile([timer.sample_ms(launch, 1) for _ in range(samples)], 0.1))

@@ -84,7 +84,6 @@ def _end_descendants() -> None:
 
 
 def _end_like(status: int) -> NoReturn:
-    """End this process as another one ended."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         _set_limit("RLIMIT_CORE", 0)

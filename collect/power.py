@@ -325,7 +325,6 @@ def _batched(
 
 
 def _run_for(batch: Callable[[], Any], seconds: float, wait: Callable[[], object]) -> int:
-    """Run batches for ``seconds``; return their number."""
     end, batches = time.perf_counter() + seconds, 0
     while batches == 0 or time.perf_counter() < end:
         batch()

@@ -112,7 +112,6 @@ class WorkerProcess:
         self.calls_made = 0
 
     def _send_and_import(self, channel: "Channel", request: bytes) -> None:
-        """Send a request, and wait until the child has done its imports."""
         try:
             channel.send(self._last_number, request, START_TIMEOUT_S)
             self._receive(channel, START_TIMEOUT_S)
@@ -352,7 +351,6 @@ def serve(address: str, key: bytes, parent: int) -> None:
 
 
 def _connect(address: str) -> socket.socket:
-    """Return a connection to ``PATH`` or ``HOST:PORT``."""
     if os.name == "posix":
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(address)

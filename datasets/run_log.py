@@ -114,7 +114,7 @@ class RunLog:
         self._file_rows = len(keys) - 1 - back
         self._offsets: dict[int, int] = {}
         self._journal_rows, self._distinct_count = 0, len(self._keys)
-        if self._file is not None and digest(journal) == self._file.metadata.journal_digest:
+        if self._file is not None and digest(journal) == self._file.journal_digest:
             # A process was killed between writing the file and removing the journal.
             journal.unlink(missing_ok=True)
         rows = list(read_journal(journal)) if journal.exists() else []
@@ -131,7 +131,6 @@ class RunLog:
         self._journal_rows += 1
 
     def _file_row_of(self, key: int) -> int | None:
-        """Return the file's last row with this key."""
         at = int(np.searchsorted(self._keys, np.uint64(key)))
         found = at < len(self._keys) and int(self._keys[at]) == key
         return int(self._file_rows[at]) if found else None

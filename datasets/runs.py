@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from foretune.measurement import Measurement, Status
 from foretune.parquet import ParquetFile
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.values import Value
 
 ROW_GROUP_SIZE = 1 << 14
 """Rows per Parquet row group."""
@@ -42,26 +40,17 @@ _SCALARS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RunFileMetadata:
-    """Metadata of a run table's file.
+def file_metadata(mixed: set[str], journal_digest: str = "") -> dict[bytes, bytes]:
+    """Return the metadata of a run table's file.
 
-    Attributes:
-        mixed: columns that mix text, numbers and booleans; stored as JSON, because Parquet columns
-            have one type.
-        journal_digest: digest of the journal merged last.
+    ``mixed`` are columns that mix text, numbers and booleans; they are stored as JSON, because
+    Parquet columns have one type. ``journal_digest`` is that of the journal merged last.
     """
-
-    mixed: set[str]
-    journal_digest: str = ""
-
-    def to_parquet(self) -> dict[bytes, bytes]:
-        """Return it as Parquet metadata, with the schema version."""
-        return {
-            _VERSION_KEY: str(SCHEMA_VERSION).encode(),
-            _MIXED_KEY: json.dumps(sorted(self.mixed)).encode(),
-            _JOURNAL_DIGEST_KEY: self.journal_digest.encode(),
-        }
+    return {
+        _VERSION_KEY: str(SCHEMA_VERSION).encode(),
+        _MIXED_KEY: json.dumps(sorted(mixed)).encode(),
+        _JOURNAL_DIGEST_KEY: journal_digest.encode(),
+    }
 
 
 def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -73,10 +62,9 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     path = Path(path)
     parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
-        file, metadata = open_runs(path)
-        journal_digest = metadata.journal_digest
+        file, mixed, journal_digest = open_runs(path)
         with translate_read_errors(path, RunTableError, "is damaged: {}"):
-            parts.append(from_arrow(file.read(), metadata.mixed))
+            parts.append(from_arrow(file.read(), mixed))
     # A process killed between writing the file and removing the journal leaves both.
     if journal.exists() and digest(journal) != journal_digest:
         with translate_read_errors(journal, RunTableError, "is damaged: {}"):
@@ -98,8 +86,8 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     path = Path(path)
     validate(runs, str(path))
     table, mixed = to_arrow(runs, path)
-    notes = RunFileMetadata(mixed).to_parquet()
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
+    metadata = {**(table.schema.metadata or {}), **file_metadata(mixed)}
+    table = table.replace_schema_metadata(metadata)
     with atomic_write(path) as new:
         pq.write_table(table, new, ROW_GROUP_SIZE, compression="zstd")
 
@@ -118,15 +106,9 @@ def from_arrow(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
     """Return the run table of an Arrow table; ``mixed`` columns are decoded from JSON."""
     runs = table.to_pandas()
     there = [c for c in runs if c in mixed]
-    values = {text: parse_cell(text) for c in there for text in runs[c].dropna().unique()}
+    values = {t: parse_json(t, object) for c in there for t in runs[c].dropna().unique()}
     plain = {c: runs[c].astype(object).map(values.get, na_action="ignore") for c in there}
     return runs.assign(**plain)
-
-
-def parse_cell(text: str) -> Value:
-    """Return the value in a cell of a ``mixed`` column."""
-    value: Value = parse_json(text, object)
-    return value
 
 
 def newest_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -249,8 +231,8 @@ def ordered_columns(columns: Iterable[str]) -> list[str]:
     return sorted(columns, key=lambda c: rank.get(c, len(groups)))
 
 
-def open_runs(path: Path) -> tuple[ParquetFile, RunFileMetadata]:
-    """Open a run table and return it with its metadata.
+def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
+    """Open a run table; return it, its mixed columns, and the digest of the journal merged last.
 
     Raises RunTableError if it is not a run table, or of a newer schema.
     """
@@ -262,16 +244,16 @@ def open_runs(path: Path) -> tuple[ParquetFile, RunFileMetadata]:
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
     with translate_read_errors(path, RunTableError, f"is not a readable Parquet file: {hint}"):
         file = ParquetFile(path)
-        file_metadata = file.schema.metadata or {}
-        version = int(file_metadata.get(_VERSION_KEY, SCHEMA_VERSION))
-        mixed = set(parse_json(file_metadata.get(_MIXED_KEY, b"[]"), list))
-        metadata = RunFileMetadata(mixed, file_metadata.get(_JOURNAL_DIGEST_KEY, b"").decode())
+        metadata = file.schema.metadata or {}
+        version = int(metadata.get(_VERSION_KEY, SCHEMA_VERSION))
+        mixed = set(parse_json(metadata.get(_MIXED_KEY, b"[]"), list))
+        journal_digest = metadata.get(_JOURNAL_DIGEST_KEY, b"").decode()
     if version > SCHEMA_VERSION:
         raise RunTableError(
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "install a newer Foretune"
         )
-    return file, metadata
+    return file, mixed, journal_digest
 
 
 def _is_store(path: Path) -> bool:

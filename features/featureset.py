@@ -11,9 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family, Quantity
 from foretune.features.arrays import Rows, SingleRow, short_names
-from foretune.features.device_rates import with_rates
 from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
-from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
+from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms, with_rates
 
 FEATURES_VERSION = 6
 """Incremented when the same rows give other columns or values; stored with every predictor."""

@@ -204,7 +204,6 @@ def _times(
 
 
 def _active(tiled: TiledLaunch, device: Device) -> Quantity:
-    """Return the blocks that are active on a multiprocessor."""
     waves = np.ceil(tiled.blocks / cores_of(device.specs))
     return np.minimum(tiled.resident(device.specs), np.maximum(waves, 1.0))
 

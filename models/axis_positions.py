@@ -74,7 +74,6 @@ class AxisPositions:
         return line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
 
     def _line(self, axis: int) -> "_Line":
-        """Return all rows sorted by series, then along ``axis``."""
         if axis not in self._line_cache:
             self._line_cache[axis] = _Line.from_groups(
                 self._order(axis), self._group_keys(axis), self.coordinates[axis]

@@ -103,8 +103,7 @@ def _inputs(
         values = rows[column]
         columns.append(np.log2(np.maximum(values, 1e-30)) if octaves else values)
     for column, distinct in texts.items():
-        values = rows[column]
-        columns += [1.0 * (values == text) for text in distinct]
+        columns += rows.text_masks(column, distinct)
     return np.column_stack([*columns, features.gradual, features.detail])
 
 
@@ -156,6 +155,7 @@ TREE_PARAMETERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Correction:
     """Learns log(measured / predicted) from runs, to be added to predictions of similar rows.
 
@@ -170,25 +170,25 @@ class Correction:
     tree_share: float
     interval_factor: float
 
+    @classmethod
     def fit(
-        self, runs: pd.DataFrame, features: CorrectionFeatures, errors: np.ndarray, seed: int = 0
+        cls, runs: pd.DataFrame, features: CorrectionFeatures, errors: np.ndarray, seed: int = 0
     ) -> Self:
         """Fit to the ``errors`` of at most `MAX_ROWS` of the ``runs``."""
         sampled = np.random.default_rng(seed).permutation(len(runs))[:MAX_ROWS]
         runs, features, y = runs.iloc[sampled], features[sampled], errors[sampled]
-        self.similarity = Similarity.from_rows(runs, features)
-        X, gradual_count = self.similarity.points(Rows(runs), features)
+        similarity = Similarity.from_rows(runs, features)
+        X, gradual_count = similarity.points(Rows(runs), features)
         process = fit_process(X[:MAX_TUNING_ROWS], y[:MAX_TUNING_ROWS], gradual_count)
-        self.posterior = Posterior(process, X, y, observation_noise=True)
-        residuals = _left_out_errors(self.posterior, gradual_count)
-        self.trees, self.tree_share = None, 0.0
+        posterior = Posterior(process, X, y, observation_noise=True)
+        residuals, trees, share = _left_out_errors(posterior, gradual_count), None, 0.0
         if len(y) >= MIN_TREE_ROWS:
-            self.tree_share, residuals = _best_share(residuals, _left_out_tree_errors(X, y))
-        if self.tree_share:
-            self.trees = BoostingModel(**TREE_PARAMETERS).fit(X.astype(np.float32), y)
+            share, residuals = _best_share(residuals, _left_out_tree_errors(X, y))
+        if share:
+            trees = BoostingModel(**TREE_PARAMETERS).fit(X.astype(np.float32), y)
         sizes = np.maximum(np.abs(residuals), MIN_ERROR)
-        self.interval_factor = conformal_quantile(sizes / self.posterior.leave_one_out()[1])
-        return self
+        factor = conformal_quantile(sizes / posterior.leave_one_out()[1])
+        return cls(similarity, posterior, trees, share, factor)
 
     def predict(
         self, rows: pd.DataFrame | Rows, features: CorrectionFeatures
@@ -218,16 +218,12 @@ class Correction:
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
         """Read from ``folder``."""
-        correction = cls()
         card, data = read_json(folder / f"{name}.json"), read_arrays(folder / f"{name}.npz")
-        correction.tree_share, correction.interval_factor = card["share"], card["widening"]
-        file = folder / f"{name}{BoostingModel.suffix}"
-        correction.trees = BoostingModel.load(file) if correction.tree_share else None
-        correction.similarity = Similarity(
-            card["numbers"], card["texts"], Scaling.from_arrays(data)
-        )
-        correction.posterior = posterior_from_arrays(data)
-        return correction
+        trees = None
+        if share := card["share"]:
+            trees = BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
+        similarity = Similarity(card["numbers"], card["texts"], Scaling.from_arrays(data))
+        return cls(similarity, posterior_from_arrays(data), trees, share, card["widening"])
 
 
 def _left_out_errors(posterior: Posterior, gradual_count: int) -> np.ndarray:
@@ -399,4 +395,4 @@ def _fit_correction(
             f"half of the {len(rows)} runs differ from the prediction by a factor of over "
             f"{factor:,.0f}: check the unit of {target} and the device's name"
         )
-    return Correction().fit(rows, features, errors, seed)
+    return Correction.fit(rows, features, errors, seed)

@@ -28,7 +28,7 @@ from foretune.models.gaussian_process import (
     posterior_arrays,
     posterior_from_arrays,
 )
-from foretune.models.interval import ERROR_MODEL_PARAMETERS, MIN_ERROR
+from foretune.models.interval import MIN_ERROR, error_model
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.trees.boosting import BoostingModel, JointModel
 from foretune.models.trees.regressor import Regressor
@@ -328,11 +328,7 @@ class Stack:
         if known.sum() < MIN_ERROR_ROWS or predictions.shape[1] == 1:
             return cls(fixed, [])
         roots = np.sqrt(np.clip(np.abs(errors[known]), MIN_ERROR, MAX_ERROR))
-        models = [
-            BoostingModel(seed=seed, **ERROR_MODEL_PARAMETERS).fit(Z[known], root)
-            for root in roots.T
-        ]
-        return cls(fixed, models)
+        return cls(fixed, [error_model(seed).fit(Z[known], root) for root in roots.T])
 
     def combine(self, Z: np.ndarray, predictions: np.ndarray, new_device: np.ndarray) -> np.ndarray:
         """Return the weighted mean of each row."""

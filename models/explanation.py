@@ -204,7 +204,6 @@ def _means(shares: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, Any]]:
-    """Return the two values of every feature, numbers or text."""
     X = features.transform(pair)
     values: dict[str, tuple[Any, Any]] = {}
     for name in X:
@@ -358,6 +357,5 @@ def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _from_parts(names: tuple[str, ...], ratio: np.ndarray, index: pd.Index) -> pd.DataFrame:
-    """Return `SHARES` from each part's time over that of the run (rows, parts)."""
     parts = pd.DataFrame(ratio, index, [SHARE_OF_PART.get(name, name) for name in names])
     return parts.T.groupby(level=0).max().T.reindex(columns=list(SHARES))

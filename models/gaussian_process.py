@@ -300,7 +300,6 @@ class Posterior:
         return self._solve(self._whitened, "T")
 
     def _precision(self) -> np.ndarray:
-        """Return the inverse covariance of the measurements."""
         return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
 
     def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
@@ -315,7 +314,6 @@ class Posterior:
         return solve_triangular(factor, values, trans=transposed, lower=True, check_finite=False)
 
     def _append_explained(self, rows: np.ndarray) -> None:
-        """Add what more measurements explain of the candidates."""
         n, new = len(self), len(rows)
         if n + new > len(self._buffer):
             buffer = np.empty((2 * (n + new), len(self.candidates)))

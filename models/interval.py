@@ -11,7 +11,7 @@ grow with distance.
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -36,14 +36,6 @@ MAX_LOG_HALF_WIDTH = 1.5
 """Log of 4.5: wider intervals are used only if errors were as large."""
 UNSEEN_GROWTH = 0.4
 """Growth of the half-width where no row was held out, e.g. on a new device."""
-ERROR_MODEL_PARAMETERS: dict[str, Any] = {
-    "rounds": 40,
-    "depth": 3,
-    "rate": 0.2,
-    "min_child_weight": 10.0,
-    "rows": 0.7,
-}
-"""Parameters of error models; errors are mostly noise."""
 
 
 @dataclass
@@ -97,7 +89,7 @@ class ConformalInterval:
         modeled = np.empty(len(errors))
         for name in names:
             out = holdouts == name
-            modeled[out] = _error_model(seed).fit(X[~out], size[~out]).predict(X[out])
+            modeled[out] = error_model(seed).fit(X[~out], size[~out]).predict(X[out])
         misses = np.abs(errors) / np.exp(modeled)
         factor = conformal_quantile(misses)
         kinds, rows = np.unique(kind, return_counts=True)
@@ -110,7 +102,7 @@ class ConformalInterval:
                     np.abs(errors[of]), holdouts[of], np.exp(modeled[of])
                 )
         median_half_width = factor * float(np.exp(np.median(modeled)))
-        return cls(factor, _error_model(seed).fit(X, size), median_half_width, factors)
+        return cls(factor, error_model(seed).fit(X, size), median_half_width, factors)
 
     def half_width(
         self,
@@ -194,5 +186,6 @@ def _with_octaves(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
     return np.column_stack([X, octaves_outside]).astype(np.float32)
 
 
-def _error_model(seed: int) -> BoostingModel:
-    return BoostingModel(seed=seed, **ERROR_MODEL_PARAMETERS)
+def error_model(seed: int) -> BoostingModel:
+    """Return an unfitted model of errors, which are mostly noise."""
+    return BoostingModel(rounds=40, depth=3, rate=0.2, min_child_weight=10.0, rows=0.7, seed=seed)

@@ -58,7 +58,6 @@ def _sizes(runs: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def _ratio(rows: Rows | Mapping[str, np.ndarray], column: str, factors: tuple[str, ...]) -> Any:
-    """Return a size over the product of others."""
     product: Any = 1.0
     for factor in factors:
         product = product * rows[factor]

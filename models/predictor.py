@@ -26,8 +26,7 @@ from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import FeatureSet
 from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
-from foretune.models.holdouts import exact_problems
-from foretune.models.repeats import Repeats
+from foretune.models.holdouts import Repeats, exact_problems
 from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.target_model import TargetModel, share_positions
 from foretune.models.targets import (
@@ -363,9 +362,7 @@ class Predictor(BaseEstimator):
         return np.array([*cells, self.validity_.probability(X), outside])
 
     def _table(self, cells: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
-        return pd.DataFrame(
-            cells.T, columns=_prediction_index(tuple(self.targets_)).view(), index=index
-        )
+        return pd.DataFrame(cells.T, columns=_prediction_columns(tuple(self.targets_)), index=index)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and model files that run no code when loaded.
@@ -449,15 +446,9 @@ class Predictor(BaseEstimator):
 
 @cache
 def _prediction_columns(targets: tuple[Target, ...]) -> list[str]:
-    """Return the column names of a prediction."""
     known = [*targets, *(["energy_mj"] if len(targets) == len(TARGETS) else [])]
     names = [f"{name}{part}" for name in known for part in ("", "_low", "_high")]
     return [*names, "p_valid", "outside"]
-
-
-@cache
-def _prediction_index(targets: tuple[Target, ...]) -> pd.Index:
-    return pd.Index(_prediction_columns(targets))
 
 
 def require_single_kernel(runs: pd.DataFrame) -> str:

@@ -93,7 +93,6 @@ class RuntimeRegressor(RegressorMixin, BaseEstimator):
         return self.predictor_.predict(self._rows(X))
 
     def _rows(self, X: Any) -> pd.DataFrame:
-        """Return ``X`` as a run table without times."""
         if not isinstance(X, pd.DataFrame):
             X = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
         if gaps := [c for c in X.columns if X[c].isna().any()]:

@@ -27,6 +27,7 @@ from foretune.models.experts import (
     Table,
 )
 from foretune.models.holdouts import (
+    Repeats,
     distinct_problems,
     exact_problems,
     has_few_problems,
@@ -35,7 +36,6 @@ from foretune.models.holdouts import (
 )
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
-from foretune.models.repeats import Repeats
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
 from foretune.models.validation.splits import fold_of_rows
@@ -216,7 +216,6 @@ class TargetModel:
         return ~np.isin(names, self.devices)[codes]
 
     def _neighbor_features(self, rows: Rows) -> np.ndarray | None:
-        """Return the neighbor features of rows; None without neighbors."""
         if (index := self.neighbor_index) is None:
             return None
         wanted = index.locate_one(rows) if isinstance(rows, SingleRow) else index.locate(rows)
@@ -246,7 +245,6 @@ class TargetModel:
     def _holdouts(
         self, table: Table, rows: pd.DataFrame, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Return masks of the rows to hold out together."""
         count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS
         if self.neighbor_index is not None:
             mixed = mixed_holdouts(table.positions, table.kinds, count, rng)
@@ -265,7 +263,6 @@ class TargetModel:
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
     ) -> "_Trials":
-        """Fit experts without the rows held out, and predict these."""
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)

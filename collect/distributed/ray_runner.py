@@ -308,7 +308,6 @@ class RayWorkerPool:
             signal.signal(signal.SIGTERM, handler)  # Ray replaces it
 
     def _find_resource(self, device: Device | str) -> str:
-        """Return the resource of a device or of a device's name."""
         available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
         if isinstance(device, Device):
             found = [r for r in available if r == resource_of(device)]

@@ -91,38 +91,25 @@ class FunctionKernel(WrappedKernel):
         self.device_kind = device_kind
         self.pinned = _check_pinned(name, pinned, {*parameters, *kwargs})
         self._draws: dict[Problem, Draw | None] = {}
-        self._function_defaults = {k: p.default for k, p in parameters.items() if k in knobs}
-        self._warn_default_outside_space()
+        self._take_default({k: p.default for k, p in parameters.items() if k in knobs})
         if callable(args):
             self.problem_parameters = _problem_parameters(args)
 
-    def _warn_default_outside_space(self) -> None:
-        defaults = {
-            k: v for k, v in self._function_defaults.items() if v is not inspect.Parameter.empty
-        }
-        if (
-            self._default is None
-            and len(defaults) == len(self.knobs)
-            and defaults not in self._space
-        ):
-            text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
-            warnings.warn(
-                f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
-                "winners are compared with another",
-                ForetuneWarning,
-                stacklevel=4,
-            )
-
-    def default(self, problem: Problem) -> Configuration:
-        """Return the given default, the function's defaults, or the first legal configuration."""
-        if self._default is None and self._function_defaults in self._space:
-            return Configuration(self._function_defaults)
-        return super().default(problem)
-
-    @property
-    def has_explicit_default(self) -> bool:
-        """Whether the default is given or the function's."""
-        return self._default is not None or self._function_defaults in self._space
+    def _take_default(self, defaults: dict[str, Any]) -> None:
+        """Take the function's own default, unless one is given; warn if the space lacks it."""
+        complete = inspect.Parameter.empty not in defaults.values()
+        if self._default is not None or not complete or len(defaults) < len(self.knobs):
+            return
+        if defaults in self._space:
+            self._default = Configuration(defaults)
+            return
+        text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
+        warnings.warn(
+            f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
+            "winners are compared with another",
+            ForetuneWarning,
+            stacklevel=4,
+        )
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return problems around the default sizes of ``args``, or the only problem."""
@@ -339,7 +326,6 @@ def _named_arguments(
 
 
 def _problem_parameters(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
-    """Return the problem's parameters: those of the function that makes the inputs."""
     found = []
     for name, p in parameters_of(args).items():
         default = None if p.default is p.empty else p.default

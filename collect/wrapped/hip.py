@@ -188,7 +188,6 @@ def _load_library(name: str) -> ctypes.CDLL:
 
 
 def _loaded_paths(name: str) -> list[str]:
-    """Return the loaded files of this library."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     except OSError:

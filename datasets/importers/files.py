@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -43,17 +43,11 @@ class Request:
     mapping: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Value] = field(default_factory=dict)
 
-    def named_device(self, path: Path) -> str:
-        """Return the given device, or raise `UsageError`."""
-        if not self.device:
-            raise UsageError(f"{path} does not name its device: give --device NAME")
-        return self.device
-
-    def named_kernel(self, path: Path) -> str:
-        """Return the given kernel, or raise `UsageError`."""
-        if not self.kernel:
-            raise UsageError(f"{path} does not name its kernel: give --kernel NAME")
-        return self.kernel
+    def given(self, what: Literal["kernel", "device"], path: Path) -> str:
+        """Return the given kernel or device of a file, or raise `UsageError`."""
+        if not (name := getattr(self, what)):
+            raise UsageError(f"{path} does not name its {what}: give --{what} NAME")
+        return str(name)
 
 
 def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:

@@ -52,7 +52,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         rows = list(_kernel_rows(kernels, launches, owners, trace, path, request))
     else:
         outermost = [o for o in operators if id(o) not in owners]
-        rows = [{"device": request.named_device(path), **_about(o)} for o in outermost]
+        rows = [{"device": request.given("device", path), **_about(o)} for o in outermost]
     if request.kernel:
         rows = [row for row in rows if row["kernel"] == request.kernel]
     return table_from_records({**common, **row} for row in rows)
@@ -101,7 +101,7 @@ def _kernel_rows(
         owner = owners.get(id(launch)) or by_id.get(_number(kernel, *EXTERNAL))
         row: dict[str, Any] = _about(owner) if owner else {"kernel": short_name(name)}
         device = request.device or names.get(str(args.get("device")))
-        row |= {"device": device or request.named_device(path),
+        row |= {"device": device or request.given("device", path),
                 "config.implementation": name, "time_ms": float(kernel["dur"]) / 1e3}  # fmt: skip
         if launch:
             row["counter.launch_us"] = float(launch["dur"])

@@ -128,7 +128,6 @@ class InductorFlexAttention(InductorTemplate):
 
 
 def _bytes(problem: Cells) -> tuple[Quantity, Quantity]:
-    """Return the bytes per element of A and of B."""
     return formats.weight_bytes(problem["mat1_dtype"]), formats.weight_bytes(problem["mat2_dtype"])
 
 
@@ -142,6 +141,5 @@ def _precision(problem: Cells) -> Any:
 
 
 def _attention(problem: Cells) -> tuple[Quantity, Quantity, Quantity, Quantity]:
-    """Return batch times heads, queries, keys and head dimension."""
     heads = 1.0 * problem["batch"] * problem["heads"]
     return heads, 1.0 * problem["seq_q"], 1.0 * problem["seq_kv"], 1.0 * problem["head_dim"]

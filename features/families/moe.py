@@ -180,7 +180,6 @@ def _uneven(rows: np.ndarray, n: int, exponent: float) -> np.ndarray:
 
 
 def _exponent(distribution: Any) -> np.ndarray:
-    """Return the exponent of each distribution name."""
     codes, names = pd.factorize(np.atleast_1d(np.asarray(distribution, dtype=str)))
     exponents = np.array([routing_exponent(name) for name in names])
     return exponents[codes].reshape(np.shape(distribution))

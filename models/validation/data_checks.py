@@ -13,9 +13,8 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import DataWarning
 from foretune.family import Family
 from foretune.features.arrays import Rows, as_array
-from foretune.features.device_rates import with_rates
 from foretune.features.families.formats import FORMATS
-from foretune.features.roofline import row_cost, row_roofline_ms
+from foretune.features.roofline import row_cost, row_roofline_ms, with_rates
 from foretune.kernel import Kernel
 from foretune.models.holdouts import (
     MANY_DUPLICATES,

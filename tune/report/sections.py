@@ -11,7 +11,7 @@ import pandas as pd
 
 from foretune.datasets.schema import columns_of
 from foretune.models.explanation import FEATURE_GROUPS, Importance
-from foretune.models.validation.evaluation import Validation
+from foretune.models.training import Validation
 from foretune.objective import Objective
 from foretune.tune.report.chart import Chart
 from foretune.tune.report.figures import MAX_POINTS, prediction_figure, trace_figure

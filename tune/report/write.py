@@ -14,7 +14,7 @@ from foretune.datasets.runs import read_runs, to_measurements
 from foretune.device import SPECS, Device
 from foretune.kernel import Kernel
 from foretune.models.explanation import Importance, importance, is_explainable, parameter_importance
-from foretune.models.validation.evaluation import Validation
+from foretune.models.training import Validation
 from foretune.objective import Objective
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.report.figures import (

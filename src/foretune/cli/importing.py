@@ -121,7 +121,7 @@ def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
 
 
 def _count_lost_runs(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
-    from foretune.models.repeats import count_missing_runs
+    from foretune.models.holdouts import count_missing_runs
 
     return max(count_missing_runs(now, before), len(before) - len(now))
 

@@ -13,9 +13,9 @@ from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.models import Predictor
 from foretune.models import find_pretrained as find_guide
-from foretune.models.saved import shipped
+from foretune.models.saved import lookup as shipped
 from foretune.models.saved.guides import PredictorRequest
-from foretune.models.saved.shipped import CARD, NotShipped, Pretrained, read_cards
+from foretune.models.saved.lookup import PRETRAINED_CARD, NotShipped, Pretrained, read_cards
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import task_numbers
 from foretune.objective import Objective
@@ -28,7 +28,7 @@ SOURCE = get_kernel("matmul").source_hash
 
 
 def write_card(of_it, root):
-    (of_it.folder(root) / CARD).write_text(json.dumps(dataclasses.asdict(of_it)))
+    (of_it.folder(root) / PRETRAINED_CARD).write_text(json.dumps(dataclasses.asdict(of_it)))
 
 
 @pytest.fixture(scope="module")

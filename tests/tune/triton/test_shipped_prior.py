@@ -18,8 +18,8 @@ from foretune import Device, Store
 from foretune.datasets import from_measurements
 from foretune.errors import ForetuneWarning
 from foretune.models import Predictor
-from foretune.models.saved import shipped as pretrained
-from foretune.models.saved.shipped import Pretrained
+from foretune.models.saved import lookup as pretrained
+from foretune.models.saved.lookup import Pretrained
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
@@ -69,7 +69,7 @@ def shipped(device, tensors, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "SHIPPED", tmp_path / "shipped")
     of_it.folder(pretrained.SHIPPED).parent.mkdir(parents=True)
     Predictor(targets=("time_ms",)).fit(runs).save(of_it.folder(pretrained.SHIPPED))
-    card = of_it.folder(pretrained.SHIPPED) / pretrained.CARD
+    card = of_it.folder(pretrained.SHIPPED) / pretrained.PRETRAINED_CARD
     card.write_text(json.dumps(dataclasses.asdict(of_it)))
     return of_it
 
