@@ -50,14 +50,11 @@ CORE_PAIRS = 8
 
 @dataclass(frozen=True)
 class Level:
-    """A cache, or main memory.
+    """A cache (``L1``, ``L2``, ``L3``), or main ``memory``.
 
-    Attributes:
-        name: ``L1``, ``L2``, ``L3`` or ``memory``.
-        size_kib: largest working set that it serves; infinite for memory.
-        latency_ns: time of a dependent load.
-        read_gbps: rate at which one core reads, GB/s.
-        difference: relative difference of two rounds of latencies, median over its sizes.
+    ``size_kib`` is the largest working set that it serves (infinite for memory), ``latency_ns`` the
+    time of a dependent load, ``read_gbps`` the rate at which one core reads, GB/s, and
+    ``difference`` the relative difference of two rounds of latencies, median over its sizes.
     """
 
     name: str
@@ -74,13 +71,9 @@ class Level:
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Latency and rate of memory over the working set.
+    """Latency of a dependent load, and rate of reading, over ascending working sets.
 
-    Attributes:
-        sizes_kib: working sets, ascending.
-        latency_ns: time of a dependent load for each of them.
-        read_gbps: rate of reading for each of them.
-        levels: the levels found, nearest first; the last is main memory.
+    ``levels`` are those found, nearest first; the last is main memory.
     """
 
     sizes_kib: tuple[float, ...]
@@ -109,16 +102,13 @@ class MemoryCurve:
 
 @dataclass(frozen=True)
 class Dissection:
-    """Measurements of a CPU.
+    """Measurements of a CPU: its caches and main memory as one core sees them, and its rates.
 
-    Attributes:
-        memory: the caches and main memory, as one core sees them.
-        fma_gflops: rate of all cores by type and bits of a vector, such as ``fp32 x 256``.
-        loaded_latency_ns: memory latency while all other cores read; NaN with one core.
-        core_to_core_ns: time to send a cache line to another core, for a few pairs.
-        call_us: call of a compiled function from Python.
-        parallel_us: start and end of work on all cores.
-        page_us: first touch of a page.
+    ``fma_gflops`` are of all cores by type and bits of a vector (``fp32 x 256``),
+    ``loaded_latency_ns`` is memory's while all other cores read (NaN with one core),
+    ``core_to_core_ns`` the time to send a cache line to another core, for a few pairs. ``call_us``
+    is a call of a compiled function from Python, ``parallel_us`` start and end of work on all
+    cores, ``page_us`` the first touch of a page.
     """
 
     memory: MemoryCurve

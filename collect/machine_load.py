@@ -34,11 +34,9 @@ _THROTTLE_REASONS = {
 class MachineLoad:
     """Load and throttling of a device over some time.
 
-    Attributes:
-        other_load: share of the CPU's time used by other processes; NaN if unknown.
-        steal: share of the CPU's time that the host gave to other guests.
-        slowdown: why the device was throttled; empty if it was not.
-        gpu_neighbors: number of other processes on the GPU.
+    ``other_load`` and ``steal`` are the shares of the CPU's time that other processes used and that
+    the host gave to other guests (NaN if unknown), ``slowdown`` is why the device was throttled, if
+    it was, and ``gpu_neighbors`` the number of other processes on the GPU.
     """
 
     other_load: float = math.nan

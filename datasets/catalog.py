@@ -20,22 +20,12 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """Description of a shipped table.
+    """Description of a shipped table, which `load` takes by ``name``.
 
-    Attributes:
-        name: the name that `load` takes.
-        device: as in the table's ``device`` column.
-        architecture: the device's, e.g. ``x86_64+avx512``, ``sm_90``.
-        specs: the device's descriptor (`foretune.device.SPECS`).
-        system: operating system, driver and versions that affect the times.
-        began, ended: ISO time of the first and the last row.
-        protocol: how it was measured.
-        command: the command that measures it again.
-        licence: the license of the rows.
-        kernels: kernel name -> source hash of the measured code.
-        provisional: why the rows are provisional; empty if they are not.
-        rows: number of rows.
-        columns: column names.
+    ``system`` has operating system, driver and versions that affect the times; ``began`` and
+    ``ended`` are the ISO times of the first and the last row; ``protocol`` tells how it was
+    measured, ``command`` measures it again; ``kernels`` maps names to hashes of the measured code;
+    ``provisional`` tells why the rows are provisional, if they are.
     """
 
     name: str

@@ -45,22 +45,14 @@ RELATIVE_COLUMNS = ("area", "sums", "shared", "flight", "waves", "useful", "inte
 class TileLaunch:
     """One candidate's launch.
 
-    Attributes:
-        tiles: output tiles: the blocks, or the work items of persistent blocks.
-        tile_m, tile_n, tile_k: edges of the output tile, and the depth of a step.
-        size_m, size_n, size_k: problem size; estimated if the call does not tell.
-        steps: per block.
-        flops: per step.
-        step_bytes: bytes loaded per step.
-        kept_bytes: bytes that a block keeps across its steps.
-        sums: 32-bit accumulators per block.
-        moved_bytes: bytes of all operands and results.
-        warps: per block.
-        stages: steps in flight.
-        bits_a, bits_b: per element of each operand.
-        exact: 1 if 32-bit products are exact, not rounded to TF32.
-        transposed_a, transposed_b: 1 if the operand's last axis is not contiguous.
-        alignment: log2 of the bytes (at most 16) that divide all rows of the operands.
+    ``tiles`` are output tiles: the blocks, or the work items of persistent blocks. ``tile_m`` and
+    ``tile_n`` are the edges of the output tile, ``tile_k`` the depth of a step, ``size_*`` those of
+    the problem, estimated if the call does not tell. ``steps`` and ``warps`` are per block,
+    ``flops`` and ``step_bytes`` (loaded) per step. A block keeps ``kept_bytes`` across its steps,
+    and ``sums`` 32-bit accumulators. ``moved_bytes`` are of all operands and results. ``stages``
+    steps are in flight; ``bits_*`` are per element of each operand; ``exact`` is 1 if 32-bit
+    products are not rounded to TF32, ``transposed_*`` if the operand's last axis is not contiguous;
+    ``alignment`` is log2 of the bytes (at most 16) that divide all rows of the operands.
     """
 
     tiles: float

@@ -26,12 +26,10 @@ OVERLAP = 4.0
 
 @dataclass(frozen=True)
 class CodeTime:
-    """Costs of what `foretune.collect.compiled.llvm.calls.count_code` counts.
+    """Costs (ns) of what `foretune.collect.compiled.llvm.calls.count_code` counts.
 
-    Attributes:
-        costs: nanoseconds by count.
-        device: the CPU they were measured on.
-        factor: 90 % of the runs of left-out kernels are within this factor of the prediction.
+    They were measured on ``device``. 90 % of the runs of kernels left out are within ``factor`` of
+    the prediction.
     """
 
     costs: Mapping[str, float]

@@ -44,15 +44,12 @@ FEATURE_GROUPS = {
 
 @dataclass(frozen=True)
 class Importance:
-    """Contribution of each feature to the predictions.
+    """Contribution of each feature to the predictions, averaged over a number of ``rows``.
 
-    Attributes:
-        features: columns ``feature``, ``group``, ``mean`` (mean absolute contribution to the log of
-            the target) and ``factor`` (its exponential), the largest first. The indicators of a
-            text column count as one feature.
-        groups: columns ``group``, ``mean`` and ``factor``. A group's contribution is the sum over
-            its features, so opposite effects cancel.
-        rows: number of rows averaged.
+    ``features`` has the columns ``feature``, ``group``, ``mean`` (mean absolute contribution to the
+    log of the target) and ``factor`` (its exponential), the largest first; the indicators of a text
+    column count as one. ``groups`` has ``group``, ``mean`` and ``factor``; a group's contribution
+    is the sum over its features, so opposite effects cancel.
     """
 
     features: pd.DataFrame

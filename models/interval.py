@@ -42,12 +42,9 @@ UNSEEN_GROWTH = 0.4
 class ConformalInterval:
     """Half-widths of 90 % intervals on the log scale.
 
-    Attributes:
-        factor: multiplies the modeled error to cover 90 % of held-out rows.
-        model: predicts the log of the error's size; None with few held-out rows.
-        median_half_width: over held-out rows.
-        factors: kind of row -> its factor, if it had enough held-out rows.
-        median_error: error of held-out rows, with few problems.
+    ``factor`` multiplies the error that ``model`` predicts (its log; None with few held-out rows)
+    to cover 90 % of held-out rows; ``factors`` are those of kinds of rows with enough of them.
+    ``median_half_width`` and ``median_error`` (with few problems) are over held-out rows.
     """
 
     factor: float

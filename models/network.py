@@ -34,12 +34,10 @@ COLUMNS = ("time_ms", "time_ms_low", "time_ms_high", "power_w")
 class NetworkPrediction:
     """What a network is predicted to take.
 
-    Attributes:
-        operators: one row per distinct operator, largest share first: ``kernel``, ``problem``,
-            ``count``, ``time_ms`` of one, ``time_ms_low`` and ``time_ms_high`` (90 %; the quartiles
-            of a measurement), ``power_w`` (NaN without a meter) and ``source``: ``measured``,
-            ``predicted`` or ``roofline``.
-        memory_bytes: weights and the most activations that live at once.
+    ``operators`` has one row per distinct operator, largest share first: ``kernel``, ``problem``,
+    ``count``, ``time_ms`` of one, ``time_ms_low`` and ``time_ms_high`` (90 %; the quartiles of a
+    measurement), ``power_w`` (NaN without a meter) and ``source``: ``measured``, ``predicted`` or
+    ``roofline``. ``memory_bytes``: weights and the most activations that live at once.
     """
 
     operators: pd.DataFrame

@@ -39,13 +39,11 @@ def knob_meaning(name: str) -> str:
 class Tunings:
     """Published winners of one family of kernels.
 
-    Attributes:
-        devices, architectures, dtypes: of each row; ``dtypes`` are the weights' types.
-        sizes: log2 of M, N and experts of each row, in quarters; 0 where there is none.
-        winners: row of ``configs`` that each tuning chose.
-        configs: distinct winners, a column per knob; -1 where a file names no value.
-        knobs: meaning of each column (`knob_meaning`).
-        tile: which of the knobs are the tile.
+    ``devices``, ``architectures`` and ``dtypes`` (of the weights) are of each row, and so are
+    ``sizes``, log2 of M, N and experts in quarters, 0 where there is none, and ``winners``, the row
+    of ``configs`` that the tuning chose. ``configs`` are distinct, a column per knob, -1 where a
+    file names no value; ``knobs`` is the meaning of each column (`knob_meaning`), ``tile`` which of
+    them are the tile.
     """
 
     devices: np.ndarray

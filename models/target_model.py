@@ -77,13 +77,9 @@ class _Trials:
     @classmethod
     def concatenated(cls, trials: "Sequence[_Trials]") -> Self:
         """Return all trials as one, numbered in order."""
-        return cls(
-            Z=np.concatenate([t.Z for t in trials]),
-            predictions=np.concatenate([t.predictions for t in trials]),
-            rows=np.concatenate([t.rows for t in trials]),
-            kind=np.concatenate([t.kind for t in trials]),
-            number=np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]),
-        )
+        parts = zip(*((t.Z, t.predictions, t.rows, t.kind) for t in trials), strict=True)
+        number = np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials])
+        return cls(*map(np.concatenate, parts), number)
 
 
 class TargetModel:
@@ -134,10 +130,7 @@ class TargetModel:
         else:
             self.neighbor_index = full_table.neighbor_index
             self.positions, self.values = full_table.positions, full_table.y
-        if few_problems:
-            held_out = _problems_held_out(problems[sampled], rng) + _devices_held_out(rows, rng)
-        else:
-            held_out = self._holdouts(table, rows, rng)
+        held_out = self._holdouts(table, rows, problems[sampled] if few_problems else None, rng)
         trials = _Trials.concatenated(
             [self._trial(table, rows, out, smooth, rng) for out in held_out]
         )
@@ -243,8 +236,11 @@ class TargetModel:
         )
 
     def _holdouts(
-        self, table: Table, rows: pd.DataFrame, rng: np.random.Generator
-    ) -> list[np.ndarray]:
+        self, table: Table, rows: pd.DataFrame, problems: np.ndarray | None,
+        rng: np.random.Generator,
+    ) -> list[np.ndarray]:  # fmt: skip
+        if problems is not None:
+            return [*_problems_held_out(problems, rng), *_devices_held_out(rows, rng)]
         count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS
         if self.neighbor_index is not None:
             mixed = mixed_holdouts(table.positions, table.kinds, count, rng)
@@ -341,13 +337,9 @@ def share_positions(models: Iterable[TargetModel]) -> None:
     """Let models of the same rows share their `AxisPositions`, to find neighbors once."""
     different: list[AxisPositions] = []
     for model in models:
-        if model.neighbor_index is None:
-            continue
-        for positions in different:
-            if positions.has_same_rows(model.positions):
-                model.positions = positions
-                break
-        else:
+        if model.neighbor_index is not None:
+            same = (p for p in different if p.has_same_rows(model.positions))
+            model.positions = next(same, model.positions)
             different.append(model.positions)
 
 

@@ -43,11 +43,9 @@ CURVE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 class Validation:
     """Results of cross-validation, per target.
 
-    Attributes:
-        scores: target -> split -> model or baseline -> metric -> value.
-        held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
-        seen_problem_share: target -> share of the random split's test rows whose problem is in
-            training too.
+    ``scores``: split -> model or baseline -> metric. ``held_out``: the grouped split's rows, with
+    columns ``problem, truth, prediction, low, high``. ``seen_problem_share``: the share of the
+    random split's test rows whose problem is in training too.
     """
 
     scores: dict[str, Scores] = field(default_factory=dict)

@@ -61,12 +61,8 @@ def _element_type(name: str, torch_is_loaded: bool) -> Any:
 class Tensor:
     """The metadata of a tensor that a compiler needs.
 
-    Attributes:
-        element: torch's name of the element type, without ``torch.``.
-        shape: elements per axis.
-        strides: distance of neighbors on each axis, in elements.
-        address: start address modulo 16.
-        bytes: size of the storage.
+    ``element`` is torch's name of the type without ``torch.``, ``strides`` are in elements,
+    ``address`` is the start address modulo 16, ``bytes`` the size of the storage.
     """
 
     element: str

@@ -34,15 +34,11 @@ MAX_ERROR_LENGTH = 300
 class CompileResult:
     """The result of compiling one configuration.
 
-    Attributes:
-        config: the configuration.
-        status: ``ok``; ``invalid`` (compiled, but too large to launch on the target);
-            ``compile_error``; ``timeout``.
-        error: why it failed, on one line.
-        static: features of the code by their names in `FEATURES`; empty if it did not compile.
-        compile_s: compilation time in seconds; NaN if the compiler died or timed out.
-        cached: whether Triton's cache already had the code.
-        hash: Triton's hash, which names the folder in its cache; empty if it did not compile.
+    ``status`` is ``ok``, ``invalid`` (compiled, but too large to launch on the target),
+    ``compile_error`` or ``timeout``, and ``error`` the reason, on one line. ``static`` are features
+    of the code by their names in `FEATURES`, ``compile_s`` the seconds (NaN if the compiler died or
+    timed out). ``cached`` tells whether Triton's cache had the code, in the folder that ``hash``
+    names.
     """
 
     config: Configuration

@@ -27,12 +27,9 @@ FACTORS = (0.5, 2.0)
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor without its contents.
+    """A tensor without its contents; shape, stride and dtype are torch's.
 
-    Attributes:
-        shape, stride: as in torch.
-        dtype: torch's type.
-        is_weight: whether it is a parameter, so its first size is no batch.
+    ``is_weight``: whether it is a parameter, so its first size is no batch.
     """
 
     shape: tuple[int, ...]
@@ -190,13 +187,10 @@ FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
 class NetworkOperator:
     """An operator of a network.
 
-    Attributes:
-        kernel: the family that predicts it: ``gemm``, ``convolution``, …, or ``elementwise`` with
-            ``problem.op`` for all that have none of their own.
-        problem: sizes.
-        config: number format and threads.
-        build: makes a launch with random tensors; it must run with ``config.threads``.
-        call: the call in torch; None for the host's work.
+    ``kernel`` is the family that predicts it, ``elementwise`` with ``problem.op`` for all that have
+    none of their own. ``problem`` has its sizes, ``config`` number format and threads. ``build``
+    makes a launch with random tensors, which must run with ``config.threads``. ``call`` is that in
+    torch, None for the host's work.
     """
 
     kernel: str
@@ -318,14 +312,11 @@ SUFFIX = ".pt2"
 
 @dataclass(frozen=True)
 class Network:
-    """A network for one batch size.
+    """A network for one batch size, the first size of its first input.
 
-    Attributes:
-        name: name of its file.
-        batch: first size of its first input.
-        operators: distinct operator -> how often it runs. The last is the host's work.
-        weight_bytes: bytes of parameters, buffers and constants.
-        activation_bytes: largest sum of live inputs and intermediate results.
+    ``operators`` maps each distinct operator to how often it runs; the last is the host's work.
+    ``weight_bytes`` are of parameters, buffers and constants, ``activation_bytes`` the largest sum
+    of live inputs and intermediate results.
     """
 
     name: str

@@ -34,21 +34,14 @@ TORCH_LANGUAGES: tuple[Language, ...] = ("CUDA", "HIP")
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a kernel.
+    """The source of a kernel: the function ``name`` in a ``text``, or a function from knobs to it.
 
-    Attributes:
-        name: name of the function.
-        text: the source, or a function from knobs to the source.
-        language: ``C`` includes C++.
-        suffix: suffix of its file; ``.c`` is compiled as C, others as C++.
-        extra_files: included files, by name; knobs are defined in them as well.
-        folder: folder of other headers.
-        compiler: command; None: the system's.
-        options: compiler options; ``{knob}`` is replaced by its value.
-        platform: number of the OpenCL platform.
-        device: number of its device, or of torch's GPU.
-        shared_bytes: dynamic shared memory per block, in CUDA and HIP.
-        constants: values of ``__constant__`` variables, in CUDA and HIP.
+    ``language`` C includes C++; files with ``suffix`` ``.c`` are compiled as C, others as C++.
+    ``extra_files`` are included, by name, with the knobs defined in them as well; ``folder`` has
+    other headers. ``compiler`` is a command (None: the system's); in its ``options`` ``{knob}`` is
+    replaced by its value. ``platform`` is OpenCL's, ``device`` its device's number or that of
+    torch's GPU. CUDA and HIP have dynamic ``shared_bytes`` per block, and ``constants``, the values
+    of ``__constant__`` variables.
     """
 
     name: str

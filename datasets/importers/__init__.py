@@ -35,12 +35,9 @@ Raises `WrongFile` for a file of another format, `RunTableError` for a damaged o
 class Format:
     """A format of another tool.
 
-    Attributes:
-        module: has its `Reader`, ``read``, and is imported on use.
-        suffixes: file name suffixes to look for in folders.
-        takes_mapping: whether the user maps the file's columns.
-        locates: whether the module's ``locate`` turns the FILE argument into a path, for tools that
-            can find their own data.
+    ``module`` has its `Reader`, ``read``, and is imported on use; ``suffixes`` are looked for in
+    folders; a user maps the file's columns if it ``takes_mapping``. If it ``locates``, the module's
+    ``locate`` turns the FILE argument into a path, for tools that can find their own data.
     """
 
     module: str
@@ -69,12 +66,10 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ImportResult:
-    """Result of an import.
+    """A valid run table, and what is not in it.
 
-    Attributes:
-        runs: a valid run table.
-        rejected: reason -> number of rows dropped for it.
-        skipped: files in another format -> the missing column or key.
+    ``rejected`` maps reasons to numbers of rows dropped, ``skipped`` files in another format to the
+    missing column or key.
     """
 
     runs: pd.DataFrame

@@ -31,11 +31,9 @@ class WrongFile(RunTableError):
 class Request:
     """Options of one import.
 
-    Attributes:
-        kernel: for formats with many kernels, the one to import; for others, the kernel's name.
-        device: the device's name; replaces the name in the file.
-        mapping: run-table column -> its source, for formats without fixed columns.
-        constants: run-table column -> its value in every row.
+    ``kernel`` is the one to import for formats with many, for others its name; ``device`` replaces
+    the name in the file; ``mapping`` (run-table column -> its source) is for formats without fixed
+    columns; ``constants`` map run-table columns to their value in every row.
     """
 
     kernel: str | None = None

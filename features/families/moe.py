@@ -26,12 +26,9 @@ CHUNK = 2**20
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Load of the busiest rank, per row.
+    """Load of the busiest rank, per row: token-expert ``pairs``, ``active`` experts, ``largest``.
 
-    Attributes:
-        pairs: token-expert pairs.
-        active: experts with at least one token.
-        largest: tokens of its most loaded expert.
+    Experts are active with at least one token; the largest one's tokens count.
     """
 
     pairs: np.ndarray

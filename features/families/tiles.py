@@ -157,16 +157,9 @@ SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0
 class TiledLaunch:
     """The geometry of one launch.
 
-    Attributes:
-        blocks: launched blocks.
-        steps: sequential steps per block.
-        flops: per step.
-        step_bytes: bytes loaded per step.
-        sums: 32-bit accumulators per block.
-        warps: per block.
-        stages: steps in flight.
-        moved_bytes: bytes that must pass main memory.
-        dtype: precision of the operations.
+    ``steps`` are sequential, per block; ``flops`` and loaded ``step_bytes`` per step; 32-bit
+    accumulators (``sums``) and ``warps`` per block; ``stages`` steps are in flight; ``moved_bytes``
+    must pass main memory; ``dtype`` is the precision of the operations.
     """
 
     blocks: Quantity

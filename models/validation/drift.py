@@ -39,19 +39,13 @@ _MEDIAN_SD = np.sqrt(np.pi / 2)
 class Drift:
     """Comparison of fresh measurements with the hold-outs. Shares and changes are fractions.
 
-    Attributes:
-        rows, problems: number of fresh ones.
-        coverage: share of measurements in their 90 % interval.
-        min_coverage: minimum coverage that is not significant.
-        expected_error: the median error expected from the spread of the hold-outs, or of these
-            rows' intervals if larger.
-        bias: median of measured over predicted, less 1.
-        bias_limit: maximum bias that the hold-outs allow for this number of problems; at least
-            `MIN_BIAS`.
-        repeats: fresh rows whose configuration is in training.
-        change: median change of these since training.
-        change_low, change_high: its 95 % interval.
-        reasons: why the predictor has drifted; empty if it has not.
+    ``coverage`` is the share of measurements in their 90 % interval, ``min_coverage`` the least
+    that is not significant. ``expected_error`` is the median error expected from the spread of the
+    hold-outs, or of these rows' intervals if larger. ``bias`` is the median of measured over
+    predicted, less 1, ``bias_limit`` what the hold-outs allow for this number of problems, at least
+    `MIN_BIAS`. ``repeats`` rows have a configuration of training; ``change`` is their median change
+    since, with its 95 % interval. ``reasons`` tell why the predictor has drifted; empty if it has
+    not.
     """
 
     target: Target

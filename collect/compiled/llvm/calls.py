@@ -27,13 +27,10 @@ CACHES = {"l1": ("l1_kib", 32.0), "l2": ("l2_kib", 1024.0), "l3": ("l3_kib", 327
 
 @dataclass(frozen=True)
 class Code:
-    """The code of one configuration, and its arguments.
+    """The code of one configuration: a function in a module of textual IR, and its arguments.
 
-    Attributes:
-        ir: the module in textual IR.
-        name: the function.
-        arguments: parameter -> integer or made-up address.
-        sizes: region of an array -> its bytes.
+    ``arguments`` maps parameters to integers or made-up addresses, ``sizes`` the region of an array
+    to its bytes.
     """
 
     ir: str

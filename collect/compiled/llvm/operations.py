@@ -234,15 +234,11 @@ Signature = tuple[tuple[float, float], ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """An access, as often as it happens in a call.
+    """An access, as often as it happens in a call (``count``).
 
-    Attributes:
-        region: the array, if known.
-        nest: loops around it, from the inside.
-        strides: bytes from one iteration to the next, per loop; None if data decides the address.
-        offset: an address.
-        width: bytes at once.
-        count: how often.
+    ``region`` is the array, if known; ``nest`` has the loops around it, from the inside;
+    ``strides`` are bytes from one iteration to the next, per loop, None if data decides the
+    address; ``offset`` is an address, ``width`` bytes at once.
     """
 
     region: int | None
