@@ -26,9 +26,8 @@ MAX_OWN_TIME = 1.1
 class Timer:
     """Times launches with the host's clock; they return when their work is done.
 
-    Attributes:
-        interface: a module with CUDA graphs and ``_sleep``, such as ``torch.cuda``; None on the
-            host.
+    ``interface`` is a module with CUDA graphs and ``_sleep``, such as ``torch.cuda``; None on the
+    host.
     """
 
     interface: Any = None

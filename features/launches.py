@@ -80,11 +80,11 @@ class TileLaunch:
 
 @dataclass(frozen=True)
 class LaunchFeatures:
-    """Features of the candidates of one problem.
+    """Features (candidates, features) of the candidates of one problem.
 
-    ``values`` has shape (candidates, features); ``analytic_log_time`` is the log of the analytic
-    time over the fastest, at most `MAX_LOG_RATIO`; ``fits`` tells whether the steps in flight fit a
-    block's shared memory, and the sums its registers.
+    ``analytic_log_time`` is the log of the analytic time over the fastest, at most `MAX_LOG_RATIO`;
+    ``fits`` tells whether the steps in flight fit a block's shared memory, and the sums its
+    registers.
     """
 
     values: np.ndarray

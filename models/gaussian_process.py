@@ -150,15 +150,11 @@ class Posterior:
     measurement costs one row of a triangular system. A pending measurement is assumed to turn out
     as expected: means stay, spreads shrink.
 
-    Args:
-        process: the process; its parameters are not changed.
-        X: measured points (measurements, columns).
-        y: values less their prior mean; measurements without a value are pending and come last.
-        candidates: points to track (candidates, columns); none by default.
-        prior: prior mean of the candidates.
-        scale: multiplies all spreads: the unit of the process in that of ``y``.
-        extra_noise: variance of each measurement on top of the process' noise.
-        observation_noise: whether spreads include the noise of a measurement.
+    ``process`` is not changed. ``y`` are the values at the points ``X``, less their prior mean;
+    measurements without a value are pending and come last. ``prior`` is the prior mean of the
+    ``candidates`` to track. ``scale`` multiplies all spreads: the unit of the process in that of
+    ``y``. ``extra_noise`` is a variance of each measurement on top of the process' noise, and with
+    ``observation_noise`` spreads include the noise of a measurement.
     """
 
     def __init__(

@@ -225,9 +225,8 @@ def count_missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
 class Repeats:
     """Deviations between measurements of the same run: the noise floor of predictions.
 
-    Attributes:
-        first: index of each row's first deviation; the last entry is the total.
-        deviations: log of each measurement over its row's value.
+    ``first`` is the index of each row's first deviation, and at last their number; ``deviations``
+    are logs of each measurement over its row's value.
     """
 
     first: np.ndarray

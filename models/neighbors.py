@@ -88,11 +88,8 @@ class Axis:
     Tunable parameters are not axes: times jump between their values, and interpolation misled the
     models of every search space tried.
 
-    Attributes:
-        column: name of the column.
-        octaves: whether it is measured in octaves, else in eighths of ``span``.
-        span: range of the training values.
-        error: typical interpolation error along it, at a gap of one.
+    An axis is measured in ``octaves``, else in eighths of ``span``, the range of the training
+    values. ``error`` is the typical interpolation error along it, at a gap of one.
     """
 
     column: str
@@ -122,9 +119,8 @@ class Axis:
 class NeighborIndex:
     """Finds neighbors of rows among measured runs.
 
-    Attributes:
-        group_columns: columns in which neighbors agree, besides the axes.
-        repeated: sizes that are neither; a row that breaks one has no neighbors.
+    They agree in the ``group_columns``, besides the axes; sizes ``repeated`` are neither, and a row
+    that breaks one has no neighbors.
     """
 
     axes: list[Axis]

@@ -22,18 +22,13 @@ KIB = 1024
 class Limits:
     """Limits of one streaming multiprocessor (AMD: compute unit).
 
-    Attributes:
-        registers: 32-bit registers per lane and partition: NVIDIA's 16,384 per partition and 32
-            lanes, AMD's 512 vector registers per SIMD (both kinds together).
-        register_granule: allocation unit of a thread's registers.
-        partitions: processing blocks, each with a register file.
-        warps: maximum number of resident warps (AMD: waves).
-        ctas: maximum number of resident blocks of more than one warp.
-        shared_bytes: shared memory (AMD: LDS) of the multiprocessor.
-        shared_bytes_per_cta: maximum per block.
-        shared_granule: allocation unit of shared memory in bytes.
-        shared_reserved: bytes per block that the system reserves.
-        tensor_memory: columns of tensor memory; 0 on targets without it.
+    ``registers`` are 32-bit, per lane and partition (processing blocks with a register file):
+    NVIDIA's 16,384 per partition and 32 lanes, AMD's 512 vector registers per SIMD, both kinds
+    together; they are allocated in units of ``register_granule`` per thread. At most ``warps``
+    (AMD: waves) are resident, and ``ctas`` blocks of more than one warp. A block has at most
+    ``shared_bytes_per_cta`` of the ``shared_bytes`` (AMD: LDS), allocated by ``shared_granule``, of
+    which the system reserves ``shared_reserved``. ``tensor_memory`` are its columns, 0 on targets
+    without it.
     """
 
     registers: int

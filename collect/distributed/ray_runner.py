@@ -60,9 +60,7 @@ class RayRunner(Runner):
     Args:
         kernel: the kernel; its source is sent to the nodes.
         device: the device, or its name in the cluster.
-        timing: as in `IsolatedRunner`.
-        limit_s: as in `IsolatedRunner`.
-        power: as in `IsolatedRunner`.
+        timing, limit_s, power: as in `IsolatedRunner`.
         address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
             this machine.
 

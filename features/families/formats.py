@@ -10,11 +10,9 @@ from foretune.family import Quantity
 
 @dataclass(frozen=True)
 class Format:
-    """Storage and compute precision of a format.
+    """Bytes per element of a format, scales included, and what it computes in.
 
-    Attributes:
-        weight_bytes, activation_bytes: per element, scales included.
-        compute: precision of the multiplications, as in ``device.<compute>_gflops``.
+    ``compute`` is the precision of the multiplications, as in ``device.<compute>_gflops``.
     """
 
     weight_bytes: float

@@ -339,10 +339,9 @@ class PredictorRequest:
 class SearchPredictor:
     """A predictor that guides a search.
 
-    Attributes:
-        mismatch: how its training differs (device or kernel code); empty if it does not. With a
-            mismatch, as for every user's model, measurements check the predictor and correct it.
-        shipped: whether it is shipped with Foretune, so not named by the user.
+    ``mismatch`` tells how its training differs (device or kernel code); with one, as for every
+    user's model, measurements check the predictor and correct it. ``shipped``: it is Foretune's
+    own, so not named by the user.
     """
 
     predictor: "Predictor | GuideModel"

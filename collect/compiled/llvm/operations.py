@@ -55,11 +55,7 @@ IGNORED = re.compile(r"llvm\.(assume|lifetime|dbg|experimental|expect|prefetch|s
 
 
 class Operations:
-    """Counts the operations of a call.
-
-    Args:
-        run: the call, followed.
-    """
+    """Counts the operations of a call that was followed."""
 
     def __init__(self, run: SampledRun) -> None:
         self.run, self.function = run, run.function
@@ -254,12 +250,7 @@ Group = tuple[float, list[Access]]
 
 
 class Traffic:
-    """The memory traffic of a call.
-
-    Args:
-        run: the call.
-        sizes: bytes of each array, by region.
-    """
+    """The memory traffic of a call; ``sizes`` are the bytes of each array, by region."""
 
     def __init__(self, run: SampledRun, sizes: Mapping[int, float]) -> None:
         self.run, self.sizes = run, sizes

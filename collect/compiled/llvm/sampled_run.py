@@ -188,16 +188,10 @@ class Pass:
 
 
 class SampledRun:
-    """A call followed by samples.
+    """A call followed by samples, for integers by parameter; arrays are ``number << REGION_BITS``.
 
-    Args:
-        function: its code.
-        arguments: name of a parameter -> integer; arrays are ``number << REGION_BITS``.
-
-    Attributes:
-        counts: block -> how often it runs; loop -> how often it is entered.
-        addresses: instruction and number of the address -> iterations of the loops around it
-            -> address.
+    ``counts``: block -> how often it runs, loop -> how often it is entered. ``addresses``:
+    instruction and number of the address -> iterations of the loops around it -> address.
     """
 
     def __init__(self, function: Function, arguments: dict[str, int]) -> None:
