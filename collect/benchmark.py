@@ -55,12 +55,9 @@ class Benchmarker:
     source = "foretune"
 
     def __init__(
-        self,
-        device: Device,
-        timing: Timing | None = None,
-        power: bool = True,
+        self, device: Device, timing: Timing | None = None, power: bool = True,
         build_folder: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         if build_folder:
             os.environ.setdefault(BUILD_FOLDER, build_folder)
         self.device = device
@@ -78,12 +75,9 @@ class Benchmarker:
         return not self.device_lost and not self.has_traces
 
     def measure(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
+        self, kernel: Kernel, problem: Problem, config: Configuration,
         incumbent_ms: float = math.inf,
-    ) -> Measurement:
+    ) -> Measurement:  # fmt: skip
         """Build, check and time ``config``; return failures as statuses.
 
         A configuration that changes its inputs, or replaces the clock or the checker, is wrong.
@@ -149,13 +143,9 @@ class Benchmarker:
         )  # fmt: skip
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer, judges = self._timer(kernel, problem), judges_of(kernel)
         try:

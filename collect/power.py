@@ -189,12 +189,9 @@ class NvmlMeter(PowerMeter):
     device_kind = "gpu"
 
     def __init__(
-        self,
-        index: int = 0,
-        nvml: Any = None,
-        poll_s: float = 0.004,
+        self, index: int = 0, nvml: Any = None, poll_s: float = 0.004,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._index, self._nvml, self._poll_s, self._clock = index, nvml, poll_s, clock
         self._handle: Any = None
         self._ticks: list[tuple[float, float]] = []
@@ -278,12 +275,9 @@ MAX_CAPTURED = 1000
 
 
 def measure_power(
-    meter: PowerMeter,
-    run: Callable[[], Any],
-    time_ms: float,
-    wait: Callable[[], object],
+    meter: PowerMeter, run: Callable[[], Any], time_ms: float, wait: Callable[[], object],
     interface: Any = None,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """Return the mean power (W) of back-to-back launches and the energy of one launch (mJ).
 
     A launch takes about ``time_ms``; ``wait`` returns when all launches are done; ``interface`` is

@@ -36,12 +36,9 @@ class Runner(ABC):
 
     @abstractmethod
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration, in order, from one device.
 
         A failure is a measurement too.
@@ -62,13 +59,9 @@ class Runner(ABC):
 
     @abstractmethod
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds, in a fresh process if the runner has one.
 
         The default, which comes first, is built twice. All launches get new inputs in every round,
@@ -112,25 +105,18 @@ class InProcessRunner(Runner):
         self._benchmarker = Benchmarker(device, timing, power)
 
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
             yield self._benchmarker.measure(kernel, problem, config, incumbent_ms)
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds."""
         self.check(kernel)
         return self._benchmarker.compare_interleaved(kernel, problem, configs, max_seconds, seed)
@@ -154,12 +140,9 @@ class IsolatedRunner(Runner):
     """
 
     def __init__(
-        self,
-        device: Device,
-        timing: Timing | None = None,
-        limit_s: float = 30.0,
+        self, device: Device, timing: Timing | None = None, limit_s: float = 30.0,
         power: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.device = device
         self.limit_s = limit_s
         builds = tempfile.mkdtemp(prefix="foretune-")  # what one process compiled, others load
@@ -170,12 +153,9 @@ class IsolatedRunner(Runner):
         )
 
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
@@ -187,13 +167,9 @@ class IsolatedRunner(Runner):
             yield measured
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds of a fresh process."""
         self.check(kernel)
         self.renew()

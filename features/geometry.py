@@ -59,11 +59,8 @@ def launch_geometry(
 
 
 def _halo(
-    problem: Cells,
-    edges: list[Quantity],
-    blocks: list[np.ndarray],
-    tile: Quantity,
-) -> dict[str, Quantity]:
+    problem: Cells, edges: list[Quantity], blocks: list[np.ndarray], tile: Quantity,
+) -> dict[str, Quantity]:  # fmt: skip
     """Return the loads of a stencil or convolution beyond its tile, and their rounds."""
     if not {"filter_width", "filter_height"} <= problem.keys():
         return {}

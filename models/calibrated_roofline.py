@@ -127,12 +127,9 @@ class CalibratedRoofline:
     by_group: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fit(
-        self,
-        limits: np.ndarray,
-        log_value: np.ndarray,
-        groups: Groups,
+        self, limits: np.ndarray, log_value: np.ndarray, groups: Groups,
         problems: np.ndarray | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Fit to runs.
 
         ``limits`` are logs of each part's time in ms (rows, parts), ``log_value`` that of the
@@ -182,12 +179,9 @@ class CalibratedRoofline:
 
 
 def _fit(
-    law: Law,
-    limits: np.ndarray,
-    log_value: np.ndarray,
-    start: np.ndarray,
+    law: Law, limits: np.ndarray, log_value: np.ndarray, start: np.ndarray,
     problems: np.ndarray | None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     from scipy.optimize import least_squares
 
     weights, regularization = np.ones(len(limits)), _REGULARIZATION * np.sqrt(len(limits))

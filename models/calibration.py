@@ -291,13 +291,9 @@ class Calibration:
         return sorted(self.ranges)
 
     def with_runs(
-        self,
-        runs: pd.DataFrame,
-        training_runs: pd.DataFrame,
-        targets: Sequence[Target],
-        predict_uncorrected: PredictUncorrected,
-        seed: int,
-    ) -> Self:
+        self, runs: pd.DataFrame, training_runs: pd.DataFrame, targets: Sequence[Target],
+        predict_uncorrected: PredictUncorrected, seed: int,
+    ) -> Self:  # fmt: skip
         """Return the calibration with more runs, besides the earlier ones.
 
         ``runs`` are of one or more devices; the first of the predictor's ``targets`` decides about
@@ -336,13 +332,9 @@ class Calibration:
         return outside
 
     def correct(
-        self,
-        target: Target,
-        rows: Rows,
-        features: CorrectionFeatures,
-        log_value: np.ndarray,
+        self, target: Target, rows: Rows, features: CorrectionFeatures, log_value: np.ndarray,
         width: np.ndarray,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Correct ``log_value`` and ``width`` in place for calibrated devices."""
         for device, indices, device_rows in self._calibrated_devices(rows):
             if (correction := self.corrections.get((target, device))) is not None:

@@ -71,12 +71,9 @@ class CodePredictor:
         self.model = model or CodeTime.load()
 
     def predict_space(
-        self,
-        problem: Problem,
-        space: SearchSpace,
-        device: Device,
+        self, problem: Problem, space: SearchSpace, device: Device,
         indices: np.ndarray | None = None,
-    ) -> pd.DataFrame:
+    ) -> pd.DataFrame:  # fmt: skip
         """Return time and 90 % interval per configuration; NaN where the code does not compile.
 
         Raises PredictorError if there are too many configurations to compile.

@@ -199,14 +199,9 @@ class Experts:
 
     @classmethod
     def fit(
-        cls,
-        make_regressor: RegressorFactory,
-        table: Table,
-        rows: np.ndarray,
-        known: np.ndarray | None,
-        smooth: SmoothExpert | None,
-        rng: np.random.Generator,
-    ) -> Self:
+        cls, make_regressor: RegressorFactory, table: Table, rows: np.ndarray,
+        known: np.ndarray | None, smooth: SmoothExpert | None, rng: np.random.Generator,
+    ) -> Self:  # fmt: skip
         """Fit to ``rows``, with neighbors among ``known`` unless it is None.
 
         ``smooth`` has the hyperparameters of the smooth expert.
@@ -304,14 +299,9 @@ class Stack:
 
     @classmethod
     def fit(
-        cls,
-        Z: np.ndarray,
-        predictions: np.ndarray,
-        truth: np.ndarray,
-        new_device: np.ndarray,
-        problems: np.ndarray | None = None,
-        seed: int = 0,
-    ) -> Self:
+        cls, Z: np.ndarray, predictions: np.ndarray, truth: np.ndarray, new_device: np.ndarray,
+        problems: np.ndarray | None = None, seed: int = 0,
+    ) -> Self:  # fmt: skip
         """Fit to the predictions of held-out rows (rows, experts), and their true values.
 
         The features ``Z`` tell where an expert errs. ``new_device`` are the rows whose device was

@@ -55,15 +55,9 @@ class ConformalInterval:
 
     @classmethod
     def fit(
-        cls,
-        X: np.ndarray,
-        errors: np.ndarray,
-        holdouts: np.ndarray,
-        octaves_outside: np.ndarray,
-        kind: np.ndarray,
-        seed: int = 0,
-        problems: np.ndarray | None = None,
-    ) -> Self:
+        cls, X: np.ndarray, errors: np.ndarray, holdouts: np.ndarray, octaves_outside: np.ndarray,
+        kind: np.ndarray, seed: int = 0, problems: np.ndarray | None = None,
+    ) -> Self:  # fmt: skip
         """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
 
         ``X`` tells hard rows from easy ones. The factor is found across ``holdouts``, the hold-out
@@ -102,12 +96,9 @@ class ConformalInterval:
         return cls(factor, error_model(seed).fit(X, size), median_half_width, factors)
 
     def half_width(
-        self,
-        X: np.ndarray,
-        octaves_outside: np.ndarray,
-        octaves_beyond: np.ndarray,
+        self, X: np.ndarray, octaves_outside: np.ndarray, octaves_beyond: np.ndarray,
         kind: np.ndarray,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Return the half-width of each row; arguments are as in training.
 
         ``octaves_beyond`` is the distance from where rows were held out.

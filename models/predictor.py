@@ -73,14 +73,10 @@ class Predictor(BaseEstimator):
     """
 
     def __init__(
-        self,
-        model: str = "xgboost",
-        targets: tuple[Target, ...] | None = None,
-        seed: int = 0,
-        kernel: Family | None = None,
-        extra_columns: Sequence[str] = (),
+        self, model: str = "xgboost", targets: tuple[Target, ...] | None = None, seed: int = 0,
+        kernel: Family | None = None, extra_columns: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model = model
         self.targets = targets
         self.seed = seed
@@ -174,12 +170,9 @@ class Predictor(BaseEstimator):
         )
 
     def predict_space(
-        self,
-        problem: Problem,
-        space: SearchSpace,
-        device: Device,
+        self, problem: Problem, space: SearchSpace, device: Device,
         indices: np.ndarray | None = None,
-    ) -> pd.DataFrame:
+    ) -> pd.DataFrame:  # fmt: skip
         """Return `predict` for every configuration of ``space``, or for ``indices``."""
         check_is_fitted(self, "targets_")
         selected = np.arange(len(space.codes)) if indices is None else np.asarray(indices)
@@ -244,12 +237,9 @@ class Predictor(BaseEstimator):
         return found.sort_values("row", kind="stable")
 
     def choose(
-        self,
-        count: int,
-        rows: pd.DataFrame | None = None,
-        device: Device | None = None,
+        self, count: int, rows: pd.DataFrame | None = None, device: Device | None = None,
         seed: int = 0,
-    ) -> pd.DataFrame:
+    ) -> pd.DataFrame:  # fmt: skip
         """Return the rows whose measurement is most informative for `calibrate`.
 
         Args:

@@ -40,15 +40,10 @@ class RuntimeRegressor(RegressorMixin, BaseEstimator):
     """
 
     def __init__(
-        self,
-        model: str = "xgboost",
-        problem: Sequence[str] | None = None,
-        flops: str = "",
-        bytes_moved: str = "",
-        blocks: str = "",
-        seed: int = 0,
+        self, model: str = "xgboost", problem: Sequence[str] | None = None, flops: str = "",
+        bytes_moved: str = "", blocks: str = "", seed: int = 0,
         parameters: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model = model
         self.problem = problem
         self.flops = flops

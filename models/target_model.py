@@ -106,12 +106,9 @@ class TargetModel:
         self.neighbor_index: NeighborIndex | None = None
 
     def fit(
-        self,
-        features: FeatureSet,
-        rows: pd.DataFrame,
-        X: np.ndarray,
+        self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray,
         repeats: Repeats | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Fit to ``rows``, which all have the target, with features ``X``.
 
         The interval covers any of the ``repeats``, the other measurements of the same rows.
@@ -170,13 +167,9 @@ class TargetModel:
         return value
 
     def predict(
-        self,
-        features: FeatureSet,
-        rows: pd.DataFrame | Rows,
-        X: np.ndarray,
-        outside: np.ndarray,
+        self, features: FeatureSet, rows: pd.DataFrame | Rows, X: np.ndarray, outside: np.ndarray,
         beyond: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
         """Return, per row, the log of the target, its interval's half-width and expert differences.
 
         The differences are each expert's log less the weighted log (rows, experts). ``X`` are the
@@ -252,13 +245,9 @@ class TargetModel:
         return [folds == fold for fold in np.unique(folds)]
 
     def _trial(
-        self,
-        table: Table,
-        rows: pd.DataFrame,
-        out: np.ndarray,
-        smooth: SmoothExpert | None,
+        self, table: Table, rows: pd.DataFrame, out: np.ndarray, smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> "_Trials":
+    ) -> "_Trials":  # fmt: skip
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)

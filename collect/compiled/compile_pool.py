@@ -56,16 +56,10 @@ class CompileResult:
 
 
 def compile_configs(
-    kernel: Any,
-    args: Sequence[Any],
-    configs: Iterable[Mapping[str, Any]],
-    target: Target,
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    jobs: int | None = None,
-    limit_s: float = LIMIT_S,
+    kernel: Any, args: Sequence[Any], configs: Iterable[Mapping[str, Any]], target: Target, *,
+    kwargs: Mapping[str, Any] | None = None, jobs: int | None = None, limit_s: float = LIMIT_S,
     cache_dir: str | Path | None = None,
-) -> Iterator[tuple[int, CompileResult]]:
+) -> Iterator[tuple[int, CompileResult]]:  # fmt: skip
     """Compile all configurations in parallel; yield (position, result) as each one finishes.
 
     The machine code stays in Triton's cache, by default that of ``TRITON_CACHE_DIR``. A launch

@@ -35,12 +35,9 @@ class SpecializedKernel:
 
 
 def specialize(
-    kernel: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    config: Mapping[str, Any],
+    kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], config: Mapping[str, Any],
     target: Target,
-) -> SpecializedKernel:
+) -> SpecializedKernel:  # fmt: skip
     """Specialize a kernel as a launch with these arguments and this configuration does.
 
     A kernel is a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;

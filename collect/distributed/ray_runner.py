@@ -71,14 +71,9 @@ class RayRunner(Runner):
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        device: Device | str,
-        timing: Timing | None = None,
-        limit_s: float = 30.0,
-        power: bool = True,
-        address: str | None = None,
-    ) -> None:
+        self, kernel: Kernel, device: Device | str, timing: Timing | None = None,
+        limit_s: float = 30.0, power: bool = True, address: str | None = None,
+    ) -> None:  # fmt: skip
         if isinstance(device, Device):
             self.device = device
             self.check(kernel)
@@ -97,12 +92,9 @@ class RayRunner(Runner):
         return len(self._dispatcher)
 
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration, from one device unless it is lost."""
         for config in configs:
             yield from self.run_many(kernel, [(problem, config)], incumbent_ms)
@@ -127,13 +119,9 @@ class RayRunner(Runner):
                 yield from answer
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
         answer = self._call(
@@ -207,14 +195,9 @@ class RayWorkerPool:
     """Actors on a Ray cluster, all on equal devices; parameters and errors as in `RayRunner`."""
 
     def __init__(
-        self,
-        kernel: Kernel,
-        device: Device | str,
-        address: str | None,
-        timing: Timing | None,
-        limit_s: float,
-        power: bool,
-    ) -> None:
+        self, kernel: Kernel, device: Device | str, address: str | None, timing: Timing | None,
+        limit_s: float, power: bool,
+    ) -> None:  # fmt: skip
         for name, value in RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._ray = require("ray", "ray", "measuring on Ray")

@@ -167,12 +167,9 @@ class OperatorBenchmarker:
 
 
 def collect_operators(
-    operators: Sequence[OperatorRun],
-    log: RunLog,
-    benchmarker: OperatorBenchmarker,
-    minutes: float,
+    operators: Sequence[OperatorRun], log: RunLog, benchmarker: OperatorBenchmarker, minutes: float,
     progress: Progress = SILENT,
-) -> CollectSummary:
+) -> CollectSummary:  # fmt: skip
     """Measure operators in their order until the time is over; each row is written at once.
 
     The most informative operators come first; ``minutes`` limits when another one starts. Operators

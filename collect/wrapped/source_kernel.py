@@ -62,21 +62,12 @@ class SourceKernel(WrappedKernel):
     """
 
     def __init__(
-        self,
-        source: Source,
-        shape: LaunchShape,
-        arguments: Sequence[Any],
-        knobs: Mapping[str, Sequence[Value]],
-        *,
-        defines: Mapping[str, Any] | None = None,
-        restrictions: Restrictions = None,
-        answer: Sequence[Any] | None = None,
-        atol: float = 1e-6,
-        verify: Verify | None = None,
-        default: Mapping[str, Any] | None = None,
-        cost: CostOf | None = None,
-        device_kind: Literal["cpu", "gpu"] = "cpu",
-    ) -> None:
+        self, source: Source, shape: LaunchShape, arguments: Sequence[Any],
+        knobs: Mapping[str, Sequence[Value]], *, defines: Mapping[str, Any] | None = None,
+        restrictions: Restrictions = None, answer: Sequence[Any] | None = None, atol: float = 1e-6,
+        verify: Verify | None = None, default: Mapping[str, Any] | None = None,
+        cost: CostOf | None = None, device_kind: Literal["cpu", "gpu"] = "cpu",
+    ) -> None:  # fmt: skip
         _check_arguments(source.name, arguments, answer)
         names = _argument_names(source, len(arguments))
         problem = {**describe_arguments(names, arguments), **shape.problem_sizes()}

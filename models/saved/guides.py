@@ -43,12 +43,9 @@ class SpacePredictor(Protocol):
     """
 
     def predict_space(
-        self,
-        problem: "Problem",
-        space: "SearchSpace",
-        device: "Device",
+        self, problem: "Problem", space: "SearchSpace", device: "Device",
         indices: np.ndarray | None = None,
-    ) -> "pd.DataFrame":
+    ) -> "pd.DataFrame":  # fmt: skip
         """Return one row per configuration of ``space``, or per index.
 
         The column ``time_ms`` holds milliseconds; NaN or infinity means that the configuration is
@@ -72,12 +69,9 @@ class GuideModel:
         return self.name
 
     def predict_space(
-        self,
-        problem: "Problem",
-        space: "SearchSpace",
-        device: "Device",
+        self, problem: "Problem", space: "SearchSpace", device: "Device",
         indices: np.ndarray | None = None,
-    ) -> "pd.DataFrame":
+    ) -> "pd.DataFrame":  # fmt: skip
         """Return the completed table; see `SpacePredictor.predict_space`."""
         try:
             predicted = self.model(problem, space, device, indices)

@@ -37,17 +37,10 @@ class BoostingModel(Regressor):
     suffix = ".ubj.gz"
 
     def __init__(
-        self,
-        rounds: int = 300,
-        depth: int = 8,
-        rate: float = 0.07,
-        rows: float = 0.65,
-        columns: float = 0.9,
-        bins: int = 64,
-        min_child_weight: float = 2.0,
-        objective: str = "reg:squarederror",
-        seed: int = 0,
-    ) -> None:
+        self, rounds: int = 300, depth: int = 8, rate: float = 0.07, rows: float = 0.65,
+        columns: float = 0.9, bins: int = 64, min_child_weight: float = 2.0,
+        objective: str = "reg:squarederror", seed: int = 0,
+    ) -> None:  # fmt: skip
         self.rounds = rounds
         self.depth = depth
         self.rate = rate
