@@ -87,16 +87,11 @@ def _clblast(
     k = problem.get("KWG", config.get("KWG", np.float64(32.0)))
     shared = config.get("SA", 0.0) * m * k + config.get("SB", 0.0) * n * k
     features: dict[str, Quantity] = {
-        "log2_threads": np.log2(threads),
-        "log2_work_m": np.log2(m / config["MDIMC"]),
-        "log2_work_n": np.log2(n / config["NDIMC"]),
-        "log2_work": np.log2(m * n / threads),
-        "log2_tile": np.log2(m * n),
-        "log2_tile_aspect": np.log2(m / n),
-        "shared_words": shared,
-        "loads_per_flop": 1.0 / m + 1.0 / n,
-        "loads_per_thread": k * (m + n) / threads,
-    }
+        "log2_threads": np.log2(threads), "log2_work_m": np.log2(m / config["MDIMC"]),
+        "log2_work_n": np.log2(n / config["NDIMC"]), "log2_work": np.log2(m * n / threads),
+        "log2_tile": np.log2(m * n), "log2_tile_aspect": np.log2(m / n), "shared_words": shared,
+        "loads_per_flop": 1.0 / m + 1.0 / n, "loads_per_thread": k * (m + n) / threads,
+    }  # fmt: skip
     if {"size_0", "size_1"} <= problem.keys():
         tiles = np.ceil(problem["size_0"] / m) * np.ceil(problem["size_1"] / n)
         features |= wave_features("blocks", tiles, device)

@@ -120,12 +120,9 @@ class ConformalInterval:
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
         data = {
-            "factor": self.factor,
-            "factors": self.factors,
-            "typical": self.median_half_width,
-            "modelled": self.model is not None,
-            "usual": self.median_error,
-        }
+            "factor": self.factor, "factors": self.factors, "typical": self.median_half_width,
+            "modelled": self.model is not None, "usual": self.median_error,
+        }  # fmt: skip
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
             self.model.save(folder / f"{name}{BoostingModel.suffix}")

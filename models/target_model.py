@@ -219,14 +219,9 @@ class TargetModel:
         positions = neighbor_index.locate(rows)
         neighbor_index.measure_axes(positions, log_target - log_unit)
         return Table(
-            features.columns_ or (),
-            X,
-            log_target - log_unit,
-            self.scale.roofline is not None,
-            neighbor_index,
-            positions,
-            holdout_kinds(neighbor_index.axes),
-        )
+            features.columns_ or (), X, log_target - log_unit, self.scale.roofline is not None,
+            neighbor_index, positions, holdout_kinds(neighbor_index.axes),
+        )  # fmt: skip
 
     def _holdouts(
         self, table: Table, rows: pd.DataFrame, problems: np.ndarray | None,
@@ -284,12 +279,9 @@ class TargetModel:
         self.interval.save(folder, "spread")
         self.stack.save(folder)
         card: dict[str, Any] = {
-            "scale": self.scale.to_json(),
-            "reach": self.reach,
-            "devices": self.devices,
-            "experts": self.experts.parts,
-            "neighbors": None,
-        }
+            "scale": self.scale.to_json(), "reach": self.reach, "devices": self.devices,
+            "experts": self.experts.parts, "neighbors": None,
+        }  # fmt: skip
         if (index := self.neighbor_index) is not None:
             self.positions.save(folder / NEIGHBORS_FILE, self.values)
             card["neighbors"] = {

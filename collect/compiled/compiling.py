@@ -79,12 +79,9 @@ def first_code(specialized: SpecializedKernel) -> str:
     ir.load_dialects(context)
     backend.load_dialects(context)
     module = specialized.source.make_ir(
-        specialized.target.triton_target,
-        specialized.options,
-        backend.get_codegen_implementation(specialized.options),
-        backend.get_module_map(),
-        context,
-    )
+        specialized.target.triton_target, specialized.options,
+        backend.get_codegen_implementation(specialized.options), backend.get_module_map(), context,
+    )  # fmt: skip
     return str(module)
 
 

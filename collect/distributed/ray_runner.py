@@ -125,13 +125,9 @@ class RayRunner(Runner):
         """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
         answer = self._call(
-            "compare_interleaved",
-            PickledKernel.from_kernel(kernel),
-            problem,
-            list(configs),
-            max_seconds,
-            seed,
-        )
+            "compare_interleaved", PickledKernel.from_kernel(kernel), problem, list(configs),
+            max_seconds, seed,
+        )  # fmt: skip
         if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"

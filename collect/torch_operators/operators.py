@@ -110,15 +110,10 @@ def _int4_weights(weight: torch.Tensor) -> Linear:
 
 
 FORMATS: dict[str, Callable[[torch.Tensor], Linear]] = {
-    "bf16": _plain,
-    "fp16": partial(_plain, dtype=torch.float16),
-    "fp32": partial(_plain, dtype=torch.float32),
-    "fp8": _float8,
-    "fp8_static": _float8,
-    "int8": _int8,
-    "int8_wo": _int8_weights,
-    "int4_wo": _int4_weights,
-}
+    "bf16": _plain, "fp16": partial(_plain, dtype=torch.float16),
+    "fp32": partial(_plain, dtype=torch.float32), "fp8": _float8, "fp8_static": _float8,
+    "int8": _int8, "int8_wo": _int8_weights, "int4_wo": _int4_weights,
+}  # fmt: skip
 """Format name in the run table -> implementation."""
 
 
@@ -305,11 +300,8 @@ def _rope(rows: int, columns: int, device: str) -> Launch:
 
 
 OPERATIONS: dict[str, Callable[[int, int, str], Launch]] = {
-    "rms_norm": _norm,
-    "embedding": _embedding,
-    "silu_and_mul": _silu_and_mul,
-    "rope": _rope,
-}
+    "rms_norm": _norm, "embedding": _embedding, "silu_and_mul": _silu_and_mul, "rope": _rope,
+}  # fmt: skip
 """``problem.op`` -> implementation."""
 
 

@@ -283,11 +283,8 @@ def _used_knobs(
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs
     texts = [
-        source.text,
-        *source.extra_files.values(),
-        *shape.expressions(),
-        *(source.options or ()),
-    ]
+        source.text, *source.extra_files.values(), *shape.expressions(), *(source.options or ()),
+    ]  # fmt: skip
     used = {
         w for text in (*texts, *map(str, definitions)) for w in re.findall(r"[A-Za-z_]\w*", text)
     }

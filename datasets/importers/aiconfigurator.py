@@ -24,21 +24,13 @@ from foretune.measurement import Status
 from foretune.operator_package import installed_tables
 
 KERNELS = {
-    "gemm": "gemm",
-    "moe": "moe",
-    "context_attention": "attention_prefill",
-    "generation_attention": "attention_decode",
-    "encoder_attention": "attention_encoder",
-    "context_mla": "mla_prefill",
-    "generation_mla": "mla_decode",
-    "mla_context_module": "mla_prefill_module",
-    "mla_generation_module": "mla_decode_module",
-    "custom_allreduce": "all_reduce",
-    "computescale": "quantize",
-    "scale_matrix": "quantize",
-    "nccl": "",
-    "oneccl": "",
-}
+    "gemm": "gemm", "moe": "moe", "context_attention": "attention_prefill",
+    "generation_attention": "attention_decode", "encoder_attention": "attention_encoder",
+    "context_mla": "mla_prefill", "generation_mla": "mla_decode",
+    "mla_context_module": "mla_prefill_module", "mla_generation_module": "mla_decode_module",
+    "custom_allreduce": "all_reduce", "computescale": "quantize", "scale_matrix": "quantize",
+    "nccl": "", "oneccl": "",
+}  # fmt: skip
 """Operation -> kernel; empty if each row names its own. Unlisted operations keep their name."""
 
 OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",

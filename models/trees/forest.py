@@ -37,12 +37,9 @@ class ForestModel(Regressor):
         from sklearn.ensemble import RandomForestRegressor
 
         forest = RandomForestRegressor(
-            n_estimators=self.trees,
-            max_features=self.columns,
-            min_samples_leaf=self.min_leaf_rows,
-            n_jobs=threads_for(len(X)),
-            random_state=self.seed,
-        ).fit(X, y)
+            n_estimators=self.trees, max_features=self.columns, min_samples_leaf=self.min_leaf_rows,
+            n_jobs=threads_for(len(X)), random_state=self.seed,
+        ).fit(X, y)  # fmt: skip
         self.trees_: list[Any] = [tree.tree_ for tree in forest.estimators_]
 
     def _predict(self, X: np.ndarray) -> np.ndarray:

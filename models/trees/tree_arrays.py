@@ -286,13 +286,10 @@ class TreeArrays:
             left=left,
             slot=np.append(2 * columns, np.where(inner, column + columns * default, 2 * columns)),
             bound=np.append(np.inf, np.where(inner, bound, np.inf)).astype(np.float32),
-            leaf=np.append(base, np.where(inner, 0.0, bound)).astype(np.float32),
-            roots=roots,
-            first=np.array([0, len(roots)]),
-            depth=np.array([_depth(left, roots)]),
-            features=columns,
-            logistic=logistic,
-        )
+            leaf=np.append(base, np.where(inner, 0.0, bound)).astype(np.float32), roots=roots,
+            first=np.array([0, len(roots)]), depth=np.array([_depth(left, roots)]),
+            features=columns, logistic=logistic,
+        )  # fmt: skip
 
     @classmethod
     def join(cls, models: Sequence[Self]) -> Self:

@@ -41,15 +41,12 @@ PLAIN: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("shufflevector", "insertelement", "extractelement"), ("shuffle", 1)),
 }
 CALLS: tuple[tuple[str, str, float], ...] = (
-    (r"fmuladd|llvm\.fma\.", "fma", 4),
-    (r"masked\.load", "load", 5),
-    (r"masked\.store", "store", 0),
-    (r"llvm\.mem", "copy", 0),
-    (r"vector\.reduce", "reduce", 12),
+    (r"fmuladd|llvm\.fma\.", "fma", 4), (r"masked\.load", "load", 5),
+    (r"masked\.store", "store", 0), (r"llvm\.mem", "copy", 0), (r"vector\.reduce", "reduce", 12),
     (r"llvm\.(fabs|copysign|max|min)", "fadd", 2),
     (r"llvm\.(smax|smin|umax|umin|abs|ctpop|bswap|fsh|usub|uadd|ssub|sadd)", "alu", 1),
     (r"llvm\.(floor|ceil|trunc|rint|round|nearbyint)", "cvt", 8),
-)
+)  # fmt: skip
 """Called functions: pattern, kind, latency."""
 IGNORED = re.compile(r"llvm\.(assume|lifetime|dbg|experimental|expect|prefetch|stacksave)")
 
@@ -180,21 +177,12 @@ def throughput(kinds: Counts) -> float:
     k = kinds
     vector = k["fmul"] + k["fma"] + k["fadd"] + k["valu"] + k["shuffle"] + k["cvt"] + k["vmul"]
     return max(
-        (k["fmul"] + k["fma"]) / 2,
-        k["fadd"] / 2,
-        (vector + k["reduce"]) / 4,
-        (k["load"] + k["store"] + k["gather"]) / 2,
-        k["store"] + k["copy"],
-        (k["alu"] + k["branch"] + k["mul"]) / 4,
-        sum(k.values()) / 6,
-        k["fdiv"] * 3 + k["fdiv64"] * 5,
-        k["idiv"] * 8,
-        (k["cvt"] + k["vmul"]) / 2,
-        (k["shuffle"] + k["reduce"]) / 2,
-        k["gather"],
-        k["scatter"] * 1.5,
-        k["call"] * 20,
-    )
+        (k["fmul"] + k["fma"]) / 2, k["fadd"] / 2, (vector + k["reduce"]) / 4,
+        (k["load"] + k["store"] + k["gather"]) / 2, k["store"] + k["copy"],
+        (k["alu"] + k["branch"] + k["mul"]) / 4, sum(k.values()) / 6,
+        k["fdiv"] * 3 + k["fdiv64"] * 5, k["idiv"] * 8, (k["cvt"] + k["vmul"]) / 2,
+        (k["shuffle"] + k["reduce"]) / 2, k["gather"], k["scatter"] * 1.5, k["call"] * 20,
+    )  # fmt: skip
 
 
 def copied_bytes(run: SampledRun, i: Instruction) -> float:

@@ -27,28 +27,17 @@ from foretune.collect.compiled.llvm.functions import (
 )
 
 PLAIN: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "shl": lambda a, b: a << b,
-    "ashr": lambda a, b: a >> b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "lshr": lambda a, b: a >> b,
-    "udiv": lambda a, b: a // b,
-    "urem": lambda a, b: a % b,
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+    "shl": lambda a, b: a << b, "ashr": lambda a, b: a >> b, "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "lshr": lambda a, b: a >> b,
+    "udiv": lambda a, b: a // b, "urem": lambda a, b: a % b,
     "sdiv": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     "srem": lambda a, b: int(math.fmod(a, b)),
-}
+}  # fmt: skip
 COMPARED: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-}
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+}  # fmt: skip
 SAME = frozenset({"sext", "bitcast", "ptrtoint", "inttoptr", "freeze", "addrspacecast"})
 EXTREMES = re.compile(r"@llvm\.([su])(min|max)\.")
 
