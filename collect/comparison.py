@@ -26,10 +26,8 @@ DEFAULT_REPEATED = "again"
 MIN_ROUNDS, MAX_ROUNDS = 5, 60
 ONE_THREAD = 1.02
 """Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
-MAX_ROUNDS_S = 5.0
-"""Seconds after which a comparison ends with fewer than `MIN_ROUNDS`."""
-SLOW_MS = 1.0
-"""Slower launches run without an untimed one before: it would change little."""
+MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
+SLOW_MS = 1.0  # slower launches run without an untimed one before: it would change little
 
 
 @dataclass(frozen=True)

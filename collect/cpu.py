@@ -26,8 +26,7 @@ from foretune.device import available_cores
 from foretune.errors import MissingExtra
 from foretune.lazy import require
 
-CPU_FOLDER = Path("/sys/devices/system/cpu")
-"""Linux's folder of processor properties."""
+CPU_FOLDER = Path("/sys/devices/system/cpu")  # Linux's folder of processor properties
 
 
 def cpu_name() -> str:

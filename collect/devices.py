@@ -99,8 +99,7 @@ def _known_gpu(name: str, memory_gib: float) -> Device:
     return sized or find_device_or_none(name) or Device(name, "gpu")
 
 
-DRIVER = "/dev/kfd"
-"""Exists on Linux if AMD's compute driver runs."""
+DRIVER = "/dev/kfd"  # exists on Linux if AMD's compute driver runs
 
 
 def amd_gpus(torch: Any = None) -> list[Device]:
@@ -140,8 +139,7 @@ def local_gpus() -> list[Device]:
     return nvidia_gpus() or amd_gpus()
 
 
-PROBE_VERSION = 2
-"""Increased when the probe changes, so that older cached rates are measured again."""
+PROBE_VERSION = 2  # increased when the probe changes, so that older cached rates are measured again
 QUIET_CHECK_S = 0.2
 """Duration of the check whether a machine that was busy during the probe is quiet now."""
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 LINE_BYTES = 64
 SIZES_PER_OCTAVE = 4
 MIN_KIB, MAX_KIB = 4, 1 << 20
-ROUNDS = 2
-"""The two rounds measure the same: their difference shows how far a value can be trusted."""
+ROUNDS = 2  # the two rounds measure the same: their difference shows how far a value can be trusted
 SAMPLE_S = 2e-4
 """Duration of a sample: long against a call, short against the time slices of the scheduler."""
 LEAVES_PLATEAU = 2.0
@@ -42,10 +41,8 @@ LEAVES_PLATEAU = 2.0
 cache alone stay below it."""
 CLEAR_OF_EDGE = 1.4
 """A level's latency is read at working sets this far above the end of the level before."""
-UNSTABLE = 0.1
-"""Relative difference of the rounds above which a level's values are marked."""
-CORE_PAIRS = 8
-"""Maximum number of pairs of cores between which a cache line is sent."""
+UNSTABLE = 0.1  # relative difference of the rounds above which a level's values are marked
+CORE_PAIRS = 8  # maximum number of pairs of cores between which a cache line is sent
 
 
 @dataclass(frozen=True)

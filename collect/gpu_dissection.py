@@ -15,11 +15,9 @@ from foretune.collect.timing import Timer, gpu_timer
 from foretune.device import Device
 from foretune.progress import SILENT, Progress
 
-STEPS = 4096
-"""Dependent loads per launch."""
+STEPS = 4096  # dependent loads per launch
 BLOCK, PROGRAMS_PER_CORE = 1024, 8
-READS = 1 << 28
-"""Bytes that a launch reads at least."""
+READS = 1 << 28  # bytes that a launch reads at least
 _WORDS = LINE_BYTES // 4
 
 

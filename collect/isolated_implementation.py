@@ -24,8 +24,7 @@ from foretune.collect.wrapped.values import (
 from foretune.registry import object_at
 from foretune.values import Value
 
-Code = str | Callable[..., Any]
-"""A function, or its place: ``FILE.py:NAME`` or ``MODULE:NAME``."""
+Code = str | Callable[..., Any]  # a function, or its place: ``FILE.py:NAME`` or ``MODULE:NAME``
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-MAX_PROCESSES = 512
-"""A worker that starts more processes is killed with them."""
-END_TIMEOUT_S = 5.0
-"""Time limit for the end of killed descendants."""
+MAX_PROCESSES = 512  # a worker that starts more processes is killed with them
+END_TIMEOUT_S = 5.0  # time limit for the end of killed descendants
 _POLL_S = 0.5
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM) if sys.platform == "linux" else ()

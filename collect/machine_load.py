@@ -19,8 +19,7 @@ from foretune.progress import SILENT, Progress
 
 MAX_OTHER_LOAD, MAX_STEAL = 0.1, 0.02
 """Shares of CPU time, taken by other processes or guests, above which times are disturbed."""
-OBSERVE_S = 1.0
-"""Duration of one check whether the machine is idle."""
+OBSERVE_S = 1.0  # duration of one check whether the machine is idle
 _THROTTLE_REASONS = {
     0x08: "slowed down by its hardware",
     0x20: "slowed down by heat",

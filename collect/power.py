@@ -266,11 +266,9 @@ def slope_w(ticks: list[tuple[float, float]]) -> float:
     return float(seconds @ joules / (seconds @ seconds))
 
 
-RAMP_S = 0.3
-"""Unmetered time in which clocks and power settle."""
+RAMP_S = 0.3  # unmetered time in which clocks and power settle
 WINDOW_S = 0.6
-BATCH_MS = 20.0
-"""Duration of work queued at once; long, so that the pause after it does not count."""
+BATCH_MS = 20.0  # duration of work queued at once; long, so that the pause after it does not count
 MAX_CAPTURED = 1000
 
 

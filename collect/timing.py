@@ -14,8 +14,7 @@ from foretune.kernel import Kernel, Launch, SelfTimedLaunch
 from foretune.lazy import require
 from foretune.problem import Problem
 
-MIN_SAMPLES = 3
-"""Taken even after the time limit."""
+MIN_SAMPLES = 3  # taken even after the time limit
 MIN_SAMPLE_S = 50e-6
 """Shorter launches are timed several at once, because of the clock's resolution."""
 
@@ -152,8 +151,7 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     return own_ms
 
 
-DELAY_CYCLES = 60_000
-"""The delay per queued launch in device cycles: about 30 µs."""
+DELAY_CYCLES = 60_000  # the delay per queued launch in device cycles: about 30 µs
 
 
 def delay_kernel_start(interface: Any, launches: int = 1) -> None:
@@ -167,8 +165,7 @@ def delay_kernel_start(interface: Any, launches: int = 1) -> None:
 
 FLUSH_BYTES = 2**28
 """Minimum size of the buffer that flushes the cache: 256 MiB, or twice the cache."""
-MAX_LAUNCHES = 20
-"""Per sample; queueing more would take longer than the delay."""
+MAX_LAUNCHES = 20  # per sample; queueing more would take longer than the delay
 
 
 class DeviceTimer(Timer):

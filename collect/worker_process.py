@@ -33,8 +33,7 @@ WORKER_VARIABLE = "FORETUNE_SERVES"
 START_TIMEOUT_S = 120.0
 """Time limit for starting a process and for its imports. Importing torch takes several seconds."""
 HELLO_TIMEOUT_S = 5.0
-EXIT_TIMEOUT_S = 2.0
-"""Time limit for the exit of a process that closed its connection."""
+EXIT_TIMEOUT_S = 2.0  # time limit for the exit of a process that closed its connection
 KILL_TIMEOUT_S = 10.0
 """Time limit for the exit of a killed process, which may be in an uninterruptible system call."""
 MAX_MESSAGE_BYTES = 1 << 32

@@ -28,8 +28,7 @@ from foretune.parquet import ParquetFile
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-ROW_GROUP_SIZE = 1 << 14
-"""Rows per Parquet row group."""
+ROW_GROUP_SIZE = 1 << 14  # rows per Parquet row group
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
 _JOURNAL_DIGEST_KEY = b"foretune.folded_journal"

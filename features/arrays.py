@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 NAMES = ("kernel", "device")
-BOOLEANS = {"False": "0", "True": "1"}
-"""Booleans are stored as 0 and 1."""
+BOOLEANS = {"False": "0", "True": "1"}  # booleans are stored as 0 and 1
 T = TypeVar("T")
 
 

@@ -28,8 +28,7 @@ CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
 FITTED_STATE = {
     "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
 }  # fmt: skip
-OPTIONAL_PREFIX = "device."
-"""Prefix of columns that may be missing at prediction time."""
+OPTIONAL_PREFIX = "device."  # prefix of columns that may be missing at prediction time
 
 
 class FeatureSet(TransformerMixin, BaseEstimator):

@@ -110,8 +110,7 @@ def _product(values: Iterable[np.ndarray]) -> Quantity:
     return math.prod(values, start=np.float64(1.0))
 
 
-MAX_ALIGNMENT = 8
-"""log2 of the largest power of two considered."""
+MAX_ALIGNMENT = 8  # log2 of the largest power of two considered
 
 
 def alignment(sizes: np.ndarray) -> np.ndarray:

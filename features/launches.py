@@ -17,8 +17,7 @@ from foretune.errors import UnknownName
 from foretune.family import Quantity, nan_to
 from foretune.features.families.tiles import STEP_LATENCY_MS, TiledLaunch, cores_of
 
-LAUNCH_MS = 2e-3
-"""Fixed overhead of a launch."""
+LAUNCH_MS = 2e-3  # fixed overhead of a launch
 SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
 """Tile whose operations take 2^0.3 times as long as a large one's, and that exponent."""
 PREFERRED_ELEMENTS_PER_THREAD, SPILLING_ELEMENTS_PER_THREAD, SPILL_COST = 64.0, 160.0, 0.7
@@ -34,8 +33,7 @@ DEFAULT_GFLOPS, DEFAULT_GBPS, DEFAULT_L2_KIB, DEFAULT_SHARED_BYTES = 3e5, 2e3, 4
 """Default device rates and limits; the last one also caps larger devices."""
 ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory asynchronously."""
-MAX_LOG_RATIO = 3.0
-"""Clip of the log ratio to the fastest candidate."""
+MAX_LOG_RATIO = 3.0  # clip of the log ratio to the fastest candidate
 RELATIVE_COLUMNS = ("area", "sums", "shared", "flight", "waves", "useful", "intensity",
                     "warps_there")  # fmt: skip
 """Columns repeated relative to the median of the problem's candidates."""

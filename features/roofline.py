@@ -23,8 +23,7 @@ from foretune.family import Cost, Family
 from foretune.features.arrays import Rows, SingleRow, as_array
 from foretune.features.families.user_defined import UserDefinedCost
 
-MIN_MS = 1e-9
-"""Lower bound of each limit's time, so that logarithms are finite."""
+MIN_MS = 1e-9  # lower bound of each limit's time, so that logarithms are finite
 
 
 def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:

@@ -31,11 +31,9 @@ import numpy as np
 from foretune.features.arrays import Groups
 
 MIN_ROWS = 30
-MIN_DISTINCT_WORK = 12
-"""Minimum number of distinct amounts of work needed to separate the terms."""
+MIN_DISTINCT_WORK = 12  # minimum number of distinct amounts of work needed to separate the terms
 MAX_ROWS = 3000
-MAX_OVERLAP = 12.0
-"""Maximum of p - 1; the larger limit alone counts there."""
+MAX_OVERLAP = 12.0  # maximum of p - 1; the larger limit alone counts there
 _OVERHEAD, _EFFICIENCY, _OVERLAP = np.log(0.006), 0.2, 0.8
 """Start of the fit: log of 6 µs, of 1 / 80 %, and of p = 1.6."""
 _REGULARIZATION = 0.005
@@ -84,8 +82,7 @@ TIME = Law(_start, _log_ms)
 
 _IDLE, _POWER_OVERHEAD, _WEIGHT = -1.4, np.log(0.02), -0.3
 """Start of the fit of power: 20 % idle; log of 20 µs; weight 0.75."""
-_KNEE = 4.0
-"""Sharpness of the throttling."""
+_KNEE = 4.0  # sharpness of the throttling
 
 
 def _power_start(parts: int) -> np.ndarray:

@@ -107,8 +107,7 @@ def _inputs(
     return np.column_stack([*columns, features.gradual, features.detail])
 
 
-MAX_CANDIDATES = 6000
-"""Rows sampled for clustering, which is much slower on all."""
+MAX_CANDIDATES = 6000  # rows sampled for clustering, which is much slower on all
 
 
 def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
@@ -142,10 +141,8 @@ def choose_rows(
     return pd.concat(chosen, ignore_index=True)
 
 
-MAX_ROWS = 1500
-"""Maximum rows of a Gaussian process, which has cubic cost."""
-MAX_TUNING_ROWS = 512
-"""Rows used to fit hyperparameters; more rows find the same."""
+MAX_ROWS = 1500  # maximum rows of a Gaussian process, which has cubic cost
+MAX_TUNING_ROWS = 512  # rows used to fit hyperparameters; more rows find the same
 MIN_TREE_ROWS, FOLDS = 64, 5
 TREE_SHARES = (0.25, 0.5, 0.75)
 """Possible weights of the trees; the process is never left out, because it gives the interval."""

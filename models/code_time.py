@@ -16,12 +16,9 @@ from foretune.problem import Problem
 from foretune.space import SearchSpace
 
 SHIPPED = Path(__file__).parent / "shipped" / "code_time.json"
-MAX_CONFIGURATIONS = 1000
-"""Every configuration is compiled: larger spaces are refused."""
-COSTS = ("cycles", "l1", "l2", "l3", "call")
-"""Cycles, lines that enter each cache, and calls."""
-OVERLAP = 4.0
-"""Exponent of the norm that joins core and memory where they overlap."""
+MAX_CONFIGURATIONS = 1000  # every configuration is compiled: larger spaces are refused
+COSTS = ("cycles", "l1", "l2", "l3", "call")  # cycles, lines that enter each cache, and calls
+OVERLAP = 4.0  # exponent of the norm that joins core and memory where they overlap
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ from foretune.models.trees.regressor import Regressor
 MAX_ROWS = 1000
 MAX_TUNING_ROWS = 400
 """Rows used to fit hyperparameters, which also has cubic cost; more rows find the same."""
-GRADUAL_PREFIXES = ("problem.", "config.")
-"""Columns along which times change gradually."""
+GRADUAL_PREFIXES = ("problem.", "config.")  # columns along which times change gradually
 
 
 @dataclass(frozen=True)
@@ -132,18 +131,14 @@ def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray
 VIEW_FOLDS = 5
 ONE_SIDED_SHARE = 0.15
 """Share of training rows whose upper neighbors are hidden, to imitate extrapolation."""
-INTERPOLATION = -2
-"""The column of `NeighborIndex.neighbor_features` with the interpolation."""
+INTERPOLATION = -2  # the column of `NeighborIndex.neighbor_features` with the interpolation
 
 RegressorFactory = Callable[[], Regressor]
 PARTS = ("tree", "corrected")
 SMOOTH_FILE = "smooth.npz"
-MIN_ERROR_ROWS = 100
-"""Minimum held-out rows to learn errors from."""
-MAX_ERROR = 2.0
-"""Errors above this log (a factor of seven) count as equally bad."""
-POWER = 4.0
-"""Power of the inverse expected error."""
+MIN_ERROR_ROWS = 100  # minimum held-out rows to learn errors from
+MAX_ERROR = 2.0  # errors above this log (a factor of seven) count as equally bad
+POWER = 4.0  # power of the inverse expected error
 PRIOR_ROWS = 2.0
 """Strength of the pull towards equal weights, in rows (with few problems, in problems)."""
 WEIGHT_STEPS = 30

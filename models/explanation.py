@@ -24,10 +24,8 @@ from foretune.problem import Problem
 from foretune.space import SearchSpace
 from foretune.values import Value
 
-BASE = "base"
-"""Column of the trees' mean prediction, equal in every row."""
-UNIT = "calibrated roofline"
-"""Line of the calibrated roofline's ratio of the two runs."""
+BASE = "base"  # column of the trees' mean prediction, equal in every row
+UNIT = "calibrated roofline"  # line of the calibrated roofline's ratio of the two runs
 SAMPLES = 500
 """Rows sampled for importances: accurate to a few percent, and fast enough for deep trees."""
 FEATURE_GROUPS = {
@@ -207,8 +205,7 @@ def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, An
 
 
 _SWEEPS = 20
-CONFIGURATIONS = 2000
-"""Configurations that importances of parameters are averaged over."""
+CONFIGURATIONS = 2000  # configurations that importances of parameters are averaged over
 
 
 def parameter_importance(
@@ -282,8 +279,7 @@ def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
 
 KINDS = ("memory", "compute", "latency", "occupancy")
 SHARES = ("memory", "compute", "occupancy")
-BOUND = 0.5
-"""Share of the time from which a limit explains more of it than everything else."""
+BOUND = 0.5  # share of the time from which a limit explains more of it than everything else
 COUNTERS = {
     "memory": r"(gpu__(dram|compute_memory)_throughput|dram__|lts__|l1tex__).*\.pct_of_peak"
     r"|(DRAM|L2 Cache|L1/TEX Cache) Throughput$",

@@ -17,10 +17,8 @@ from foretune.models.covariance import (
     MaternCovariance,
 )
 
-JITTER = 1e-8
-"""Added to the noise; without it, rounding makes equal points contradict each other."""
-INVALID_LOSS = 1e12
-"""Loss of parameters whose covariance is not positive definite."""
+JITTER = 1e-8  # added to the noise; without it, rounding makes equal points contradict each other
+INVALID_LOSS = 1e12  # loss of parameters whose covariance is not positive definite
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +134,9 @@ def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
     return lower + np.tril(lower, -1).T
 
 
-PREALLOCATED_ROWS = 64
-"""Initial capacity in measurements."""
+PREALLOCATED_ROWS = 64  # initial capacity in measurements
 CHUNK_ROWS = 4096
-MIN_VARIANCE = 1e-10
-"""Lower bound of variances."""
+MIN_VARIANCE = 1e-10  # lower bound of variances
 
 
 class Posterior:
@@ -314,8 +310,7 @@ class Posterior:
 
 CONSTANT_PRIOR, FUNCTION_PRIOR, NOISE_PRIOR = Hyperprior(0.1), Hyperprior(0.1), Hyperprior(0.02)
 """Priors of the variances of the constant, of each function, and of the noise."""
-LENGTH_PRIOR = Hyperprior(1.3, 0.8)
-"""In standard deviations of a feature."""
+LENGTH_PRIOR = Hyperprior(1.3, 0.8)  # in standard deviations of a feature
 SMOOTHNESS = 1.5
 MAX_STEPS = 25
 
@@ -353,8 +348,7 @@ def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
     return Posterior(process, X, data["y"], observation_noise=True)
 
 
-MIN_DEVIATION = 1e-6
-"""Inputs with a smaller deviation are constant up to rounding."""
+MIN_DEVIATION = 1e-6  # inputs with a smaller deviation are constant up to rounding
 
 
 @dataclass(frozen=True)

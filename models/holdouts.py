@@ -12,8 +12,7 @@ from foretune.features.arrays import as_array, as_text, groups_of
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.neighbors import Axis
 
-SHARE = 0.25
-"""Approximate share of the rows in one mixed hold-out."""
+SHARE = 0.25  # approximate share of the rows in one mixed hold-out
 MAX_SHARE = 0.45
 
 
@@ -104,10 +103,8 @@ def _rows_with_largest_values(positions: AxisPositions, rng: np.random.Generator
     return coordinates > values[-1 - max(1, len(values) // 10)]
 
 
-SAME_SIZE_FACTOR = 1.05
-"""Sizes within this factor are near-duplicates."""
-MIN_PROBLEMS = 50
-"""Below this number of distinct problems, laws are preferred to learned models."""
+SAME_SIZE_FACTOR = 1.05  # sizes within this factor are near-duplicates
+MIN_PROBLEMS = 50  # below this number of distinct problems, laws are preferred to learned models
 MANY_DUPLICATES, MOSTLY_DUPLICATES = 4, 10
 """Problems per distinct problem: many near-duplicates, and almost only near-duplicates."""
 
@@ -191,8 +188,7 @@ def _size_codes(values: np.ndarray) -> np.ndarray:
 
 
 NO_MATCH = -1
-MIN_REPEATS = 30
-"""Repeated measurements needed to estimate the noise of rows measured once."""
+MIN_REPEATS = 30  # repeated measurements needed to estimate the noise of rows measured once
 
 
 def matching_rows(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:

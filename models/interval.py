@@ -23,19 +23,14 @@ NEW_DEVICE = -1
 """The kind of rows whose device was not known; other kinds count axes with neighbors."""
 MIN_ROWS = 200
 MIN_KIND_ROWS = 100
-MIN_ERROR = 1e-3
-"""Errors are clipped from below at 0.1 %."""
+MIN_ERROR = 1e-3  # errors are clipped from below at 0.1 %
 BEYOND_GROWTH = 0.3
 """Growth of the half-width per octave beyond where rows were held out; chosen on products with more
 rows than were known."""
-GROWTH_PER_OCTAVE = 0.05
-"""Growth of the half-width per octave outside the range of few problems."""
-TAIL_INDEX = 2.0
-"""Index of the power law assumed for errors of problems worse than all seen."""
-MAX_LOG_HALF_WIDTH = 1.5
-"""Log of 4.5: wider intervals are used only if errors were as large."""
-UNSEEN_GROWTH = 0.4
-"""Growth of the half-width where no row was held out, e.g. on a new device."""
+GROWTH_PER_OCTAVE = 0.05  # growth of the half-width per octave outside the range of few problems
+TAIL_INDEX = 2.0  # index of the power law assumed for errors of problems worse than all seen
+MAX_LOG_HALF_WIDTH = 1.5  # log of 4.5: wider intervals are used only if errors were as large
+UNSEEN_GROWTH = 0.4  # growth of the half-width where no row was held out, e.g. on a new device
 
 
 @dataclass

@@ -15,10 +15,8 @@ from foretune.family import nan_to
 from foretune.features.arrays import Rows, SingleRow, as_array
 from foretune.models.axis_positions import NAN, AxisPosition, AxisPositions
 
-SAMPLE_ROWS = 16
-"""Rows (up to twice as many) that rule out nearly all unrelated pairs."""
-RATIO_TOLERANCE = 1e-9
-"""Rounding tolerance of ratios."""
+SAMPLE_ROWS = 16  # rows (up to twice as many) that rule out nearly all unrelated pairs
+RATIO_TOLERANCE = 1e-9  # rounding tolerance of ratios
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,10 @@ def _ratio(rows: Rows | Mapping[str, np.ndarray], column: str, factors: tuple[st
 MIN_VALUES = 3
 MAX_VALUES = 1 << 30
 MIN_DEVICES = 2
-DEVICE_AXIS = "device.memory_gbps"
-"""Axis along which the same work on other devices is a neighbor."""
+DEVICE_AXIS = "device.memory_gbps"  # axis along which the same work on other devices is a neighbor
 MAX_AXES = 8
-MIN_OCTAVES_FACTOR = 8.0
-"""Positive axes that span this factor are measured in octaves."""
-ONE_SIDED_PENALTY = 2.0
-"""Distance penalty for one-sided neighbors."""
+MIN_OCTAVES_FACTOR = 8.0  # positive axes that span this factor are measured in octaves
+ONE_SIDED_PENALTY = 2.0  # distance penalty for one-sided neighbors
 SMALL_GAP = 0.05
 UINT64_MASK = 2**64 - 1
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")

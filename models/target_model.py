@@ -41,22 +41,16 @@ from foretune.models.training_range import TrainingRange
 from foretune.models.validation.splits import fold_of_rows
 
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
-SMALL_TABLE_ROWS = 5_000
-"""Tables up to this size get more hold-outs, which are cheap there."""
-MAX_ROWS = 250_000
-"""Maximum number of training rows (random subset); neighbors come from all rows."""
+SMALL_TABLE_ROWS = 5_000  # tables up to this size get more hold-outs, which are cheap there
+MAX_ROWS = 250_000  # maximum number of training rows (random subset); neighbors come from all rows
 MAX_TRIAL_ROWS, MAX_SCORED_ROWS = 20_000, 5_000
 """Maximum training rows and scored rows of a hold-out trial."""
-MIN_NEIGHBOR_SHARE = 0.5
-"""Minimum share of rows with neighbors for neighbors to be used."""
+MIN_NEIGHBOR_SHARE = 0.5  # minimum share of rows with neighbors for neighbors to be used
 MIN_DEVICES, MAX_HELD_OUT_DEVICES = 2, 4
 """Minimum devices to hold some out, and how many are held out, one at a time."""
-PROBLEM_FOLDS = 6
-"""Number of folds if there are few problems."""
-MIN_NEIGHBOR_ROWS = 200
-"""Minimum rows for neighbors to be used."""
-MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
-"""Table sizes with a smooth expert."""
+PROBLEM_FOLDS = 6  # number of folds if there are few problems
+MIN_NEIGHBOR_ROWS = 200  # minimum rows for neighbors to be used
+MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000  # table sizes with a smooth expert
 NEIGHBORS_FILE = "neighbors.npz"
 
 

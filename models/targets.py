@@ -31,8 +31,7 @@ error.
 """
 MAX_UNKNOWN = 2.0
 """Maximum power, as a multiple of the largest observed, if no board's limit is known."""
-MIN_ROWS = 5
-"""Minimum number of successful runs to learn a target."""
+MIN_ROWS = 5  # minimum number of successful runs to learn a target
 
 
 @dataclass

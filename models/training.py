@@ -24,12 +24,9 @@ from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
 from foretune.result import Result, plain
 
-Scores = dict[str, dict[str, dict[str, float]]]
-"""split -> model or baseline -> metric -> value"""
-SIMULATED = "simulated.cycles"
-"""Column of a simulator's cycles."""
-MANY_ROWS = 10_000
-"""Larger tables test one fold of five: enough rows, a fifth of the time."""
+Scores = dict[str, dict[str, dict[str, float]]]  # split -> model or baseline -> metric -> value
+SIMULATED = "simulated.cycles"  # column of a simulator's cycles
+MANY_ROWS = 10_000  # larger tables test one fold of five: enough rows, a fifth of the time
 ValidationLevel = Literal["none", "quick", "full"]
 """Nothing; one fold of one split, for one more fit; every fold of all splits."""
 VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)

@@ -26,8 +26,7 @@ from foretune.measurement import Status
 from foretune.space import Configuration
 
 LIMIT_S = 60.0
-MAX_ERROR_LENGTH = 300
-"""Characters kept of a compiler's message."""
+MAX_ERROR_LENGTH = 300  # characters kept of a compiler's message
 
 
 @dataclass(frozen=True)

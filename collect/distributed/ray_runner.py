@@ -39,15 +39,12 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-LOCAL = "local"
-"""The address that starts a temporary cluster on this machine."""
+LOCAL = "local"  # the address that starts a temporary cluster on this machine
 RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """Turns off telemetry and Ray's output, because programs read the results on stdout."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-CONNECT_TIMEOUT_S = 5.0
-"""Time limit of the connection to a cluster."""
-OBJECT_STORE_BYTES = 100 * 2**20
-"""Shared memory of a local cluster; measurements are small."""
+CONNECT_TIMEOUT_S = 5.0  # time limit of the connection to a cluster
+OBJECT_STORE_BYTES = 100 * 2**20  # shared memory of a local cluster; measurements are small
 
 
 class RayRunner(Runner):

@@ -29,11 +29,9 @@ ROUNDS, WARM_UP_ROUNDS = 15, 2
 GROUP_BYTES = 2**25
 """Bytes of a group's arguments, unless it would have fewer than `GROUP` operators."""
 GROUP = 12
-MAX_BYTES = 2**30
-"""Operators with larger arguments are left out: a group of them might not fit."""
+MAX_BYTES = 2**30  # operators with larger arguments are left out: a group of them might not fit
 
-Clock = Callable[[], int]
-"""Returns nanoseconds."""
+Clock = Callable[[], int]  # returns nanoseconds
 
 
 def collect_network(

@@ -19,10 +19,8 @@ from foretune.kernel import Launch
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-MIN_SCALED = 16
-"""Smallest size that neighbors change: smaller ones are filters, groups, or flags."""
-FACTORS = (0.5, 2.0)
-"""Sizes of neighbors, relative to the operator's own."""
+MIN_SCALED = 16  # smallest size that neighbors change: smaller ones are filters, groups, or flags
+FACTORS = (0.5, 2.0)  # sizes of neighbors, relative to the operator's own
 
 
 @dataclass(frozen=True)

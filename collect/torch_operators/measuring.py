@@ -83,12 +83,9 @@ def _operators() -> Any:
 
 Run = TypeVar("Run", bound=OperatorRun)
 TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
-USABLE_FRACTION = 0.8
-"""Share of the free memory that one operator may take."""
-MAX_FAILURES = 3
-"""Failures without a success after which a kernel is skipped in these formats."""
-WARMUP_RUNS = 3
-"""Launches before recording a graph: libraries initialize in the first ones."""
+USABLE_FRACTION = 0.8  # share of the free memory that one operator may take
+MAX_FAILURES = 3  # failures without a success after which a kernel is skipped in these formats
+WARMUP_RUNS = 3  # launches before recording a graph: libraries initialize in the first ones
 
 
 class OperatorBenchmarker:

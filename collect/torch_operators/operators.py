@@ -21,10 +21,8 @@ from foretune.collect.expert_routing import mean_counts, routing_exponent
 from foretune.kernel import Launch
 from foretune.values import FrozenParameters
 
-GROUP_SIZE = 128
-"""Four-bit weights per scale."""
-MIN_ROWS = 32
-"""Rows to which integer products are padded: libraries reject fewer."""
+GROUP_SIZE = 128  # four-bit weights per scale
+MIN_ROWS = 32  # rows to which integer products are padded: libraries reject fewer
 DISTINCT_NUMBERS = 2**22 - 3
 """Period of the random numbers in a tensor: drawing gigabytes would take longer than measuring.
 
@@ -231,10 +229,8 @@ def _kv_heads(problem: FrozenParameters) -> int:
     return int(problem.get("kv_heads", 0)) or int(problem["heads"])
 
 
-VOCABULARY = 32_768
-"""Rows of the embedding table."""
-HEAD_SIZE = 128
-"""Head size of rotary embeddings; pairs are half of it apart."""
+VOCABULARY = 32_768  # rows of the embedding table
+HEAD_SIZE = 128  # head size of rotary embeddings; pairs are half of it apart
 EPSILON = 1e-6
 
 

@@ -24,8 +24,7 @@ from foretune.lazy import require
 
 PURPOSE = "a HIP kernel"
 RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"
-ROCM_MAJORS = (7, 6, 5)
-"""Supported major releases of ROCm, newest first."""
+ROCM_MAJORS = (7, 6, 5)  # supported major releases of ROCm, newest first
 BUILTIN_HEADERS = (
     b"hip/hip_runtime.h", b"hip/hip_runtime_api.h", b"hip/hip_fp16.h", b"stdint.h", b"cstdint",
 )  # fmt: skip

@@ -18,7 +18,6 @@ from foretune.errors import UsageError
 from foretune.kernel import Clock
 
 DEFAULT_OPTIONS = ("-O3",)
-"""Default compiler options."""
 COMPILERS = {"C": ("cc", "gcc", "clang"), "C++": ("c++", "g++", "clang++")}
 
 

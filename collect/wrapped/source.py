@@ -20,8 +20,7 @@ from foretune.expression import Expression
 
 BLOCK = ("block_size_x", "block_size_y", "block_size_z")
 GRID = ("grid_size_x", "grid_size_y", "grid_size_z")
-DEFAULT_BLOCK = (256, 1, 1)
-"""Default size of a work group."""
+DEFAULT_BLOCK = (256, 1, 1)  # default size of a work group
 
 Amount = int | str | Callable[[dict[str, Any]], Any]
 """A number, an expression of knobs, or a function of a mapping of knobs."""

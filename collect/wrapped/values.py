@@ -18,7 +18,6 @@ import numpy.typing as npt
 from foretune.relative_error import is_plain, relative_error
 
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
-"""Immutable types."""
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -153,8 +153,7 @@ class WrappedKernel(Kernel):
         return unpickle_kernel, (self._pickled,)
 
 
-_LOCAL_ATTRIBUTES = ("_pickled", "_space", "_first")
-"""Attributes that are not pickled."""
+_LOCAL_ATTRIBUTES = ("_pickled", "_space", "_first")  # attributes that are not pickled
 
 
 @functools.lru_cache(maxsize=4)

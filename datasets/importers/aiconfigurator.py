@@ -42,8 +42,7 @@ OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", 
           "wideep_deepep_ll", "wideep_deepep_normal")  # fmt: skip
 """Operations that keep their name; recognized without ``_perf`` in the file name."""
 
-COLLECTIVES = {"alltoall": "all_to_all"}
-"""Collective -> kernel, if the names differ."""
+COLLECTIVES = {"alltoall": "all_to_all"}  # collective -> kernel, if the names differ
 
 QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
 """Operation -> ``problem.op`` of the kernel ``quantize``."""
@@ -289,8 +288,7 @@ def _labels(
     return device, relabel(table["framework"], str.lower), relabel(table["version"], str)
 
 
-INSTALLED = "installed"
-"""FILE argument for all tables of the installed package."""
+INSTALLED = "installed"  # FILE argument for all tables of the installed package
 
 
 def locate(source: str | os.PathLike[str]) -> Path:

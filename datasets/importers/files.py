@@ -17,8 +17,7 @@ from foretune.files import parse_json, read_bytes, require_cells, translate_read
 from foretune.parquet import read_parquet
 from foretune.values import Value
 
-TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
-"""Suffixes of the tables that `read_table` reads."""
+TABLES = (".parquet", ".csv", ".csv.gz", ".txt")  # suffixes of the tables that `read_table` reads
 
 JSON = (".json", ".json.gz")
 

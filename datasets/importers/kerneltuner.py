@@ -25,8 +25,7 @@ FAILURES = {
 }
 """Text in place of a time -> status; other texts are runtime errors."""
 
-FAILED_TIME = 1e20
-"""Time that old releases write for failed configurations."""
+FAILED_TIME = 1e20  # time that old releases write for failed configurations
 
 POWER = ("nvml_power", "ps_power", "pmt_power", "hip_power")
 ENERGY = ("nvml_energy", "ps_energy", "pmt_energy", "hip_energy")

@@ -24,8 +24,7 @@ LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime")
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 """Categories of events in lower case, of old and new versions."""
 EXTERNAL = ("External id", "external id")
-RISE = 1.5
-"""Factor over smaller batches from which launch and queueing time counts as rising."""
+RISE = 1.5  # factor over smaller batches from which launch and queueing time counts as rising
 QUEUE, BATCH = "counter.launch_queue_us", "problem.batch"
 _BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])(?:batch|bs|b)[_=-]?(\d+)", re.IGNORECASE)
 

@@ -7,8 +7,7 @@ from foretune.features.families import formats
 from foretune.features.families.tiles import wave_features
 
 QUERY_TILES = (64, 128)
-KV_SPLITS = (256, 1024)
-"""Keys per block when a decode kernel splits the cache (flash decoding)."""
+KV_SPLITS = (256, 1024)  # keys per block when a decode kernel splits the cache (flash decoding)
 
 
 class AttentionPrefill(Family):

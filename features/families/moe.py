@@ -16,12 +16,9 @@ from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import wave_features
 
-MATRICES = 3.0
-"""Gate, up and down projection of a gated expert."""
-WIDE_BYTES = 2.0
-"""Bytes of an intermediate value that is not in the products' format."""
-CHUNK = 2**20
-"""Experts processed at a time, to bound memory."""
+MATRICES = 3.0  # gate, up and down projection of a gated expert
+WIDE_BYTES = 2.0  # bytes of an intermediate value that is not in the products' format
+CHUNK = 2**20  # experts processed at a time, to bound memory
 
 
 @dataclass(frozen=True)

@@ -135,10 +135,8 @@ def product_features(
     return features
 
 
-L2_SPEEDUP = 3.0
-"""Approximate bandwidth of the L2 cache over that of main memory."""
-STEP_LATENCY_MS = 0.7e-3
-"""Approximate latency of one step's loads without prefetching."""
+L2_SPEEDUP = 3.0  # approximate bandwidth of the L2 cache over that of main memory
+STEP_LATENCY_MS = 0.7e-3  # approximate latency of one step's loads without prefetching
 PIPELINING_EXPONENT = 0.8
 """Exponent of the stages in flight that divides the latency (fitted on matrix products, A100)."""
 SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0

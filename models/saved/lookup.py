@@ -48,8 +48,7 @@ PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
 """A model (`make_guide`) or a name, as a text or path."""
 AUTO, NONE = "auto", "none"
 DEFAULT_URI = "sqlite:///mlflow.db"
-ARTIFACT = "predictor"
-"""Name of the model of a run."""
+ARTIFACT = "predictor"  # name of the model of a run
 _MLFLOW_DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the default, seven, takes minutes

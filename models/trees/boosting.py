@@ -13,8 +13,7 @@ from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
 from foretune.models.trees.tree_arrays import TreeArrays, parse_learner, zero_fields
 
-MAX_ARRAY_ROWS = 4
-"""Up to this many rows use the tree arrays: calling XGBoost takes longer."""
+MAX_ARRAY_ROWS = 4  # up to this many rows use the tree arrays: calling XGBoost takes longer
 UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")
 """Node fields that neither prediction nor Shapley values read."""
 

@@ -121,11 +121,9 @@ NODE_FIELDS = {
     "split_conditions": np.float32, "default_left": np.int64,
 }  # fmt: skip
 """Node fields of XGBoost's model schema -> dtype."""
-MAX_DEPTH = 1000
-"""Maximum levels of a tree."""
+MAX_DEPTH = 1000  # maximum levels of a tree
 MAX_COLUMNS = 1 << 20
-ROOT_PARENT = 2**31 - 1
-"""XGBoost's parent of a root."""
+ROOT_PARENT = 2**31 - 1  # XGBoost's parent of a root
 ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
 """XGBoost's parameters of a model with one output."""
 

@@ -25,12 +25,9 @@ from foretune.models.targets import Target, present_targets, usable_rows
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.splits import task_numbers
 
-SIGNIFICANCE = 0.05
-"""Probability that a check fails without drift."""
-MIN_BIAS = 0.02
-"""A smaller shift is not worth retraining, even if significant."""
-MIN_REPEATS = 6
-"""Fewer have no 95 % interval of their median."""
+SIGNIFICANCE = 0.05  # probability that a check fails without drift
+MIN_BIAS = 0.02  # a smaller shift is not worth retraining, even if significant
+MIN_REPEATS = 6  # fewer have no 95 % interval of their median
 _MEDIAN_SD = np.sqrt(np.pi / 2)
 """Standard deviation of a median over that of a mean, for normal errors."""
 

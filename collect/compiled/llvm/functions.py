@@ -25,8 +25,7 @@ SCALARS = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8, "void": 0}
 ADDRESS = re.compile(r"getelementptr (?:(?:inbounds|nuw|nusw) )*(.+?), (?:<\d+ x )?ptr\b[^,]* [%@]")
 REGION_BITS = 40
 """Made-up addresses: the upper bits number the array, the lower ones are the offset."""
-GLOBALS = 1 << 20
-"""Region of global constants; those of arguments and local arrays are smaller."""
+GLOBALS = 1 << 20  # region of global constants; those of arguments and local arrays are smaller
 
 
 @dataclass(frozen=True)

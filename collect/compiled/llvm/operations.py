@@ -24,16 +24,13 @@ from foretune.collect.compiled.llvm.functions import (
 )
 from foretune.collect.compiled.llvm.sampled_run import Counts, SampledRun, region_of
 
-UNIT_BYTES = 32
-"""Width of an execution unit; wider vectors count several times."""
-WINDOW = 256
-"""Operations that a core keeps in flight."""
+UNIT_BYTES = 32  # width of an execution unit; wider vectors count several times
+WINDOW = 256  # operations that a core keeps in flight
 FREE = frozenset(
     {"phi", "ret", "getelementptr", "switch", "alloca", "freeze", "unreachable", "fence", "resume"}
 ).union(POINTER_CASTS)
 DIVISIONS = ("sdiv", "udiv", "srem", "urem")
-Cost = tuple[str, float, float]
-"""Kind of operation, units of it, latency in cycles."""
+Cost = tuple[str, float, float]  # kind of operation, units of it, latency in cycles
 PLAIN: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("fadd", "fsub", "fcmp"), ("fadd", 3)),
     **{"fmul": ("fmul", 3), "fneg": ("fadd", 1), "load": ("load", 5), "store": ("store", 0)},
@@ -208,10 +205,8 @@ def _cycle_time(longest: np.ndarray) -> float:
     return max(0.0, (history[-1] - history[5]) / 6)
 
 
-LINE = 64
-"""Bytes of a cache line."""
-DEFAULT_BYTES = 4096.0
-"""Assumed size of an array that nothing tells."""
+LINE = 64  # bytes of a cache line
+DEFAULT_BYTES = 4096.0  # assumed size of an array that nothing tells
 Signature = tuple[tuple[float, float], ...] | None
 """Stride and iterations of each loop; None if data decides the address."""
 

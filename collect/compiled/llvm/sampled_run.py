@@ -151,14 +151,11 @@ def _signed(value: Any, width: int) -> Any:
     return value - (1 << width) if value >> (width - 1) else value
 
 
-UNKNOWN_TRIPS = 4
-"""Assumed iterations of a loop that data ends."""
+UNKNOWN_TRIPS = 4  # assumed iterations of a loop that data ends
 MAX_FOLLOWED = 64
 """Most iterations that are followed one by one, of a loop without a linear comparison."""
-MAX_ADDRESSES = 400
-"""Most addresses kept per instruction."""
-FEW_TRIPS = 4
-"""Up to this many iterations, all are followed."""
+MAX_ADDRESSES = 400  # most addresses kept per instruction
+FEW_TRIPS = 4  # up to this many iterations, all are followed
 NEGATED = {"eq": "ne", "ne": "eq", "gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
 Edge = tuple[str, str]
 Counts = defaultdict[Any, float]
