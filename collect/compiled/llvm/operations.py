@@ -1,4 +1,4 @@
-"""Operations of a call, and the chains between iterations: cycles on a core of today.
+"""What a call computes and moves: cycles on a core of today, and lines between the caches.
 
 Throughputs and latencies are those of current x86 cores, rounded. Learned costs correct them, so
 that they need not be exact.
@@ -233,7 +233,13 @@ Group = tuple[float, list[Access]]
 
 
 class Traffic:
-    """The memory traffic of a call; ``sizes`` are the bytes of each array, by region."""
+    """The memory traffic of a call; ``sizes`` are the bytes of each array, by region.
+
+    Each access is a set of strides, one for each loop around it. A loop whose lines fit into a
+    cache keeps them there; what the smallest loop that does not fit touches enters the cache each
+    time that loop runs (the layer condition of stencils, for any loops). Calls follow each other:
+    what fits as a whole stays.
+    """
 
     def __init__(self, run: SampledRun, sizes: Mapping[int, float]) -> None:
         self.run, self.sizes = run, sizes
