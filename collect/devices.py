@@ -238,7 +238,10 @@ def probe_cpu(
     if measure and (refresh or not found or (path not in _memo and _can_improve(found))):
         found = _measure(found)
         found.specs.update(dissected or {})
-        _write(path, {"machine": machine, **asdict(found)})
+        content = {"machine": machine, **asdict(found)}
+        # On a read-only or full disk, the memo serves this process.
+        with contextlib.suppress(OutputError), atomic_write(path) as new:
+            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if found:
         _memo[path] = found
     return found
@@ -285,12 +288,6 @@ def _read(path: Path) -> Probe | None:
         return None
     valid = all(0 < value < math.inf for value in specs.values())
     return found if valid and specs.keys() >= _MEASURED else None
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    # On a read-only or full disk, the memo serves this process.
-    with contextlib.suppress(OutputError), atomic_write(path) as new:
-        new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 _MEASURED = {"memory_gbps", "fp32_gflops", "fp64_gflops"}

@@ -339,12 +339,8 @@ def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:
         names = part_names(features.family, features.described(Rows(rows)))
         terms = model.scale.log_terms(features, rows)
         terms -= np.log(time_ms.to_numpy(float))[:, None]
-        computed = _from_parts(names, np.exp(terms), rows.index)
+        parts = pd.DataFrame(np.exp(terms), rows.index, [SHARE_OF_PART.get(n, n) for n in names])
+        computed = parts.T.groupby(level=0).max().T.reindex(columns=list(SHARES))
         known = counted[["memory", "compute"]].notna().any(axis=1)
         counted = counted.where(known, computed)
     return counted.assign(bottleneck=name_bottlenecks(counted))
-
-
-def _from_parts(names: tuple[str, ...], ratio: np.ndarray, index: pd.Index) -> pd.DataFrame:
-    parts = pd.DataFrame(ratio, index, [SHARE_OF_PART.get(name, name) for name in names])
-    return parts.T.groupby(level=0).max().T.reindex(columns=list(SHARES))

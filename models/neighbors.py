@@ -234,7 +234,8 @@ class NeighborIndex:
             if one_sided is not None:
                 above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
             step = step_below + step_above
-            value = _interpolate(below, above, step_below / step)
+            between = below + (above - below) * (step_below / step)
+            value = nan_to(nan_to(between, below), above)  # the only neighbor, if there is one
             one_side = ONE_SIDED_PENALTY * np.fmin(step_below, step_above) + 1.0
             gap = nan_to(2.0 * step_below * step_above / step, one_side)
             weight = nan_to(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
@@ -245,11 +246,6 @@ class NeighborIndex:
         cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in axis_features]
         table = np.array([*chain(*cells), base, np.log(weights)], dtype=np.float32)
         return table.reshape(len(table), -1).T
-
-
-def _interpolate(below: Any, above: Any, share: Any) -> Any:
-    """Interpolate between two values; return the only one if one is missing, NaN if both are."""
-    return nan_to(nan_to(below + (above - below) * share, below), above)
 
 
 def _device_axis(runs: pd.DataFrame) -> Axis | None:

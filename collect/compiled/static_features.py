@@ -46,9 +46,10 @@ def occupancy_of(features: Mapping[str, float], target: Target) -> tuple[dict[st
     needed = (features.get(n, 0) for n in ("warps", "registers", "shared_bytes", "tensor_memory"))
     warps, registers, shared_bytes, tensor_memory = map(int, needed)
     limits = target.limits
+    shared = _round_up(shared_bytes + limits.shared_reserved, limits.shared_granule)
     max_blocks = {
         "registers": _by_registers(limits, warps, registers),
-        "shared": _by_shared(limits, shared_bytes),
+        "shared": limits.shared_bytes // shared if shared else limits.shared_bytes,
         "warps": limits.warps // warps,
         "ctas": limits.warps if warps == 1 and target.backend == "hip" else limits.ctas,
     }
@@ -70,11 +71,6 @@ def occupancy_of(features: Mapping[str, float], target: Target) -> tuple[dict[st
 def _by_registers(limits: Limits, warps: int, registers: int) -> int:
     allocated = _round_up(max(registers, 1), limits.register_granule)
     return limits.registers // allocated * limits.partitions // warps
-
-
-def _by_shared(limits: Limits, shared_bytes: int) -> int:
-    needed = _round_up(shared_bytes + limits.shared_reserved, limits.shared_granule)
-    return limits.shared_bytes // needed if needed else limits.shared_bytes
 
 
 def _excess(

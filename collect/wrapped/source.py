@@ -123,7 +123,7 @@ class LaunchShape:
     def problem_sizes(self) -> dict[str, Any]:
         """Return the problem size by name: ``n``, or ``x``, ``y``, ``z``."""
         sizes = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
-        plain = [_size_value(size) for size in sizes]
+        plain = [s if isinstance(s, str) else "function" if callable(s) else int(s) for s in sizes]
         return dict(zip("xyz" if len(plain) > 1 else "n", plain, strict=False))
 
     def expressions(self) -> list[str]:
@@ -150,10 +150,6 @@ def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
             raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is no knob")
         return float(expression.evaluate(columns)[0])
     return float(part)
-
-
-def _size_value(size: Any) -> Any:
-    return size if isinstance(size, str) else "function" if callable(size) else int(size)
 
 
 def first_error(log: str) -> str:

@@ -140,14 +140,13 @@ def relative_difference(got: Any, expected: Any) -> float:
 
 def shape_difference(got: Any, expected: Any) -> str:
     """Return how the layouts of two values differ, in words; empty if only numbers may."""
-    found, right = ([_shape(x) for x in leaves(v)] for v in (got, expected))
+    found, right = (
+        [(len(x),) if isinstance(x, list) else shape_of(x) for x in leaves(value)]
+        for value in (got, expected)
+    )
     if found == right:
         return ""
     return f"the output has shape {_listed(found)}, the right one has {_listed(right)}"
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return (len(value),) if isinstance(value, list) else shape_of(value)
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:

@@ -95,16 +95,12 @@ NETWORK_COLUMNS = ("collective", "num_workers", "size", "devices_per_node", "max
 DEVICES = {
     # The tables do not name the card. Large products run slower on this A100 than on SXM boards,
     # and NVLink between pairs is what PCIe cards have; the H100's rates exceed a PCIe card's peaks.
-    "a100": "NVIDIA A100 80GB PCIe",
-    "a100_pair_nvlink": "NVIDIA A100 80GB PCIe",
-    "a100_pairwise_nvlink": "NVIDIA A100 80GB PCIe",
+    **dict.fromkeys(("a100", "a100_pair_nvlink", "a100_pairwise_nvlink"), "NVIDIA A100 80GB PCIe"),
     "a100_dgx": "NVIDIA A100-SXM4-80GB",
-    "a40": "NVIDIA A40",
-    "a40_pairwise_nvlink": "NVIDIA A40",
-    "h100": "NVIDIA H100 80GB HBM3",
-    "h100_pair_nvlink": "NVIDIA H100 80GB HBM3",
-    "h100_pairwise_nvlink": "NVIDIA H100 80GB HBM3",
-    "h100_dgx": "NVIDIA H100 80GB HBM3",
+    **dict.fromkeys(("a40", "a40_pairwise_nvlink"), "NVIDIA A40"),
+    **dict.fromkeys(
+        ("h100", "h100_pair_nvlink", "h100_pairwise_nvlink", "h100_dgx"), "NVIDIA H100 80GB HBM3"
+    ),
 }
 """Folder -> device name as reported by its driver."""
 

@@ -285,7 +285,8 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
         terms = [*sizes.values(), *([np.log(values)] if (values > 0).all() else [])]
         X = np.column_stack([np.ones(len(y)), *terms])[sampled]
         left, without = (
-            _regression_residuals(terms, y[sampled]) for terms in (X, X[:, : 1 + len(sizes)])
+            y[sampled] - terms @ np.linalg.lstsq(terms, y[sampled], rcond=None)[0]
+            for terms in (X, X[:, : 1 + len(sizes)])
         )
         order = np.argsort(values[sampled])
         interpolation_errors = _interpolation_errors(values[sampled][order], y[sampled][order])
@@ -295,10 +296,6 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
                 f"{column} predicts {target} as closely as only a measurement can: if it was "
                 "computed from it, drop the column, because new runs do not have it"
             )
-
-
-def _regression_residuals(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.asarray(y - X @ np.linalg.lstsq(X, y, rcond=None)[0])
 
 
 def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -94,7 +94,9 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     # Fresh rows may be harder than the hold-outs, or outside the training range.
     width = float(np.median(np.log(high / low)) / 2.0 / norm.ppf((1 + CONFIDENCE) / 2))
     spread = max(width, *(predictor.log_spread(target, device) for device in devices))
-    limit, bias = _bias_limit(problems, spread), float(np.median(log_errors))
+    # All rows of a problem may share an error with the hold-outs' spread.
+    shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
+    limit, bias = float(max(shared, np.log1p(MIN_BIAS))), float(np.median(log_errors))
     log_changes = _log_changes(predictor.measured_runs(), rows, target)
     change, change_low, change_high = np.nan, -np.inf, np.inf
     if len(log_changes):
@@ -153,16 +155,6 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
     total = between + (size - 1) * within
     correlation = float(np.clip((between - within) / total, 0.0, 1.0)) if total > 0 else 0.0
     return 1.0 + (n / k - 1.0) * correlation
-
-
-def _bias_limit(problems: int, spread: float) -> float:
-    """Return the maximum median log error without drift.
-
-    Assumes that all rows of a problem share an error with the hold-outs' spread; at least
-    `MIN_BIAS`.
-    """
-    shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
-    return float(max(shared, np.log1p(MIN_BIAS)))
 
 
 def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
