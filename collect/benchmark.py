@@ -11,16 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect import state_guard
 from foretune.collect.comparison import InterleavedComparison, Rounds
 from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.power import find_meter, measure_power
-from foretune.collect.state_guard import (
-    FunctionGuard,
-    fingerprints,
-    has_changed,
-    judges_of,
-    own_state,
-)
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
 from foretune.collect.versions import versions
 from foretune.collect.wrapped.call_arguments import CallResult
@@ -65,7 +59,7 @@ class Benchmarker:
         self.meter = find_meter(device.kind, device.index) if power else None
         self.device_lost = False
         self.has_traces = False
-        self._guard = FunctionGuard()
+        self._guard = state_guard.FunctionGuard()
         self._output: Any = None
         self._prepared_inputs: OrderedDict[tuple[str, Problem], PreparedInputs] = OrderedDict()
 
@@ -86,13 +80,17 @@ class Benchmarker:
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
-        state, judges, self._output = own_state(kernel), judges_of(kernel), None
+        state, judges, self._output = (
+            state_guard.own_state(kernel),
+            state_guard.judges_of(kernel),
+            None,
+        )
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
         if self.device_lost:  # its memory cannot be read
             return measured
         replaced = self._replaced(kernel, judges)
-        changed = has_changed(prepared.arrays, self._output)
-        self.has_traces |= changed or own_state(kernel) != state
+        changed = state_guard.has_changed(prepared.arrays, self._output)
+        self.has_traces |= changed or state_guard.own_state(kernel) != state
         if not replaced and not changed:
             return measured
         self._prepared_inputs.pop((kernel.name, problem), None)
@@ -102,7 +100,7 @@ class Benchmarker:
     def _replaced(self, kernel: Kernel, judges: Any) -> str:
         """Restore what a configuration replaced; return its names, empty if there is nothing."""
         replaced = self._guard.restore()
-        if judges_of(kernel) != judges:
+        if state_guard.judges_of(kernel) != judges:
             replaced.append("its own check")
         self.has_traces |= bool(replaced)
         return ", ".join(replaced[:3])
@@ -147,7 +145,7 @@ class Benchmarker:
         max_seconds: float, seed: int = 0,
     ) -> Rounds:  # fmt: skip
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
-        timer, judges = self._timer(kernel, problem), judges_of(kernel)
+        timer, judges = self._timer(kernel, problem), state_guard.judges_of(kernel)
         try:
             comparison = InterleavedComparison(self, kernel, problem, configs, timer, seed)
             times = comparison.run(max_seconds)
@@ -184,7 +182,7 @@ class Benchmarker:
             self._evict_inputs(kernel, problem)
             inputs = self.inputs(kernel, problem)
             expected = self.reference(kernel, inputs)
-            arrays = fingerprints((inputs, _parts(expected)))
+            arrays = state_guard.fingerprints((inputs, _parts(expected)))
             self._prepared_inputs[key] = PreparedInputs(inputs, expected, arrays)
         self._prepared_inputs.move_to_end(key)
         return self._prepared_inputs[key]

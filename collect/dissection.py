@@ -19,11 +19,7 @@ import numpy as np
 import psutil
 
 from foretune.collect.cpu import aligned, cache_sizes, fast_seconds, fma_rates
-from foretune.collect.kernels.numba_codegen import (
-    compile_function,
-    function_source,
-    run_parallel,
-)
+from foretune.collect.kernels import numba_codegen as codegen
 from foretune.device import available_cores
 from foretune.progress import SILENT, Progress
 
@@ -224,8 +220,8 @@ class _Buffer:
         self._lines = aligned(max_kib * 1024 // 8, np.int64)
         self._lines[:] = 0  # allocates the pages
         self._numbers = self._lines.view(np.float64)
-        self._chase = compile_function(_CHASE, "chase")
-        self._read = compile_function(_read_source(), "read")
+        self._chase = codegen.compile_function(_CHASE, "chase")
+        self._read = codegen.compile_function(_read_source(), "read")
 
     def latency_ns(self, size_kib: float, seconds: float = 0.04) -> float:
         """Return the time of a dependent load."""
@@ -257,7 +253,7 @@ class _Buffer:
             while not done.is_set():
                 self._read(others[core - 1][:words], 1)
 
-        run_parallel(work, [(core, core + 1) for core in range(cores)])
+        codegen.run_parallel(work, [(core, core + 1) for core in range(cores)])
         return float(found[0])
 
     def _chaser(self, size_kib: float) -> "partial[None]":
@@ -284,7 +280,7 @@ def _read_source() -> str:
         f"        {s} = add({s}, load(a, i + {_LANES * k}, {_LANES}))" for k, s in enumerate(sums)
     ]
     body += ["return " + " + ".join(f"total({s})" for s in sums)]
-    return function_source("read", "a, times", body)
+    return codegen.function_source("read", "a, times", body)
 
 
 def _max_kib() -> int:
@@ -315,12 +311,12 @@ def _transfer_ns(bounce: Any, other: int, rallies: int = 30, bounces: int = 200)
             if core == 0:
                 seconds.append(time.perf_counter() - start)
 
-    run_parallel(play, [(core, core + 1) for core in range(other + 1)])
+    codegen.run_parallel(play, [(core, core + 1) for core in range(other + 1)])
     return float(np.quantile(seconds, 0.1)) / (2 * bounces) * 1e9
 
 
 def _call_us() -> float:
-    nothing = compile_function(function_source("nothing", "a", ["pass"]), "nothing")
+    nothing = codegen.compile_function(codegen.function_source("nothing", "a", ["pass"]), "nothing")
     array, calls = np.zeros(1), 1000
 
     def many() -> None:
@@ -332,7 +328,7 @@ def _call_us() -> float:
 
 def _parallel_us() -> float:
     ranges = [(core, core + 1) for core in range(available_cores())]
-    return fast_seconds(partial(run_parallel, lambda start, stop: None, ranges), 0.1) * 1e6
+    return fast_seconds(partial(codegen.run_parallel, lambda start, stop: None, ranges), 0.1) * 1e6
 
 
 def _page_us(pages: int = 2048) -> float:

@@ -12,17 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from foretune import files
 from foretune.datasets.journal import digest, journal_path, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
 from foretune.device import SPECS, Device, find_device_or_none, generic_device
 from foretune.errors import RunTableError
-from foretune.files import (
-    atomic_write,
-    parse_json,
-    require_cells,
-    require_regular_file,
-    translate_read_errors,
-)
 from foretune.measurement import Measurement, Status
 from foretune.parquet import ParquetFile
 from foretune.problem import Problem
@@ -62,15 +56,15 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
         file, mixed, journal_digest = open_runs(path)
-        with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        with files.translate_read_errors(path, RunTableError, "is damaged: {}"):
             parts.append(from_arrow(file.read(), mixed))
     # A process killed between writing the file and removing the journal leaves both.
     if journal.exists() and digest(journal) != journal_digest:
-        with translate_read_errors(journal, RunTableError, "is damaged: {}"):
+        with files.translate_read_errors(journal, RunTableError, "is damaged: {}"):
             parts += [from_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
     if not parts:
         raise RunTableError(f"{path} does not exist: collect one with 'foretune collect'")
-    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+    with files.translate_read_errors(path, RunTableError, "is damaged: {}"):
         runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         return validate(runs, str(path))
 
@@ -87,7 +81,7 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     table, mixed = to_arrow(runs, path)
     metadata = {**(table.schema.metadata or {}), **file_metadata(mixed)}
     table = table.replace_schema_metadata(metadata)
-    with atomic_write(path) as new:
+    with files.atomic_write(path) as new:
         pq.write_table(table, new, ROW_GROUP_SIZE, compression="zstd")
 
 
@@ -105,7 +99,7 @@ def from_arrow(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
     """Return the run table of an Arrow table; ``mixed`` columns are decoded from JSON."""
     runs = table.to_pandas()
     there = [c for c in runs if c in mixed]
-    values = {t: parse_json(t, object) for c in there for t in runs[c].dropna().unique()}
+    values = {t: files.parse_json(t, object) for c in there for t in runs[c].dropna().unique()}
     plain = {c: runs[c].astype(object).map(values.get, na_action="ignore") for c in there}
     return runs.assign(**plain)
 
@@ -209,7 +203,7 @@ def _is_mixed(values: pd.Series) -> bool:
 def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return the run table of rows made by `to_row`."""
     columns = len({column for row in rows for column in row})
-    require_cells(len(rows) * columns, columns)
+    files.require_cells(len(rows) * columns, columns)
     runs = pd.DataFrame(rows)
     return runs[ordered_columns(runs.columns)]
 
@@ -238,11 +232,13 @@ def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
             f"--store {path} --export {path.stem}.parquet'"
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
-    with translate_read_errors(path, RunTableError, f"is not a readable Parquet file: {hint}"):
+    with files.translate_read_errors(
+        path, RunTableError, f"is not a readable Parquet file: {hint}"
+    ):
         file = ParquetFile(path)
         metadata = file.schema.metadata or {}
         version = int(metadata.get(_VERSION_KEY, SCHEMA_VERSION))
-        mixed = set(parse_json(metadata.get(_MIXED_KEY, b"[]"), list))
+        mixed = set(files.parse_json(metadata.get(_MIXED_KEY, b"[]"), list))
         journal_digest = metadata.get(_JOURNAL_DIGEST_KEY, b"").decode()
     if version > SCHEMA_VERSION:
         raise RunTableError(
@@ -255,7 +251,7 @@ def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
 def _is_store(path: Path) -> bool:
     """Return whether the file is a tuning store or an exported store."""
     try:
-        with require_regular_file(path).open("rb") as file:
+        with files.require_regular_file(path).open("rb") as file:
             return file.read(200).startswith(_STORE_SIGNATURES)
     except (OSError, ValueError):
         return False

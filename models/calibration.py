@@ -14,13 +14,7 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
 from foretune.files import read_arrays, read_json
-from foretune.models.gaussian_process import (
-    Posterior,
-    Scaling,
-    fit_process,
-    posterior_arrays,
-    posterior_from_arrays,
-)
+from foretune.models import gaussian_process as gp
 from foretune.models.interval import MIN_ERROR, conformal_quantile
 from foretune.models.targets import MIN_ROWS, Target, present_targets, training_rows, usable_rows
 from foretune.models.training_range import TrainingRange
@@ -68,7 +62,7 @@ class Similarity:
 
     numbers: dict[str, bool]
     texts: dict[str, list[str]]
-    scaling: Scaling
+    scaling: gp.Scaling
 
     @classmethod
     def from_rows(cls, rows: pd.DataFrame, features: CorrectionFeatures) -> Self:
@@ -82,7 +76,7 @@ class Similarity:
                     texts[column] = distinct
             elif np.nanmin(values) != np.nanmax(values):
                 numbers[column] = bool(np.nanmin(values) > 0)
-        return cls(numbers, texts, Scaling.fit(_inputs(numbers, texts, Rows(rows), features)))
+        return cls(numbers, texts, gp.Scaling.fit(_inputs(numbers, texts, Rows(rows), features)))
 
     def points(self, rows: Rows, features: CorrectionFeatures) -> tuple[np.ndarray, int]:
         """Return the points of rows, and the number of leading inputs in which times are gradual.
@@ -162,7 +156,7 @@ class Correction:
     """
 
     similarity: Similarity
-    posterior: Posterior
+    posterior: gp.Posterior
     trees: BoostingModel | None
     tree_share: float
     interval_factor: float
@@ -176,8 +170,8 @@ class Correction:
         runs, features, y = runs.iloc[sampled], features[sampled], errors[sampled]
         similarity = Similarity.from_rows(runs, features)
         X, gradual_count = similarity.points(Rows(runs), features)
-        process = fit_process(X[:MAX_TUNING_ROWS], y[:MAX_TUNING_ROWS], gradual_count)
-        posterior = Posterior(process, X, y, observation_noise=True)
+        process = gp.fit_process(X[:MAX_TUNING_ROWS], y[:MAX_TUNING_ROWS], gradual_count)
+        posterior = gp.Posterior(process, X, y, observation_noise=True)
         residuals, trees, share = _left_out_errors(posterior, gradual_count), None, 0.0
         if len(y) >= MIN_TREE_ROWS:
             share, residuals = _best_share(residuals, _left_out_tree_errors(X, y))
@@ -204,7 +198,7 @@ class Correction:
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
-        similarity, arrays = self.similarity, posterior_arrays(self.posterior)
+        similarity, arrays = self.similarity, gp.posterior_arrays(self.posterior)
         scalars = {"share": self.tree_share, "widening": self.interval_factor}
         card = {"numbers": similarity.numbers, "texts": similarity.texts, **scalars}
         if self.trees is not None:
@@ -219,11 +213,11 @@ class Correction:
         trees = None
         if share := card["share"]:
             trees = BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
-        similarity = Similarity(card["numbers"], card["texts"], Scaling.from_arrays(data))
-        return cls(similarity, posterior_from_arrays(data), trees, share, card["widening"])
+        similarity = Similarity(card["numbers"], card["texts"], gp.Scaling.from_arrays(data))
+        return cls(similarity, gp.posterior_from_arrays(data), trees, share, card["widening"])
 
 
-def _left_out_errors(posterior: Posterior, gradual_count: int) -> np.ndarray:
+def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:
     """Return the process' error on each run, left out.
 
     Hyperparameters fitted to a run make it look better known than it was. So each half of the runs
@@ -233,8 +227,10 @@ def _left_out_errors(posterior: Posterior, gradual_count: int) -> np.ndarray:
     half = np.arange(len(y)) % 2 == 0
     errors = np.empty(len(y))
     for known in (half, ~half):
-        process = fit_process(X[known][:MAX_TUNING_ROWS], y[known][:MAX_TUNING_ROWS], gradual_count)
-        errors[~known] = Posterior(process, X, y).leave_one_out()[0][~known]
+        process = gp.fit_process(
+            X[known][:MAX_TUNING_ROWS], y[known][:MAX_TUNING_ROWS], gradual_count
+        )
+        errors[~known] = gp.Posterior(process, X, y).leave_one_out()[0][~known]
     return errors
 
 

@@ -19,15 +19,9 @@ from typing import Any, Self
 import numpy as np
 
 from foretune.files import read_arrays, read_json
+from foretune.models import gaussian_process as gp
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.calibration import WORK_FEATURES
-from foretune.models.gaussian_process import (
-    Posterior,
-    Scaling,
-    fit_process,
-    posterior_arrays,
-    posterior_from_arrays,
-)
 from foretune.models.interval import MIN_ERROR, error_model
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.trees.boosting import BoostingModel, JointModel
@@ -50,9 +44,9 @@ class SmoothExpert:
     order: np.ndarray
     gradual_count: int
     octaves: np.ndarray
-    scaling: Scaling
+    scaling: gp.Scaling
     mean: float
-    posterior: Posterior
+    posterior: gp.Posterior
 
     @classmethod
     def fit_hyperparameters(
@@ -67,19 +61,21 @@ class SmoothExpert:
         order = np.array([*first, *sorted(set(range(len(columns))) - set(first))])
         octaves = (np.nan_to_num(X[:, order], nan=1.0) > 0.0).all(axis=0)
         octaves[len(first) :] = False
-        scaling = Scaling.fit(_inputs(X, order, octaves))
+        scaling = gp.Scaling.fit(_inputs(X, order, octaves))
         sampled = rng.permutation(len(X))[:MAX_TUNING_ROWS]
         points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), len(first))
         mean = float(y[sampled].mean())
-        process = fit_process(points, y[sampled] - mean, gradual_count)
-        posterior = Posterior(process, points, y[sampled] - mean)
+        process = gp.fit_process(points, y[sampled] - mean, gradual_count)
+        posterior = gp.Posterior(process, points, y[sampled] - mean)
         return cls(order, len(first), octaves, scaling, mean, posterior)
 
     def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""
         sampled = rng.permutation(len(X))[:MAX_ROWS]
         mean = float(y[sampled].mean())
-        posterior = Posterior(self.posterior.process, self._points(X[sampled]), y[sampled] - mean)
+        posterior = gp.Posterior(
+            self.posterior.process, self._points(X[sampled]), y[sampled] - mean
+        )
         return replace(self, mean=mean, posterior=posterior)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -93,7 +89,7 @@ class SmoothExpert:
         """Write one file of arrays."""
         np.savez_compressed(
             path, order=self.order, first=self.gradual_count, octaves=self.octaves, mean=self.mean,
-            **self.scaling.arrays(), **posterior_arrays(self.posterior),
+            **self.scaling.arrays(), **gp.posterior_arrays(self.posterior),
         )  # fmt: skip
 
     @classmethod
@@ -101,8 +97,8 @@ class SmoothExpert:
         """Read from a file."""
         data = read_arrays(path)
         return cls(
-            data["order"], int(data["first"]), data["octaves"], Scaling.from_arrays(data),
-            float(data["mean"]), posterior_from_arrays(data),
+            data["order"], int(data["first"]), data["octaves"], gp.Scaling.from_arrays(data),
+            float(data["mean"]), gp.posterior_from_arrays(data),
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pandas as pd
 from foretune.features.arrays import Rows, SingleRow
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
+from foretune.models import holdouts
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.experts import (
     INTERPOLATION,
@@ -25,14 +26,6 @@ from foretune.models.experts import (
     SmoothExpert,
     Stack,
     Table,
-)
-from foretune.models.holdouts import (
-    Repeats,
-    distinct_problems,
-    exact_problems,
-    has_few_problems,
-    holdout_kinds,
-    mixed_holdouts,
 )
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
@@ -101,7 +94,7 @@ class TargetModel:
 
     def fit(
         self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray,
-        repeats: Repeats | None = None,
+        repeats: holdouts.Repeats | None = None,
     ) -> Self:  # fmt: skip
         """Fit to ``rows``, which all have the target, with features ``X``.
 
@@ -109,8 +102,8 @@ class TargetModel:
         """
         rng = np.random.default_rng(self.seed)
         self.devices = sorted(rows["device"].astype(str).unique())
-        problems = distinct_problems(rows)
-        few_problems = has_few_problems(problems, exact_problems(rows))
+        problems = holdouts.distinct_problems(rows)
+        few_problems = holdouts.has_few_problems(problems, holdouts.exact_problems(rows))
         full_table = self._table(features, rows, X, problems if few_problems else None)
         sampled = _sample(np.arange(len(rows)), MAX_ROWS, rng)
         table, rows = full_table.subset(sampled), rows.iloc[sampled].reset_index(drop=True)
@@ -214,7 +207,7 @@ class TargetModel:
         neighbor_index.measure_axes(positions, log_target - log_unit)
         return Table(
             features.columns_ or (), X, log_target - log_unit, self.scale.roofline is not None,
-            neighbor_index, positions, holdout_kinds(neighbor_index.axes),
+            neighbor_index, positions, holdouts.holdout_kinds(neighbor_index.axes),
         )  # fmt: skip
 
     def _holdouts(
@@ -225,7 +218,7 @@ class TargetModel:
             return [*_problems_held_out(problems, rng), *_devices_held_out(rows, rng)]
         count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS
         if self.neighbor_index is not None:
-            mixed = mixed_holdouts(table.positions, table.kinds, count, rng)
+            mixed = holdouts.mixed_holdouts(table.positions, table.kinds, count, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
         folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
         if folds is None:

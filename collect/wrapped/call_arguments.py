@@ -10,16 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foretune.collect.wrapped.values import (
-    as_numpy,
-    assign,
-    copy_arrays,
-    fill,
-    is_array,
-    leaves,
-    relative_difference,
-    same_bits,
-)
+from foretune.collect.wrapped import values as arrays
 from foretune.kernel import Clock, SelfTimedLaunch
 
 REPEAT_TOLERANCE = 1e-5
@@ -31,20 +22,22 @@ class Arguments:
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._initial = (args, dict(kwargs))
-        self.args, self.kwargs = copy_arrays(self._initial)
-        self._arrays = [x for x in leaves((self.args, self.kwargs)) if is_array(x)]
-        self._initial_arrays = [x for x in leaves(self._initial) if is_array(x)]
+        self.args, self.kwargs = arrays.copy_arrays(self._initial)
+        self._arrays = [x for x in arrays.leaves((self.args, self.kwargs)) if arrays.is_array(x)]
+        self._initial_arrays = [x for x in arrays.leaves(self._initial) if arrays.is_array(x)]
 
     def reset(self) -> None:
         """Restore the initial content."""
         for now, initial in zip(self._arrays, self._initial_arrays, strict=True):
-            if not same_bits(now, initial):
-                assign(now, initial)
+            if not arrays.same_bits(now, initial):
+                arrays.assign(now, initial)
 
     def written(self) -> dict[int, Any]:
         """Return the arrays that differ from their initial content, by array number."""
         pairs = zip(self._arrays, self._initial_arrays, strict=True)
-        return {i: now for i, (now, initial) in enumerate(pairs) if not same_bits(now, initial)}
+        return {
+            i: now for i, (now, initial) in enumerate(pairs) if not arrays.same_bits(now, initial)
+        }
 
     def array(self, number: int) -> Any:
         """Return the current content of an array."""
@@ -59,7 +52,9 @@ class Arguments:
 
         Most code accepts both, also as indices.
         """
-        fill(self._arrays[number], 0 if as_numpy(self._initial_arrays[number]).any() else 1)
+        arrays.fill(
+            self._arrays[number], 0 if arrays.as_numpy(self._initial_arrays[number]).any() else 1
+        )
 
 
 class CallResult:
@@ -71,7 +66,7 @@ class CallResult:
 
     def copy(self) -> "CallResult":
         """Return a copy that later calls do not change."""
-        return CallResult(copy_arrays(self.returned), copy_arrays(self.written))
+        return CallResult(arrays.copy_arrays(self.returned), arrays.copy_arrays(self.written))
 
 
 class ResettingLaunch(SelfTimedLaunch, ABC):
@@ -127,12 +122,13 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
             returned = self.run()
         except Exception:
             return True
-        difference = relative_difference(returned, result.returned)
+        difference = arrays.relative_difference(returned, result.returned)
         for number, before in result.written.items():
-            changed = as_numpy(before) != as_numpy(self.arguments.initial(number))
-            now = as_numpy(self.arguments.array(number))
+            changed = arrays.as_numpy(before) != arrays.as_numpy(self.arguments.initial(number))
+            now = arrays.as_numpy(self.arguments.array(number))
             difference = max(
-                difference, relative_difference(now[changed], as_numpy(before)[changed])
+                difference,
+                arrays.relative_difference(now[changed], arrays.as_numpy(before)[changed]),
             )
         return difference > REPEAT_TOLERANCE
 

@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.columns import (
-    concatenated_rows,
-    constant,
-    drop_unused,
-    is_run_column,
-)
+from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import row_faults, validate
@@ -95,7 +90,7 @@ def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = No
         if broken.any():
             rejected[fault.name] = int(broken.sum())
             kept &= ~broken
-    runs = drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
+    runs = columns.drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
     return ImportResult(validate(runs, "imported rows"), rejected, dict(skipped or {}))
 
 
@@ -130,7 +125,7 @@ def import_runs(
     if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
-    if wrong := [c for c in fixed if not is_run_column(c)]:
+    if wrong := [c for c in fixed if not columns.is_run_column(c)]:
         raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
@@ -154,7 +149,7 @@ def import_runs(
         raise RunTableError(_explain_empty_import(files, skipped, request, format))
     names = ", ".join(f.name for f in list(files)[:5])
     with translate_read_errors(names, RunTableError, "do not fit: {}"):
-        runs = with_specs(concatenated_rows(tables))
+        runs = with_specs(columns.concatenated_rows(tables))
         return drop_invalid_rows(runs[ordered_columns(runs.columns)], skipped)
 
 
@@ -172,7 +167,9 @@ def _pop_text(constants: dict[str, Value], name: str) -> str | None:
 
 
 def _column(value: Value, rows: int) -> "pd.Series[object]":
-    return constant(value, rows) if isinstance(value, str) else pd.Series(np.full(rows, value))
+    return (
+        columns.constant(value, rows) if isinstance(value, str) else pd.Series(np.full(rows, value))
+    )
 
 
 def _explain_empty_import(

@@ -36,14 +36,7 @@ from foretune.errors import (
 )
 from foretune.features.featureset import FEATURES_VERSION
 from foretune.files import read_json, require_regular_file, translate_read_errors
-from foretune.models.saved.guides import (
-    GuideModel,
-    PredictorRequest,
-    SearchPredictor,
-    make_guide,
-    mlflow_guide,
-    onnx_guide,
-)
+from foretune.models.saved import guides
 from foretune.models.targets import TARGETS
 from foretune.registry import is_code_location, object_at
 
@@ -89,13 +82,13 @@ def read_predictor(source: PredictorSource) -> "Predictor":
         return Predictor.load(_predictor_folder(folder))
 
 
-def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
+def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":
     """Return the predictor or the user's model that ``source`` is, or that it names.
 
     Raises UsageError if it is no model; else see `read_predictor`.
     """
     if source is None or not isinstance(source, (str, os.PathLike)):
-        return make_guide(source)
+        return guides.make_guide(source)
     name = str(source)
     if name.endswith(PICKLES):
         raise UsageError(
@@ -103,7 +96,7 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
             f"joblib.load({name!r}), and name that: FILE.py:model"
         )
     if name.endswith(".onnx"):
-        return onnx_guide(name)
+        return guides.onnx_guide(name)
     if name.startswith(MLFLOW_PREFIXES):
         from foretune.models.predictor import Predictor
 
@@ -111,15 +104,15 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
             saved = _predictor_folder(folder)
             if (saved / CARD).exists():
                 return Predictor.load(saved)
-            return mlflow_guide(connect(), str(folder), name)
+            return guides.mlflow_guide(connect(), str(folder), name)
     if is_code_location(name) and not Path(name).is_dir():
-        return make_guide(object_at(name), name)
+        return guides.make_guide(object_at(name), name)
     return read_predictor(source)
 
 
 def find_search_predictor(
-    source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
-) -> SearchPredictor | None:
+    source: PredictorSource, request: guides.PredictorRequest, say: Callable[[str], None]
+) -> guides.SearchPredictor | None:
     """Return the predictor named ``source`` for ``request``; None for ``none``.
 
     Raises PredictorError, TrackingError, UsageError if the named predictor cannot be used. ``say``
@@ -130,14 +123,16 @@ def find_search_predictor(
     if isinstance(source, str) and source == AUTO:
         found = _shipped(request, say)
     else:
-        found = SearchPredictor.for_device(read_guide(source), request.device)
+        found = guides.SearchPredictor.for_device(read_guide(source), request.device)
         request.check(found.predictor)
     if found is not None and found.mismatch:
         say(f"measurements check and correct the predictor: {found.mismatch}")
     return found
 
 
-def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> SearchPredictor | None:
+def _shipped(
+    request: guides.PredictorRequest, say: Callable[[str], None]
+) -> guides.SearchPredictor | None:
     try:
         found = find_pretrained(request)
     except NotShipped as e:
@@ -259,7 +254,7 @@ class Pretrained:
         return found
 
 
-def find_pretrained(request: PredictorRequest) -> SearchPredictor:
+def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
     """Return the most similar shipped predictor of the requested kernel.
 
     Raises NotShipped if there is none of this kernel; PredictorError or RunTableError if it is
@@ -274,7 +269,7 @@ def find_pretrained(request: PredictorRequest) -> SearchPredictor:
         if missing := [t for t in request.targets if t not in found.targets_]:
             reasons.append(f"{card.table} has no {', '.join(missing)}")
             continue
-        return SearchPredictor(
+        return guides.SearchPredictor(
             found, "; ".join(card.differences(request.source_hash, request.device)), shipped=True
         )
     raise NotShipped(
@@ -283,7 +278,9 @@ def find_pretrained(request: PredictorRequest) -> SearchPredictor:
     )
 
 
-def _mismatch_rank(card: Pretrained, request: PredictorRequest) -> tuple[bool, bool, bool, int]:
+def _mismatch_rank(
+    card: Pretrained, request: guides.PredictorRequest
+) -> tuple[bool, bool, bool, int]:
     """Return a sort key of the differences: code, device, architecture, sizes."""
     device = request.device
     return (

@@ -16,13 +16,7 @@ from foretune.features.arrays import Rows, as_array
 from foretune.features.families.formats import FORMATS
 from foretune.features.roofline import row_cost, row_roofline_ms, with_rates
 from foretune.kernel import Kernel
-from foretune.models.holdouts import (
-    MANY_DUPLICATES,
-    MIN_PROBLEMS,
-    MOSTLY_DUPLICATES,
-    distinct_problems,
-    exact_problems,
-)
+from foretune.models import holdouts
 from foretune.models.targets import POWER_LIMIT, Target, measured_rows
 
 TOO_FAST = 30.0  # minimum factor below the roofline that is impossible: caches give at most ten
@@ -306,10 +300,12 @@ def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
-    distinct, exact = distinct_problems(runs), exact_problems(runs)
+    distinct, exact = holdouts.distinct_problems(runs), holdouts.exact_problems(runs)
     count, exact_count = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
     if exact_count >= max(
-        MIN_ROWS, (MANY_DUPLICATES if count < MIN_PROBLEMS else MOSTLY_DUPLICATES) * count
+        MIN_ROWS,
+        (holdouts.MANY_DUPLICATES if count < holdouts.MIN_PROBLEMS else holdouts.MOSTLY_DUPLICATES)
+        * count,
     ):
         _, first = np.unique(exact, return_index=True)
         first.sort()

@@ -13,28 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.compiled.llvm.functions import (
-    CONVERSIONS,
-    POINTER_CASTS,
-    Instruction,
-    Loop,
-    Unknown,
-    lanes,
-    size_of,
-)
+from foretune.collect.compiled.llvm import functions as ir
 from foretune.collect.compiled.llvm.sampled_run import Counts, SampledRun, region_of
 
 UNIT_BYTES = 32  # width of an execution unit; wider vectors count several times
 WINDOW = 256  # operations that a core keeps in flight
 FREE = frozenset(
     {"phi", "ret", "getelementptr", "switch", "alloca", "freeze", "unreachable", "fence", "resume"}
-).union(POINTER_CASTS)
+).union(ir.POINTER_CASTS)
 DIVISIONS = ("sdiv", "udiv", "srem", "urem")
 Cost = tuple[str, float, float]  # kind of operation, units of it, latency in cycles
 PLAIN: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("fadd", "fsub", "fcmp"), ("fadd", 3)),
     **{"fmul": ("fmul", 3), "fneg": ("fadd", 1), "load": ("load", 5), "store": ("store", 0)},
-    **dict.fromkeys(CONVERSIONS, ("cvt", 4)),
+    **dict.fromkeys(ir.CONVERSIONS, ("cvt", 4)),
     **dict.fromkeys(("shufflevector", "insertelement", "extractelement"), ("shuffle", 1)),
 }
 CALLS: tuple[tuple[str, str, float], ...] = (
@@ -53,7 +45,7 @@ class Operations:
 
     def __init__(self, run: SampledRun) -> None:
         self.run, self.function = run, run.function
-        self._uses: dict[str, list[Instruction]] = defaultdict(list)
+        self._uses: dict[str, list[ir.Instruction]] = defaultdict(list)
         for i in (i for block in self.function.blocks.values() for i in block):
             for operand in i.operands:
                 self._uses[operand].append(i)
@@ -65,7 +57,7 @@ class Operations:
     def totals(self) -> dict[str, float]:
         """Return operations by kind, and cycles by throughput and by chains, of one call."""
         total: Counts = defaultdict(float)
-        by_loop: dict[Loop | None, Counts] = defaultdict(lambda: defaultdict(float))
+        by_loop: dict[ir.Loop | None, Counts] = defaultdict(lambda: defaultdict(float))
         for block, code in self.function.blocks.items():
             count, loop = self.run.counts[block], self.function.innermost[block]
             for kind, units, _ in (self.costs[i] for i in code if i in self.costs):
@@ -80,15 +72,15 @@ class Operations:
                 total[kind] += amount
         return dict(total)
 
-    def _overlap(self, loop: Loop, operations: float) -> float:
+    def _overlap(self, loop: ir.Loop, operations: float) -> float:
         """Return how many entries of a loop within another run at once, out of order."""
         entries = self.run.counts[loop]
         if loop.parent is None or not entries:
             return 1.0
         return 1.0 + min(3.0, WINDOW * entries / operations)
 
-    def _cost(self, i: Instruction) -> Cost | None:
-        width, vector = size_of(i.type) if i.type else 0, i.type.startswith("<")
+    def _cost(self, i: ir.Instruction) -> Cost | None:
+        width, vector = ir.size_of(i.type) if i.type else 0, i.type.startswith("<")
         units = max(1, math.ceil(width / UNIT_BYTES))
         if i.op == "br":
             return ("branch", 1, 0) if len(i.detail) == 2 else None
@@ -99,13 +91,13 @@ class Operations:
         if i.op in PLAIN or i.op in ("fdiv", "frem") or "float" in i.type or "double" in i.type:
             return self._float_cost(i, units)
         if i.op in DIVISIONS and isinstance(i.operands[1], str):
-            return ("idiv", lanes(i.type), 12)
+            return ("idiv", ir.lanes(i.type), 12)
         if i.op == "mul" or i.op in DIVISIONS:  # a division by a constant is a product and a shift
             several = 1 if i.op == "mul" else 2
             return ("vmul" if vector else "mul", several * units, 2 * several + 1)
         return ("valu" if vector else "alu", units, 1)
 
-    def _float_cost(self, i: Instruction, units: float) -> Cost | None:
+    def _float_cost(self, i: ir.Instruction, units: float) -> Cost | None:
         """Return the cost of what floats, loads, stores or moves lanes."""
         if i.op in ("fdiv", "frem"):
             return _division(i.type, 11)
@@ -122,11 +114,11 @@ class Operations:
         fused = i.op == "fadd" and any(m and m.op == "fmul" and self._fuses(m) for m in made)
         return (kind, units, 4 if fused else latency)
 
-    def _call_cost(self, i: Instruction, units: float) -> Cost | None:
+    def _call_cost(self, i: ir.Instruction, units: float) -> Cost | None:
         if IGNORED.search(i.detail):
             return None
         if "masked.gather" in i.detail:
-            return ("gather", lanes(i.type), 20)
+            return ("gather", ir.lanes(i.type), 20)
         if "masked.scatter" in i.detail:
             return ("scatter", 8, 0)
         if "llvm.sqrt" in i.detail:
@@ -136,19 +128,19 @@ class Operations:
         found = next((c for c in CALLS if re.search(c[0], i.detail)), ("", "call", 40.0))
         return (found[1], 6 if found[1] == "reduce" else units, found[2])
 
-    def _fuses(self, i: Instruction) -> bool:
+    def _fuses(self, i: ir.Instruction) -> bool:
         """Whether a product becomes part of a fused addition."""
         uses = self._uses[i.name]
         return i.contracts and len(uses) == 1 and uses[0].op in ("fadd", "fsub")
 
-    def _is_extreme(self, i: Instruction) -> bool:
+    def _is_extreme(self, i: ir.Instruction) -> bool:
         """Whether a comparison and a selection of the same values are one minimum or maximum."""
         uses = self._uses[i.name]
         return len(uses) == 1 and uses[0].op == "select" and set(uses[0].operands[1:]) == set(
             i.operands
         )  # fmt: skip
 
-    def chain_cycles(self, loop: Loop) -> float:
+    def chain_cycles(self, loop: ir.Loop) -> float:
         """Return cycles per iteration of the longest chain from one iteration to the next."""
         phis = [i for i in self.function.blocks[loop.header] if i.op == "phi"]
         reached: dict[Any, dict[int, float]] = {i.name: {n: 0.0} for n, i in enumerate(phis)}
@@ -182,7 +174,7 @@ def throughput(kinds: Counts) -> float:
     )  # fmt: skip
 
 
-def copied_bytes(run: SampledRun, i: Instruction) -> float:
+def copied_bytes(run: SampledRun, i: ir.Instruction) -> float:
     """Return the bytes of a call of memcpy or memset; a line if it is unknown."""
     length = run.values.get_value(i.operands[2])
     return float(length) if isinstance(length, int) else 64.0
@@ -190,7 +182,7 @@ def copied_bytes(run: SampledRun, i: Instruction) -> float:
 
 def _division(kind: str, latency: float) -> Cost:
     double = "double" in kind
-    units = max(0.5, size_of(kind) / UNIT_BYTES if kind.startswith("<") else 0.5)
+    units = max(0.5, ir.size_of(kind) / UNIT_BYTES if kind.startswith("<") else 0.5)
     return ("fdiv64", units, latency + 4) if double else ("fdiv", units, latency)
 
 
@@ -221,7 +213,7 @@ class Access:
     """
 
     region: int | None
-    nest: tuple[Loop, ...]
+    nest: tuple[ir.Loop, ...]
     strides: tuple[float, ...] | None
     offset: int
     width: float
@@ -248,7 +240,7 @@ class Traffic:
             for loop in run.function.loops.values()
         }
         self.accesses = self._read_accesses()
-        self._touched: dict[Loop | None, tuple[list[Group], float]] = {}
+        self._touched: dict[ir.Loop | None, tuple[list[Group], float]] = {}
 
     def totals(self, caches: Mapping[str, float]) -> dict[str, float]:
         """Return the bytes touched, and the lines that enter each cache (name -> bytes)."""
@@ -257,7 +249,7 @@ class Traffic:
         return {"footprint": footprint, **misses}
 
     def _misses(self, capacity: float) -> float:
-        total, missing = 0.0, defaultdict[Loop | None, set[Access]](set)
+        total, missing = 0.0, defaultdict[ir.Loop | None, set[Access]](set)
         for access in self.accesses:
             smallest = next((o for o in access.nest if self._touch(o)[1] * LINE > capacity), None)
             missing[smallest].add(access)
@@ -277,7 +269,7 @@ class Traffic:
     def _size(self, region: int | None) -> float:
         return max(LINE, self.sizes.get(region or 0, DEFAULT_BYTES))
 
-    def _touch(self, loop: Loop | None) -> tuple[list[Group], float]:
+    def _touch(self, loop: ir.Loop | None) -> tuple[list[Group], float]:
         """Return what one run of a loop (None: the call) touches, and its lines."""
         if loop not in self._touched:
             groups: dict[tuple[int | None, Signature], list[Access]] = defaultdict(list)
@@ -295,7 +287,7 @@ class Traffic:
     def _most(self, region: int | None) -> float:
         return self.sizes.get(region or 0, math.inf) / LINE + 1
 
-    def _signature(self, access: Access, loop: Loop | None) -> Signature:
+    def _signature(self, access: Access, loop: ir.Loop | None) -> Signature:
         """Return stride and iterations of each loop inside ``loop``, by stride."""
         if access.strides is None:
             return None
@@ -304,7 +296,7 @@ class Traffic:
         return tuple(sorted((abs(s), round(self._trips[o], 2)) for s, o in pairs if s))
 
     def _lines(
-        self, region: int | None, signature: Signature, group: list[Access], loop: Loop | None
+        self, region: int | None, signature: Signature, group: list[Access], loop: ir.Loop | None
     ) -> float:
         if signature is None:
             runs = self.run.counts[loop] if loop else 1.0
@@ -332,8 +324,8 @@ class Traffic:
             nest = tuple(loop.nest()) if loop else ()
             count, width = self.run.counts[block], _width(self.run, i)
             region = next(filter(None, map(region_of, addresses.values())), None)
-            if any(isinstance(v, Unknown) for v in addresses.values()):
-                elements = lanes(i.type) if i.op == "call" else 1
+            if any(isinstance(v, ir.Unknown) for v in addresses.values()):
+                elements = ir.lanes(i.type) if i.op == "call" else 1
                 found.append(Access(region, nest, None, 0, width / elements, count * elements))
                 continue
             known = {k: np.atleast_1d(v).tolist() for k, v in addresses.items()}
@@ -347,11 +339,11 @@ class Traffic:
         return found
 
 
-def _width(run: SampledRun, i: Instruction) -> float:
+def _width(run: SampledRun, i: ir.Instruction) -> float:
     if i.op == "call" and "llvm.mem" in i.detail:
         return copied_bytes(run, i)
     writes = "store" in i.detail or "scatter" in i.detail
-    return 32.0 if i.op == "call" and writes else size_of(i.type)
+    return 32.0 if i.op == "call" and writes else ir.size_of(i.type)
 
 
 def _stride(addresses: Mapping[tuple[int, ...], int], level: int) -> float:
