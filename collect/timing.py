@@ -135,8 +135,7 @@ def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
 def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     """Return the mean time of ``batch`` launches in milliseconds.
 
-    Raises:
-        ValueError: the launch's own time is not positive, or longer than the call took.
+    Raises ValueError if the launch's own time is not positive, or longer than the call took.
     """
     if not isinstance(launch, SelfTimedLaunch):
         return timer.sample_ms(launch, batch)

@@ -29,9 +29,8 @@ class RunLog:
     merges the journal into the Parquet file. Only row keys are kept in memory. The specs of
     ``device`` are stored with the rows.
 
-    Raises:
-        OutputError: the directory cannot be written.
-        RunTableError: an existing file is not a run table.
+    Raises OutputError if the directory cannot be written; RunTableError if an existing file is not
+    a run table.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:
@@ -59,10 +58,8 @@ class RunLog:
     def append(self, measurement: Measurement) -> None:
         """Write one row.
 
-        Raises:
-            RunTableError: the row is impossible, and not written.
-            OutputError: the disk is full or gone, or the journal was deleted. Earlier rows are kept
-                unless it was deleted.
+        Raises RunTableError if the row is impossible, and not written; OutputError if the disk is
+        full or gone, or the journal was deleted. Earlier rows are kept unless it was deleted.
         """
         measurement.check(self._power_limit_w)
         offset = self._journal.append(to_row(measurement, self._device))

@@ -49,8 +49,8 @@ def file_metadata(mixed: set[str], journal_digest: str = "") -> dict[bytes, byte
 def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read and validate a run table, including the journal of an interrupted collection.
 
-    Raises:
-        RunTableError: the file is missing, truncated, of a newer schema, or holds impossible rows.
+    Raises RunTableError if the file is missing, truncated, of a newer schema, or holds impossible
+    rows.
     """
     path = Path(path)
     parts, journal, journal_digest = [], journal_path(path), ""
@@ -72,9 +72,7 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
 def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     """Validate ``runs`` and write them to ``path`` atomically (Parquet, zstd).
 
-    Raises:
-        RunTableError: a row is impossible.
-        OutputError: the file cannot be written.
+    Raises RunTableError if a row is impossible; OutputError if the file cannot be written.
     """
     path = Path(path)
     validate(runs, str(path))

@@ -130,8 +130,7 @@ class Predictor(BaseEstimator):
         ``energy_mj`` (power × time) with power, ``p_valid``, and ``outside``: the distance from
         the training range in octaves (`explain_outside` names the columns).
 
-        Raises:
-            PredictorError: the rows are of another kernel, or lack a training column.
+        Raises PredictorError if the rows are of another kernel, or lack a training column.
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # slow, so only if needed
@@ -152,8 +151,7 @@ class Predictor(BaseEstimator):
     ) -> dict[str, float]:
         """Return `predict` for one configuration as column -> value, faster than from a table.
 
-        Raises:
-            PredictorError: a training column is missing, or a number is too large.
+        Raises PredictorError if a training column is missing, or a number is too large.
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # slow, so only if needed
@@ -204,9 +202,8 @@ class Predictor(BaseEstimator):
         `choose` selects the rows to measure; otherwise draw them at random from the rows to
         predict. Earlier calibration runs still count. Predictions for other devices do not change.
 
-        Raises:
-            RunTableError: a row is impossible.
-            PredictorError: a row is of another kernel, or a device has fewer than five runs.
+        Raises RunTableError if a row is impossible; PredictorError if a row is of another kernel,
+        or a device has fewer than five runs.
         """
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
@@ -252,8 +249,7 @@ class Predictor(BaseEstimator):
             The input columns of the rows (``kernel``, ``device``, ``problem.…``, ``config.…``,
                 ``device.…``), grouped by device.
 
-        Raises:
-            PredictorError: ``count`` is below the minimum, or there are no rows.
+        Raises PredictorError if ``count`` is below the minimum, or there are no rows.
         """
         check_is_fitted(self, "targets_")
         if count < MIN_ROWS:
@@ -283,9 +279,8 @@ class Predictor(BaseEstimator):
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.
 
-        Raises:
-            PredictorError: ``name`` is None and there are several.
-            UnknownName: there are no runs of it.
+        Raises PredictorError if ``name`` is None and there are several; UnknownName if there are no
+        runs of it.
         """
         runs = self.measured_runs()
         known = sorted(map(str, runs["device"].unique()))
@@ -357,8 +352,7 @@ class Predictor(BaseEstimator):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and model files that run no code when loaded.
 
-        Raises:
-            OutputError: the folder cannot be written.
+        Raises OutputError if the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
         features = self.features_
@@ -389,8 +383,7 @@ class Predictor(BaseEstimator):
     def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
         """Read a saved predictor; give the ``kernel`` it was trained for if that is not registered.
 
-        Raises:
-            PredictorError: there is no predictor, or another version wrote it.
+        Raises PredictorError if there is no predictor, or another version wrote it.
         """
         folder = Path(folder)
         card = read_card(folder)

@@ -55,10 +55,8 @@ class RuntimeRegressor(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to ``X`` (rows, columns; an array or a data frame) and positive ``y`` (rows).
 
-        Raises:
-            UsageError: a value of ``y`` is not positive, or a column is missing or has gaps.
-            ValueError: scikit-learn rejects ``X`` or ``y``.
-            ForetuneError: see `Predictor.fit`.
+        Raises UsageError if a value of ``y`` is not positive, or a column is missing or has gaps;
+        ValueError if scikit-learn rejects ``X`` or ``y``; ForetuneError (see `Predictor.fit`).
         """
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, y, skip_check_array=True)

@@ -116,8 +116,8 @@ def cross_validate(
 def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Return the scores of a fitted predictor on new runs, by target.
 
-    Raises:
-        PredictorError: the runs are of another kernel, none succeeded, or times are implausible.
+    Raises PredictorError if the runs are of another kernel, none succeeded, or times are
+    implausible.
     """
     runs = validate(runs)
     predictor.require_same_kernel(runs)
@@ -326,9 +326,8 @@ def train_predictor(
         sizes: the problem columns of a table that is no run table; the others are
             the configuration. Empty: all are the problem.
 
-    Raises:
-        RunTableError, PredictorError: see `Predictor.fit`.
-        UnknownName: there is no such validation level.
+    Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if there is no such
+    validation level.
     """
     if sizes or not {"kernel", "device", "status"} & set(runs.columns):
         runs = plain_runs(runs, sizes)

@@ -61,10 +61,9 @@ class RayRunner(Runner):
         address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
             this machine.
 
-    Raises:
-        MissingExtra: Ray is not installed.
-        MeasurementError: no cluster answers, or all devices have other code or versions.
-        UsageError: the cluster has no such device, or other machines cannot import the kernel.
+    Raises MissingExtra if Ray is not installed; MeasurementError if no cluster answers, or all
+    devices have other code or versions; UsageError if the cluster has no such device, or other
+    machines cannot import the kernel.
     """
 
     def __init__(
@@ -139,8 +138,7 @@ class RayRunner(Runner):
     def check(self, kernel: Kernel) -> None:
         """Check that ``kernel`` runs on these devices and that their nodes can import it.
 
-        Raises:
-            UsageError: it does not, or they cannot.
+        Raises UsageError if it does not, or they cannot.
         """
         super().check(kernel)
         check_importable(kernel)

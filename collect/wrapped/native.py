@@ -65,8 +65,7 @@ def _as_c_argument(argument: Any) -> Any:
 def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
     """Compile a source with more flags, and yield the output, which is removed afterwards.
 
-    Raises:
-        RuntimeError: compilation fails; the message is the compiler's first error.
+    Raises RuntimeError if compilation fails; the message is the compiler's first error.
     """
     source, text = build.source, build.text
     is_c = _is_c(source)
