@@ -81,10 +81,8 @@ class Benchmarker:
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         state, judges, self._output = (
-            state_guard.own_state(kernel),
-            state_guard.judges_of(kernel),
-            None,
-        )
+            state_guard.own_state(kernel), state_guard.judges_of(kernel), None,
+        )  # fmt: skip
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
         if self.device_lost:  # its memory cannot be read
             return measured

@@ -45,11 +45,9 @@ class Runner(ABC):
         """
 
     def run_many(
-        self,
-        kernel: Kernel,
-        work: Iterable[tuple[Problem, Configuration]],
+        self, kernel: Kernel, work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per problem and configuration, in order of completion.
 
         A runner with several devices uses all of them.

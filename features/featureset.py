@@ -146,11 +146,9 @@ class FeatureSet(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_json(
-        cls,
-        data: Mapping[str, Any],
-        family: Family | None = None,
+        cls, data: Mapping[str, Any], family: Family | None = None,
         extra_columns: Sequence[str] = (),
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Return the feature set that `to_json` wrote; other keys are ignored."""
         features = cls(family, extra_columns)
         for name, kind in FITTED_STATE.items():

@@ -14,10 +14,8 @@ _CLBLAST = ("MWG", "NWG", "MDIMC", "NDIMC")
 
 
 def launch_geometry(
-    problem: Cells,
-    config: Cells,
-    device: Cells,
-) -> dict[str, Quantity]:
+    problem: Cells, config: Cells, device: Cells,
+) -> dict[str, Quantity]:  # fmt: skip
     """Return threads per block, work per thread, tile sizes and waves, if the names are known.
 
     Sizes are log2. ``padding`` is 1 if the tiles divide the problem: compilers then omit bounds
@@ -77,10 +75,8 @@ def _halo(
 
 
 def _clblast(
-    problem: Cells,
-    config: Cells,
-    device: Cells,
-) -> dict[str, Quantity]:
+    problem: Cells, config: Cells, device: Cells,
+) -> dict[str, Quantity]:  # fmt: skip
     """Return the geometry of CLBlast's GEMM (Nugteren, IWOCL 2018)."""
     m, n = config["MWG"], config["NWG"]
     threads = config["MDIMC"] * config["NDIMC"]

@@ -119,11 +119,9 @@ def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.n
 
 
 def choose_rows(
-    rows: pd.DataFrame,
-    count: int,
-    predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]],
-    seed: int,
-) -> pd.DataFrame:
+    rows: pd.DataFrame, count: int,
+    predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]], seed: int,
+) -> pd.DataFrame:  # fmt: skip
     """Return ``count`` representative rows per device, grouped by device."""
     chosen = []
     for _, device_rows in rows.groupby("device", observed=True, sort=True):

@@ -50,11 +50,9 @@ def mixed_holdouts(
 
 
 def _mixed_holdout(
-    positions: AxisPositions,
-    kinds: list[tuple[int, ...]],
-    order: np.ndarray,
+    positions: AxisPositions, kinds: list[tuple[int, ...]], order: np.ndarray,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, list[int]]:
+) -> tuple[np.ndarray, list[int]]:  # fmt: skip
     n = len(positions.shared)
     held_out = np.zeros(n, dtype=bool)
     share_per_kind = SHARE / len(order)

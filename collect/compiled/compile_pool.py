@@ -73,13 +73,11 @@ def compile_configs(
     an argument is missing or unknown.
     """
     make_compiler = partial(
-        _Compiler,
-        kernel if isinstance(kernel, str) else kernel_reference(kernel),
+        _Compiler, kernel if isinstance(kernel, str) else kernel_reference(kernel),
         tuple(map(describe, args)),
-        {name: describe(value) for name, value in (kwargs or {}).items()},
-        target,
+        {name: describe(value) for name, value in (kwargs or {}).items()}, target,
         None if cache_dir is None else str(Path(cache_dir).absolute()),
-    )
+    )  # fmt: skip
     wanted = list(map(Configuration, configs))
     n = min(jobs or available_cores(), len(wanted))
     workers = [WorkerProcess(make_compiler, _PICKLING_ADVICE) for _ in range(n)]

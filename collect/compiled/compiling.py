@@ -47,11 +47,9 @@ def specialize(
     Triton kernel.
     """
     function, values = _unwrap(
-        kernel,
-        list(map(describe, args)),
-        {name: describe(value) for name, value in kwargs.items()},
-        dict(config),
-    )
+        kernel, list(map(describe, args)),
+        {name: describe(value) for name, value in kwargs.items()}, dict(config),
+    )  # fmt: skip
     backend = make_backend(target.triton_target)
     options = _launch_options(function, values)
     _check_arguments(function, args, options, backend)

@@ -96,11 +96,9 @@ class RayRunner(Runner):
             yield from self.run_many(kernel, [(problem, config)], incumbent_ms)
 
     def run_many(
-        self,
-        kernel: Kernel,
-        work: Iterable[tuple[Problem, Configuration]],
+        self, kernel: Kernel, work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per problem and configuration as each finishes on any device."""
         self.check(kernel)
         pairs, pickled = list(work), PickledKernel.from_kernel(kernel)

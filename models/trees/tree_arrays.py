@@ -304,11 +304,9 @@ class TreeArrays:
             bound=np.concatenate([m.bound for m in models]),
             leaf=np.concatenate([m.leaf for m in models]),
             roots=np.concatenate([m.roots + n for m, n in zip(models, nodes, strict=False)]),
-            first=trees,
-            depth=np.concatenate([m.depth for m in models]),
-            features=features,
+            first=trees, depth=np.concatenate([m.depth for m in models]), features=features,
             logistic=models[0].logistic,
-        )
+        )  # fmt: skip
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return the prediction of each model (rows, models), in XGBoost's precision."""
