@@ -181,8 +181,8 @@ class _Line:
 
         ``row_coordinates`` are the coordinates of the line's rows by index.
         """
-        rows = len(group_keys)
-        result = _Adjacent(*np.full((2, rows), -1), *np.full((2, rows), np.nan))
+        shape = 2, len(group_keys)
+        result = _Adjacent(*np.full(shape, -1), *np.full(shape, np.nan))
         if len(self.order) == 0:
             return result
         number = np.minimum(np.searchsorted(self.names, group_keys), len(self.names) - 1)

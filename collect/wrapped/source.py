@@ -122,7 +122,7 @@ class LaunchShape:
 
     def problem_sizes(self) -> dict[str, Any]:
         """Return the problem size by name: ``n``, or ``x``, ``y``, ``z``."""
-        sizes = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
+        sizes: list[Any] = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
         plain = [s if isinstance(s, str) else "function" if callable(s) else int(s) for s in sizes]
         return dict(zip("xyz" if len(plain) > 1 else "n", plain, strict=False))
 

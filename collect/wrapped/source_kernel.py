@@ -55,24 +55,15 @@ class SourceKernel(WrappedKernel):
         problem = {**arrays.describe_arguments(names, arguments), **shape.problem_sizes()}
         shared = [] if source.shared_bytes == 0 else [_code_text(source.shared_bytes)]
         constants = [(name, str(a.dtype), a.tobytes()) for name, a in source.constants.items()]
-        code = repr(
-            (
-                source.name,
-                _code_text(source.text),
-                sorted(source.extra_files.items()),
-                source.options,
-                *shared,
-                *constants,
-                shape.names,
-                shape.expressions(),
-                [source_hash_of_function(f) for f in shape.functions()],
-                None if defines is None else {k: _code_text(v) for k, v in defines.items()},
-                answer is None or arrays.content_hash(answer),
-                atol,
-                verify and source_hash_of_function(verify),
-                BACKENDS[source.language].toolchain(source),
-            )
-        )
+        definitions = None if defines is None else {k: _code_text(v) for k, v in defines.items()}
+        code = repr((
+            source.name, _code_text(source.text), sorted(source.extra_files.items()),
+            source.options, *shared, *constants, shape.names, shape.expressions(),
+            [source_hash_of_function(f) for f in shape.functions()], definitions,
+            answer is None or arrays.content_hash(answer), atol,
+            verify and source_hash_of_function(verify),
+            BACKENDS[source.language].toolchain(source),
+        ))  # fmt: skip
         knobs = _used_knobs(source, shape, knobs, defines)
         super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
         self.source, self.shape = source, shape

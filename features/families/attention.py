@@ -110,12 +110,12 @@ def _kv_heads(problem: Cells) -> Quantity:
     """Return the KV heads; by default one per query head."""
     heads = problem["heads"]
     kv = problem.get("kv_heads", heads)
-    return np.where(np.greater(kv, 0), kv, heads) * 1.0
+    return np.multiply(np.where(np.greater(kv, 0), kv, heads), 1.0)
 
 
 def _visible_keys(problem: Cells) -> Quantity:
     window, keys = problem.get("window", 0.0), problem["kv_len"]
-    return np.where(np.greater(window, 0), np.minimum(keys, window), keys) * 1.0
+    return np.multiply(np.where(np.greater(window, 0), np.minimum(keys, window), keys), 1.0)
 
 
 def _bytes(config: Cells) -> tuple[Quantity, Quantity]:
