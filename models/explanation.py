@@ -11,7 +11,7 @@ import pandas as pd
 from foretune.datasets.runs import newest_runs
 from foretune.device import Device, find_device_or_none
 from foretune.errors import PredictorError
-from foretune.features.arrays import Columns, Rows, as_array
+from foretune.features.arrays import Rows, as_array
 from foretune.features.featureset import EXTRA_GROUPS, FeatureSet
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import part_names
@@ -144,19 +144,14 @@ def compare(
 def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
     """Return feature -> its group, a key of `FEATURE_GROUPS`."""
     one = runs.iloc[:1]
-    geometry = launch_geometry(*(Columns(one, g) for g in ("problem", "config", "device")))
-    return {
-        name: _group(name, geometry)
-        for column in features.columns_ or ()
-        for name in (column, _column(features, column))
-    }
-
-
-def _group(name: str, geometry: dict[str, Any]) -> str:
-    prefix, dot, _ = name.partition(".")
-    if dot and prefix in FEATURE_GROUPS:
-        return prefix
-    return "geometry" if name in geometry else "analytic"
+    geometry = launch_geometry(*map(Rows(one).group, ("problem", "config", "device")))
+    groups = {}
+    for column in features.columns_ or ():
+        for name in (column, _column(features, column)):
+            prefix, dot, _ = name.partition(".")
+            derived = "geometry" if name in geometry else "analytic"
+            groups[name] = prefix if dot and prefix in FEATURE_GROUPS else derived
+    return groups
 
 
 def _column(features: FeatureSet, name: str) -> str:

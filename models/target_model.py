@@ -66,7 +66,8 @@ class _Trials:
         """Return all trials as one, numbered in order."""
         parts = zip(*((t.Z, t.predictions, t.rows, t.kind) for t in trials), strict=True)
         number = np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials])
-        return cls(*map(np.concatenate, parts), number)
+        Z, predictions, rows, kind = map(np.concatenate, parts)
+        return cls(Z, predictions, rows, kind, number)
 
 
 class TargetModel:
