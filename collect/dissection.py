@@ -10,7 +10,7 @@ import math
 import mmap
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -75,14 +75,20 @@ class MemoryCurve:
     levels: tuple[Level, ...]
 
     @classmethod
-    def from_rounds(
-        cls, sizes_kib: Sequence[float], latency_ns: np.ndarray, read_gbps: np.ndarray
-    ) -> "MemoryCurve":
-        """Return the curve of several rounds; the arrays are rounds by sizes."""
-        latency, rate = latency_ns.min(axis=0), read_gbps.max(axis=0)
+    def measure(
+        cls, sizes_kib: Sequence[int], latency_ns: Callable[[int], float],
+        read_gbps: Callable[[int], float], progress: Progress,
+    ) -> "MemoryCurve":  # fmt: skip
+        """Return the curve of `ROUNDS` over all working sets."""
+        latencies, rates = (np.empty((ROUNDS, len(sizes_kib))) for _ in range(2))
+        for number in range(ROUNDS):
+            for i, size in enumerate(sizes_kib):
+                latencies[number, i], rates[number, i] = latency_ns(size), read_gbps(size)
+                progress.advance(f"{size:,} KiB")
+        latency, rate = latencies.min(axis=0), rates.max(axis=0)
         return cls(
             tuple(map(float, sizes_kib)), tuple(latency.tolist()), tuple(rate.tolist()),
-            find_levels(sizes_kib, latency_ns, rate),
+            find_levels(sizes_kib, latencies, rate),
         )  # fmt: skip
 
     def to_frame(self) -> "pd.DataFrame":
@@ -136,12 +142,7 @@ def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Diss
     sizes = working_sets(max_kib or _max_kib())
     progress.start("taking the CPU apart", ROUNDS * len(sizes) + 4)
     buffer = _Buffer(sizes[-1])
-    latency, read = (np.empty((ROUNDS, len(sizes))) for _ in range(2))
-    for round_number in range(ROUNDS):
-        for i, size in enumerate(sizes):
-            latency[round_number, i] = buffer.latency_ns(size)
-            read[round_number, i] = buffer.read_gbps(size)
-            progress.advance(f"{size:,} KiB")
+    curve = MemoryCurve.measure(sizes, buffer.latency_ns, buffer.read_gbps, progress)
     fma = {
         f"{name} x {bits}": rate
         for name, dtype in (("fp32", np.float32), ("fp64", np.float64))
@@ -154,7 +155,6 @@ def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Diss
     progress.advance("cores")
     overheads = _call_us(), _parallel_us(), _page_us()
     progress.advance("overheads")
-    curve = MemoryCurve.from_rounds(sizes, latency, read)
     return Dissection(curve, fma, loaded, pairs, *overheads)
 
 

@@ -28,13 +28,12 @@ def dissect_gpu(device: Device, progress: Progress = SILENT) -> MemoryCurve:
     memory = torch.zeros(sizes[-1] * 256, dtype=torch.int32, device=f"cuda:{device.index}")
     programs = int(device.specs.get("cores", 100)) * PROGRAMS_PER_CORE
     progress.start("taking the GPU apart", ROUNDS * len(sizes))
-    latency, rate = (np.empty((ROUNDS, len(sizes))) for _ in range(2))
-    for round_number in range(ROUNDS):
-        for i, size in enumerate(sizes):
-            latency[round_number, i] = latency_ns(memory, size, timer)
-            rate[round_number, i] = read_gbps(memory, size, programs, timer)
-            progress.advance(f"{size:,} KiB")
-    return MemoryCurve.from_rounds(sizes, latency, rate)
+    return MemoryCurve.measure(
+        sizes,
+        lambda size: latency_ns(memory, size, timer),
+        lambda size: read_gbps(memory, size, programs, timer),
+        progress,
+    )
 
 
 def latency_ns(memory: torch.Tensor, size_kib: int, timer: Timer, steps: int = STEPS) -> float:

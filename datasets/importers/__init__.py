@@ -143,7 +143,8 @@ def import_runs(
                 raise
             rows, skipped[str(file)] = pd.DataFrame(), str(e)
         if len(rows):
-            tables.append(rows.assign(**{c: _column(v, len(rows)) for c, v in fixed.items()}))
+            texts = {c: columns.constant(v, len(rows)) for c, v in fixed.items() if type(v) is str}
+            tables.append(rows.assign(**{**fixed, **texts}))
         progress.advance(file.name)
     if not tables:
         raise RunTableError(_explain_empty_import(files, skipped, request, format))
@@ -164,12 +165,6 @@ def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
 
 def _pop_text(constants: dict[str, Value], name: str) -> str | None:
     return str(constants.pop(name)) if name in constants else None
-
-
-def _column(value: Value, rows: int) -> "pd.Series[object]":
-    return (
-        columns.constant(value, rows) if isinstance(value, str) else pd.Series(np.full(rows, value))
-    )
 
 
 def _explain_empty_import(

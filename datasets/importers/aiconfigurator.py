@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -158,19 +159,13 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
         return
     if not {"latency", "avg_ms", "power"} & set(table):
         require(table, ["latency"], path, what)
-    measured = {}
-    if "latency" in table:
-        # With parts in microseconds, the sum is in microseconds too.
-        scale = _MS if "transmit_us" in table else 1.0
-        measured["time_ms"] = table["latency"].astype(float) * scale
-    elif "avg_ms" in table:
-        measured["time_ms"] = table["avg_ms"].astype(float)
-    else:
-        measured["time_ms"] = np.nan
-    if "power" in table:
-        measured["power_w"] = table["power"].astype(float)
-    if "power_limit" in table:
-        measured["device.power_limit_w"] = table["power_limit"].astype(float)
+    sources = {"latency": "time_ms", "power": "power_w", "power_limit": "device.power_limit_w"}
+    if "latency" not in table:
+        sources["avg_ms"] = "time_ms"
+    measured: dict[str, Any] = {"time_ms": np.nan}
+    measured |= {name: table[c].astype(float) for c, name in sources.items() if c in table}
+    if {"latency", "transmit_us"} <= set(table):  # with parts in microseconds, the sum is, too
+        measured["time_ms"] *= _MS
     old = [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
     yield table.drop(columns=old).assign(**measured)
 
@@ -178,14 +173,9 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
 def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
     stage_columns = [c for c in table if c.startswith(f"{stage}_")]
     others = [c for c in table if c.startswith(tuple(f"{s}_" for s in STAGES))]
-    times = (
-        table[[c for c in stage_columns if c.endswith("_us")]]
-        .astype(float)
-        .sum(axis=1, skipna=False)
-    )
-    timed = table.drop(columns=others).assign(
-        phase=constant(stage, len(table)), time_ms=times * _MS
-    )
+    times = table[[c for c in stage_columns if c.endswith("_us")]].astype(float)
+    time_ms = times.sum(axis=1, skipna=False) * _MS
+    timed = table.drop(columns=others).assign(phase=constant(stage, len(table)), time_ms=time_ms)
     if f"{stage}_sms" in table:
         timed["sms"] = table[f"{stage}_sms"]
     return timed
