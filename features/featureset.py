@@ -1,11 +1,10 @@
 """The feature set: a transformer from runs to float columns."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from foretune.errors import PredictorError, UnknownName
@@ -13,6 +12,38 @@ from foretune.family import Family, Quantity
 from foretune.features.arrays import Rows, SingleRow, short_names
 from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
 from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms, with_rates
+
+if TYPE_CHECKING:
+
+    class Estimator:
+        """Types of scikit-learn's ``BaseEstimator``."""
+
+        n_features_in_: int
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """Return the constructor's arguments."""
+
+        def set_params(self, **parameters: Any) -> Self:
+            """Set some of them."""
+
+        def __sklearn_tags__(self) -> Any: ...
+
+    class RegressorMixin:
+        """Types of scikit-learn's own."""
+
+        def score(self, X: Any, y: Any) -> float:
+            """Return R² of the predictions for ``X``."""
+
+    class TransformerMixin:
+        """Types of scikit-learn's own."""
+
+        def fit_transform(self, X: Any, y: Any = None) -> Any:
+            """Fit, then transform."""
+
+else:
+    from sklearn.base import BaseEstimator as Estimator
+    from sklearn.base import RegressorMixin as RegressorMixin
+    from sklearn.base import TransformerMixin
 
 FEATURES_VERSION = 6
 """Incremented when the same rows give other columns or values; stored with every predictor."""
@@ -31,7 +62,7 @@ FITTED_STATE = {
 OPTIONAL_PREFIX = "device."  # prefix of columns that may be missing at prediction time
 
 
-class FeatureSet(TransformerMixin, BaseEstimator):
+class FeatureSet(TransformerMixin, Estimator):
     """Turns runs of one kernel into numbers.
 
     Columns, in order:

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
@@ -23,7 +22,7 @@ from foretune.features.arrays import Rows, SingleRow
 from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
-from foretune.features.featureset import FeatureSet
+from foretune.features.featureset import Estimator, FeatureSet
 from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
 from foretune.models.holdouts import Repeats, exact_problems
@@ -48,7 +47,7 @@ from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
 
 
-class Predictor(BaseEstimator):
+class Predictor(Estimator):
     """Predicts time and power of configurations of one kernel, a scikit-learn estimator.
 
     Args:

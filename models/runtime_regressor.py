@@ -5,18 +5,18 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from foretune.datasets.importers.generic import UNNAMED, run_columns
 from foretune.errors import UsageError
 from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.featureset import Estimator, RegressorMixin
 from foretune.measurement import Status
 from foretune.models.predictor import Predictor
 from foretune.models.targets import MIN_ROWS
 
 
-class RuntimeRegressor(RegressorMixin, BaseEstimator):
+class RuntimeRegressor(RegressorMixin, Estimator):
     """Predicts runtimes, or any other positive quantity, with intervals.
 
     It wraps a `Predictor` for arbitrary ``X`` and ``y``. In data frames, text columns are

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from foretune.device import available_cores
+from foretune.features.featureset import Estimator, RegressorMixin
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,7 +52,7 @@ def predict_in_chunks(rows: int, predict: Callable[[slice], np.ndarray]) -> np.n
         return np.hstack(list(pool.map(predict, parts)))
 
 
-class Regressor(RegressorMixin, BaseEstimator):
+class Regressor(RegressorMixin, Estimator):
     """Predicts ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
 
     Features are float32, NaN if unknown. Fitting uses several threads, prediction one;
