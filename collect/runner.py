@@ -24,15 +24,10 @@ from foretune.space import Configuration
 
 
 class Runner(ABC):
-    """Measures configurations on one device or on several equal ones; a context manager.
+    """Measures configurations on one device or on several equal ones; a context manager."""
 
-    Attributes:
-        device: the device, or one of the equal devices.
-        parallelism: number of configurations it can measure at once: one per device.
-    """
-
-    device: Device
-    parallelism: int = 1
+    device: Device  # or one of the equal devices
+    parallelism: int = 1  # configurations it can measure at once: one per device
 
     @abstractmethod
     def run(

@@ -1,7 +1,7 @@
 """Time of a CPU kernel from counts of its code: cycles of the core beside lines that are moved."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,17 +55,12 @@ class CodeTime:
             ) from e
 
 
+@dataclass
 class CodePredictor:
-    """Predicts the configurations of a CPU kernel from their code (a `SpacePredictor`).
+    """Predicts the configurations of a CPU kernel from their code (a `SpacePredictor`)."""
 
-    Args:
-        kernel: a Numba function or a source in C or C++.
-        model: costs of the counts; None: those shipped.
-    """
-
-    def __init__(self, kernel: Kernel, model: CodeTime | None = None) -> None:
-        self.kernel = kernel
-        self.model = model or CodeTime.load()
+    kernel: Kernel  # a Numba function or a source in C or C++
+    model: CodeTime = field(default_factory=CodeTime.load)
 
     def predict_space(
         self, problem: Problem, space: SearchSpace, device: Device,

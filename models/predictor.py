@@ -238,17 +238,10 @@ class Predictor(Estimator):
     ) -> pd.DataFrame:  # fmt: skip
         """Return the rows whose measurement is most informative for `calibrate`.
 
-        Args:
-            count: rows per device; all if there are fewer.
-            rows: the rows to predict; None: the training rows, each run once.
-            device: the device to measure on; None: the device of ``rows``.
-            seed: random seed for sampling large tables.
-
-        Returns:
-            The input columns of the rows (``kernel``, ``device``, ``problem.…``, ``config.…``,
-                ``device.…``), grouped by device.
-
-        Raises PredictorError if ``count`` is below the minimum, or there are no rows.
+        They are ``count`` per device of ``rows``, by default the training rows, each run once; they
+        are to be measured on ``device`` if given. Large tables are sampled. Columns are the input
+        columns, and rows are grouped by device. Raises PredictorError if ``count`` is below the
+        minimum, or there are no rows.
         """
         check_is_fitted(self, "targets_")
         if count < MIN_ROWS:

@@ -33,15 +33,10 @@ MAX_VALUE = {FLOAT8: 448.0, torch.int8: 127.0}
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear layer in one format, whose weight (out, in) was given in 16 or 32 bits.
+    """A linear layer in one format, whose weight (out, in) was given in 16 or 32 bits."""
 
-    Attributes:
-        prepare: converts activations in 16 or 32 bits to the operand of ``multiply``; not timed.
-        multiply: the product, (rows, out), in 16 bits, or 32 if the format has 32.
-    """
-
-    prepare: Callable[[torch.Tensor], Any]
-    multiply: Callable[[Any], torch.Tensor]
+    prepare: Callable[[torch.Tensor], Any]  # activations -> the operand of `multiply`; not timed
+    multiply: Callable[[Any], torch.Tensor]  # (rows, out), in 16 bits, or 32 if the format has 32
 
 
 def _plain(weight: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> Linear:
