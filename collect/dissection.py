@@ -136,10 +136,12 @@ class Dissection:
 def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Dissection:
     """Measure this CPU; takes about half a minute, and a quiet machine.
 
-    ``max_kib`` is the largest working set, by default four times the caches. Raises MissingExtra
-    without Numba.
+    ``max_kib`` is the largest working set, by default four times the caches, at most 5 % of the
+    free memory. Raises MissingExtra without Numba.
     """
-    sizes = working_sets(max_kib or _max_kib())
+    wanted = 4 * cache_sizes().get("l3_kib", 16 * 1024.0)
+    free_kib = psutil.virtual_memory().available / 1024
+    sizes = working_sets(max_kib or int(min(wanted, free_kib * 0.05, MAX_KIB)))
     progress.start("taking the CPU apart", ROUNDS * len(sizes) + 4)
     buffer = _Buffer(sizes[-1])
     curve = MemoryCurve.measure(sizes, buffer.latency_ns, buffer.read_gbps, progress)
@@ -281,12 +283,6 @@ def _read_source() -> str:
     ]
     body += ["return " + " + ".join(f"total({s})" for s in sums)]
     return codegen.function_source("read", "a, times", body)
-
-
-def _max_kib() -> int:
-    """Return a working set four times the caches, at most 5 % of the free memory."""
-    wanted = 4 * cache_sizes().get("l3_kib", 16 * 1024.0)
-    return int(min(wanted, psutil.virtual_memory().available * 0.05 / 1024, MAX_KIB))
 
 
 def _core_to_core_ns() -> dict[str, float]:

@@ -8,6 +8,7 @@ same result.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from foretune.collect.wrapped import values as arrays
@@ -24,17 +25,17 @@ class Arguments:
         self._initial = (args, dict(kwargs))
         self.args, self.kwargs = arrays.copy_arrays(self._initial)
         self._arrays = [x for x in arrays.leaves((self.args, self.kwargs)) if arrays.is_array(x)]
-        self._initial_arrays = [x for x in arrays.leaves(self._initial) if arrays.is_array(x)]
+        self.initial_arrays = [x for x in arrays.leaves(self._initial) if arrays.is_array(x)]
 
     def reset(self) -> None:
         """Restore the initial content."""
-        for now, initial in zip(self._arrays, self._initial_arrays, strict=True):
+        for now, initial in zip(self._arrays, self.initial_arrays, strict=True):
             if not arrays.same_bits(now, initial):
                 arrays.assign(now, initial)
 
     def written(self) -> dict[int, Any]:
         """Return the arrays that differ from their initial content, by array number."""
-        pairs = zip(self._arrays, self._initial_arrays, strict=True)
+        pairs = zip(self._arrays, self.initial_arrays, strict=True)
         return {
             i: now for i, (now, initial) in enumerate(pairs) if not arrays.same_bits(now, initial)
         }
@@ -43,26 +44,22 @@ class Arguments:
         """Return the current content of an array."""
         return self._arrays[number]
 
-    def initial(self, number: int) -> Any:
-        """Return the initial content of an array."""
-        return self._initial_arrays[number]
-
     def overwrite(self, number: int) -> None:
         """Fill an array with zeros, or with ones if its initial content is zero.
 
         Most code accepts both, also as indices.
         """
         arrays.fill(
-            self._arrays[number], 0 if arrays.as_numpy(self._initial_arrays[number]).any() else 1
+            self._arrays[number], 0 if arrays.as_numpy(self.initial_arrays[number]).any() else 1
         )
 
 
+@dataclass(eq=False)
 class CallResult:
     """Return value of a call, and the arrays it wrote, by their number among all arrays."""
 
-    def __init__(self, returned: Any, written: Mapping[int, Any]) -> None:
-        self.returned = returned
-        self.written = dict(written)
+    returned: Any
+    written: dict[int, Any]
 
     def copy(self) -> "CallResult":
         """Return a copy that later calls do not change."""
@@ -124,12 +121,11 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
             return True
         difference = arrays.relative_difference(returned, result.returned)
         for number, before in result.written.items():
-            changed = arrays.as_numpy(before) != arrays.as_numpy(self.arguments.initial(number))
+            old = arrays.as_numpy(before)
+            changed = old != arrays.as_numpy(self.arguments.initial_arrays[number])
             now = arrays.as_numpy(self.arguments.array(number))
-            difference = max(
-                difference,
-                arrays.relative_difference(now[changed], arrays.as_numpy(before)[changed]),
-            )
+            other = arrays.relative_difference(now[changed], old[changed])
+            difference = max(difference, other)
         return difference > REPEAT_TOLERANCE
 
 

@@ -161,7 +161,7 @@ class FunctionKernel(WrappedKernel):
             arrays.count_nan(
                 a
                 for a in arrays.leaves((o.returned, o.written))
-                if arrays.is_array(a) or arrays.is_number(a)
+                if arrays.is_array(a) or isinstance(a, int | float | complex | np.number)
             )
             for o in (output, before)
         ]

@@ -171,7 +171,9 @@ def _compiler() -> Library:
 @cache
 def _load_library(name: str) -> ctypes.CDLL:
     """Return a library of ROCm, preferring one that this process has loaded: two would conflict."""
-    for path in (*_loaded_paths(name), *_torch_paths(name), name, *_rocm_paths(name)):
+    numbered = [f"{name}.{major}" for major in ROCM_MAJORS]
+    installed = [str(_rocm() / "lib" / n) for n in (name, *numbered)]
+    for path in (*_loaded_paths(name), *_torch_paths(name), name, *numbered, *installed):
         try:
             return ctypes.CDLL(path)
         except OSError:
@@ -196,11 +198,6 @@ def _torch_paths(name: str) -> list[str]:
     except ImportError:
         return []
     return [str(Path(torch.__file__).parent / "lib" / name)]
-
-
-def _rocm_paths(name: str) -> list[str]:
-    numbered = [f"{name}.{major}" for major in ROCM_MAJORS]
-    return [*numbered, *(str(_rocm() / "lib" / n) for n in (name, *numbered))]
 
 
 def _rocm() -> Path:

@@ -42,7 +42,10 @@ class _NativeLaunch(ResettingLaunch):
         self._function = function
         self._function.restype = ctypes.c_float if returns_time else None
         self._returns_time = returns_time
-        self._c_arguments = [_as_c_argument(argument) for argument in host.args]
+        self._c_arguments = [
+            ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray)
+            else np.ctypeslib.as_ctypes_type(a.dtype)(a.item()) for a in host.args
+        ]  # fmt: skip
 
     def run(self) -> None:
         """Call the function."""
@@ -53,12 +56,6 @@ class _NativeLaunch(ResettingLaunch):
         if not self._returns_time:
             return super().time_ms(clock, batch)
         return float(np.mean([self._function(*self._c_arguments) for _ in range(batch)]))
-
-
-def _as_c_argument(argument: Any) -> Any:
-    if isinstance(argument, np.ndarray):
-        return ctypes.c_void_p(argument.ctypes.data)
-    return np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item())
 
 
 @contextmanager

@@ -49,11 +49,6 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def is_number(value: Any) -> bool:
-    """Whether this is a number of Python or NumPy."""
-    return isinstance(value, int | float | complex | np.number)
-
-
 def copy_arrays(value: Any) -> Any:
     """Copy arrays and their containers; return other objects as they are."""
     if is_tensor(value):
