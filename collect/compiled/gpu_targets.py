@@ -31,9 +31,6 @@ class Limits:
     without it.
     """
 
-    registers: int
-    register_granule: int
-    partitions: int
     warps: int
     ctas: int
     shared_bytes: int
@@ -41,6 +38,9 @@ class Limits:
     shared_granule: int
     shared_reserved: int = 0
     tensor_memory: int = 0
+    registers: int = 512
+    register_granule: int = 8
+    partitions: int = 4
 
 
 @dataclass(frozen=True)
@@ -66,33 +66,14 @@ class Target:
 
 
 def _nvidia(arch: int, warps: int, ctas: int, shared_kib: int, tensor_memory: int = 0) -> Target:
-    limits = Limits(
-        registers=512,  # 65,536 of the multiprocessor / 4 partitions / 32 lanes
-        register_granule=8,
-        partitions=4,
-        warps=warps,
-        ctas=ctas,
-        shared_bytes=shared_kib * KIB,
-        shared_bytes_per_cta=(shared_kib - 1) * KIB,
-        shared_granule=128,
-        shared_reserved=KIB,
-        tensor_memory=tensor_memory,
-    )
+    per_cta = (shared_kib - 1) * KIB
+    limits = Limits(warps, ctas, shared_kib * KIB, per_cta, 128, KIB, tensor_memory)
     return Target(f"sm_{arch}", "cuda", arch, 32, limits)
 
 
 def _amd(arch: str, lds_kib: int) -> Target:
-    limits = Limits(
-        registers=512,
-        register_granule=8,
-        partitions=4,
-        warps=32,
-        ctas=16,  # the number of barriers; blocks of one wave need none
-        shared_bytes=lds_kib * KIB,
-        shared_bytes_per_cta=lds_kib * KIB,
-        shared_granule=512,
-    )
-    return Target(arch, "hip", arch, 64, limits)
+    # 16 blocks: the number of barriers; blocks of one wave need none
+    return Target(arch, "hip", arch, 64, Limits(32, 16, lds_kib * KIB, lds_kib * KIB, 512))
 
 
 TARGETS: dict[str, Target] = {
