@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from foretune.features.families.moe import mean_counts, routing_exponent
+from foretune.collect.expert_routing import mean_counts, routing_exponent
 from foretune.kernel import Launch
 from foretune.values import FrozenParameters
 
