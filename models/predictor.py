@@ -27,7 +27,7 @@ from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
 from foretune.models.holdouts import Repeats, exact_problems
 from foretune.models.interval import ValidityModel
-from foretune.models.saved.lookup import RUNS_FILE, atomic_folder, read_card, require_regular_files
+from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.target_model import TargetModel, share_positions
 from foretune.models.targets import (
     MIN_ROWS,

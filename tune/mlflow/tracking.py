@@ -16,8 +16,9 @@ import pandas as pd
 
 from foretune.errors import ForetuneError, TrackingError
 from foretune.models.predictor import Predictor
+from foretune.models.saved.folder import RUNS_FILE
 from foretune.models.saved.guides import SearchPredictor
-from foretune.models.saved.lookup import DEFAULT_URI, RUNS_FILE, connect, read_predictor, root_cause
+from foretune.models.saved.lookup import DEFAULT_URI, connect, read_predictor, root_cause
 from foretune.models.training import Training
 from foretune.redaction import redact
 from foretune.tune.mlflow.flavor import CHAMPION, PromotionDecision, decide_promotion, log_model

@@ -71,7 +71,8 @@ def train(
     """Train a predictor, and validate it on held-out runs."""
     from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models.predictor import Predictor, require_single_kernel
-    from foretune.models.saved.lookup import CARD, read_predictor, require_writable_folder
+    from foretune.models.saved.folder import CARD, require_writable_folder
+    from foretune.models.saved.lookup import read_predictor
     from foretune.models.targets import TARGETS
     from foretune.models.training import train_predictor
     from foretune.models.validation.splits import group_columns
