@@ -15,12 +15,13 @@ call take turns. Power is measured where there is an energy counter.
 """
 
 import argparse
+import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -251,7 +252,8 @@ def sweep(options: argparse.Namespace, kernels: list[Kernel], runner: Runner) ->
         runs = table.runs()
     if not len(runs):
         raise SystemExit("nothing was measured: give it more --minutes")
-    card_of(name, runs, device, kernels, options.provisional).save(out)
+    made = card_of(name, runs, device, kernels, options.provisional)
+    (out / f"{name}.json").write_text(card_text(made), encoding="utf-8")
     print(f"{table.new} new rows in {time.monotonic() - began:.0f} s\n")
     return report(runs)
 
@@ -282,6 +284,13 @@ def start_anew(name: str, out: Path, kernels: list[Kernel], provisional: bool) -
         print(f"{name} is measured anew: {reason}")
         (out / f"{name}.parquet").unlink()
         (out / f"{name}.json").unlink()
+
+
+def card_text(card: DatasetCard) -> str:
+    """Return the card as JSON, without what is read from the table."""
+    read = ("rows", "columns")
+    fields = {name: value for name, value in asdict(card).items() if name not in read}
+    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 
 def card_of(

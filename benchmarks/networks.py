@@ -25,9 +25,8 @@ from network_zoo import NETWORKS, export
 from xgboost import XGBRegressor
 
 from foretune.collect import local_device
-from foretune.collect.networks.graph import Network, network_of
 from foretune.collect.networks.measuring import collect_network
-from foretune.collect.networks.operators import NetworkOperator
+from foretune.collect.networks.operators import Network, NetworkOperator, network_of
 from foretune.console import progress_bar
 from foretune.datasets import RunLog, read_runs
 from foretune.device import Device

@@ -26,8 +26,7 @@ from foretune.collect.compiled.arguments import Tensor
 from foretune.device import Device, find_device_or_none
 from foretune.errors import ForetuneWarning
 from foretune.features.launches import launch_features
-from foretune.models.launch_order import shipped_order
-from foretune.models.popular import SHIPPED, Tunings, knob_meaning
+from foretune.models.launch_order import POPULAR, Tunings, knob_meaning, shipped_order
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.triton.prior import ROW_ELEMENTS_PER_THREAD
@@ -248,7 +247,7 @@ def write(folder: Path) -> None:
         f"{name}.{f.name}": getattr(found.tunings, f.name)
         for name, found in shipped.items() for f in fields(found.tunings)
     }  # fmt: skip
-    np.savez_compressed(SHIPPED, **arrays)
+    np.savez_compressed(POPULAR, **arrays)
     kernels = [k for n in shipped for k in FAMILIES[n].kernels]
     sources = table["source"][table["kernel"].isin(kernels)]
     card = {
@@ -258,7 +257,7 @@ def write(folder: Path) -> None:
         "tunings": {name: len(found.rows) for name, found in shipped.items()},
         "sources": sorted(set(sources)),
     }  # fmt: skip
-    SHIPPED.with_suffix(".json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    POPULAR.with_suffix(".json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -9,10 +9,11 @@ its card. Prints the tables, and puts them into ``datasets/README.md`` between i
 """
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from foretune.datasets import DatasetCard, card, load, shipped
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
-from foretune.models.saved.shipped import SHIPPED, Pretrained
+from foretune.models.saved.lookup import PRETRAINED_CARD, SHIPPED, Pretrained
 from foretune.models.targets import usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
@@ -99,7 +100,8 @@ def ship(name: str, out: Path) -> str:
         )  # fmt: skip
         shipping.folder(out).parent.mkdir(parents=True, exist_ok=True)
         predictor.save(shipping.folder(out))
-        shipping.save(out)
+        text = json.dumps(asdict(shipping), indent=1) + "\n"
+        (shipping.folder(out) / PRETRAINED_CARD).write_text(text, encoding="utf-8")
     return text_of(of_table, judged, out)
 
 

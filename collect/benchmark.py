@@ -11,16 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect import state_guard
 from foretune.collect.comparison import InterleavedComparison, Rounds
 from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.power import find_meter, measure_power
-from foretune.collect.state_guard import (
-    FunctionGuard,
-    fingerprints,
-    has_changed,
-    judges_of,
-    own_state,
-)
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
 from foretune.collect.versions import versions
 from foretune.collect.wrapped.call_arguments import CallResult
@@ -55,12 +49,9 @@ class Benchmarker:
     source = "foretune"
 
     def __init__(
-        self,
-        device: Device,
-        timing: Timing | None = None,
-        power: bool = True,
+        self, device: Device, timing: Timing | None = None, power: bool = True,
         build_folder: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         if build_folder:
             os.environ.setdefault(BUILD_FOLDER, build_folder)
         self.device = device
@@ -68,7 +59,7 @@ class Benchmarker:
         self.meter = find_meter(device.kind, device.index) if power else None
         self.device_lost = False
         self.has_traces = False
-        self._guard = FunctionGuard()
+        self._guard = state_guard.FunctionGuard()
         self._output: Any = None
         self._prepared_inputs: OrderedDict[tuple[str, Problem], PreparedInputs] = OrderedDict()
 
@@ -78,12 +69,9 @@ class Benchmarker:
         return not self.device_lost and not self.has_traces
 
     def measure(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
+        self, kernel: Kernel, problem: Problem, config: Configuration,
         incumbent_ms: float = math.inf,
-    ) -> Measurement:
+    ) -> Measurement:  # fmt: skip
         """Build, check and time ``config``; return failures as statuses.
 
         A configuration that changes its inputs, or replaces the clock or the checker, is wrong.
@@ -92,23 +80,25 @@ class Benchmarker:
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
-        state, judges, self._output = own_state(kernel), judges_of(kernel), None
+        state, judges, self._output = (
+            state_guard.own_state(kernel), state_guard.judges_of(kernel), None,
+        )  # fmt: skip
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
         if self.device_lost:  # its memory cannot be read
             return measured
         replaced = self._replaced(kernel, judges)
-        changed = has_changed(prepared.arrays, self._output)
-        self.has_traces |= changed or own_state(kernel) != state
+        changed = state_guard.has_changed(prepared.arrays, self._output)
+        self.has_traces |= changed or state_guard.own_state(kernel) != state
         if not replaced and not changed:
             return measured
         self._prepared_inputs.pop((kernel.name, problem), None)
         reason = f"it replaces {replaced}" if replaced else "it changes its inputs or the reference"
-        return self._row(kernel, problem, config, Status.WRONG_RESULT, error=reason)
+        return self._row(kernel, problem, config, Status.WRONG_RESULT, reason)
 
     def _replaced(self, kernel: Kernel, judges: Any) -> str:
         """Restore what a configuration replaced; return its names, empty if there is nothing."""
         replaced = self._guard.restore()
-        if judges_of(kernel) != judges:
+        if state_guard.judges_of(kernel) != judges:
             replaced.append("its own check")
         self.has_traces |= bool(replaced)
         return ", ".join(replaced[:3])
@@ -117,7 +107,10 @@ class Benchmarker:
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float,
         timer: Timer, prepared: PreparedInputs,
     ) -> Measurement:  # fmt: skip
-        limit = kernel.error_limit(problem, config)
+        limit, row = (
+            kernel.error_limit(problem, config),
+            partial(self._row, kernel, problem, config),
+        )
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -134,27 +127,23 @@ class Benchmarker:
             samples = time_launch(launch, self.timing, incumbent_ms, timer)
         except WrongResult as e:
             self._prepared_inputs.pop((kernel.name, problem), None)  # it may have written into them
-            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=first_line(e))
+            return row(Status.WRONG_RESULT, first_line(e))
         except Exception as e:
             self._check_device(timer)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
         time_ms = float(np.median(samples))
         power_w, energy_mj = self._measure_power(launch, time_ms, timer)
-        return self._row(
-            kernel, problem, config, time_ms=time_ms, time_ms_samples=tuple(map(float, samples)),
-            power_w=power_w, energy_mj=energy_mj, compile_s=compile_s, relative_error=error,
+        return row(
+            time_ms=time_ms, time_ms_samples=tuple(map(float, samples)), power_w=power_w,
+            energy_mj=energy_mj, compile_s=compile_s, relative_error=error,
         )  # fmt: skip
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
-        timer, judges = self._timer(kernel, problem), judges_of(kernel)
+        timer, judges = self._timer(kernel, problem), state_guard.judges_of(kernel)
         try:
             comparison = InterleavedComparison(self, kernel, problem, configs, timer, seed)
             times = comparison.run(max_seconds)
@@ -191,7 +180,7 @@ class Benchmarker:
             self._evict_inputs(kernel, problem)
             inputs = self.inputs(kernel, problem)
             expected = self.reference(kernel, inputs)
-            arrays = fingerprints((inputs, _parts(expected)))
+            arrays = state_guard.fingerprints((inputs, _parts(expected)))
             self._prepared_inputs[key] = PreparedInputs(inputs, expected, arrays)
         self._prepared_inputs.move_to_end(key)
         return self._prepared_inputs[key]
@@ -254,27 +243,19 @@ class Benchmarker:
         return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)
 
     def _failed(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
-        status: Status,
+        self, kernel: Kernel, problem: Problem, config: Configuration, status: Status,
         reason: Exception,
-    ) -> Measurement:
+    ) -> Measurement:  # fmt: skip
         if isinstance(reason, TimeoutError):
-            return self._row(kernel, problem, config, Status.TIMEOUT, error=first_line(reason))
-        return self._row(kernel, problem, config, status, error=describe_error(reason))
+            return self._row(kernel, problem, config, Status.TIMEOUT, first_line(reason))
+        return self._row(kernel, problem, config, status, describe_error(reason))
 
     def _row(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
-        status: Status = Status.OK,
-        **values: Any,
-    ) -> Measurement:
+        self, kernel: Kernel, problem: Problem, config: Configuration, status: Status = Status.OK,
+        error: str = "", **values: Any,
+    ) -> Measurement:  # fmt: skip
         return Measurement(
-            kernel.name, problem, config, self.device.name, status,
+            kernel.name, problem, config, self.device.name, status, error=error,
             source=self.source, environment=environment(kernel), **values,
         )  # fmt: skip
 

@@ -26,10 +26,8 @@ DEFAULT_REPEATED = "again"
 MIN_ROUNDS, MAX_ROUNDS = 5, 60
 ONE_THREAD = 1.02
 """Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
-MAX_ROUNDS_S = 5.0
-"""Seconds after which a comparison ends with fewer than `MIN_ROUNDS`."""
-SLOW_MS = 1.0
-"""Slower launches run without an untimed one before: it would change little."""
+MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
+SLOW_MS = 1.0  # slower launches run without an untimed one before: it would change little
 
 
 @dataclass(frozen=True)
@@ -127,14 +125,9 @@ class InterleavedComparison:
     """
 
     def __init__(
-        self,
-        bench: Any,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        timer: Timer,
-        seed: int,
-    ) -> None:
+        self, bench: Any, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        timer: Timer, seed: int,
+    ) -> None:  # fmt: skip
         self._bench, self._kernel, self._problem = bench, kernel, problem
         self._timer = _RecordingTimer(timer)
         self._wait = timer.wait

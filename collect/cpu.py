@@ -16,18 +16,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from foretune.collect.kernels.numba_codegen import (
-    compile_function,
-    function_source,
-    run_parallel,
-    split_range,
-)
+from foretune.collect.kernels import numba_codegen as codegen
 from foretune.device import available_cores
 from foretune.errors import MissingExtra
 from foretune.lazy import require
 
-CPU_FOLDER = Path("/sys/devices/system/cpu")
-"""Linux's folder of processor properties."""
+CPU_FOLDER = Path("/sys/devices/system/cpu")  # Linux's folder of processor properties
 
 
 def cpu_name() -> str:
@@ -151,15 +145,15 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     ordinary stores won, the memory moved a third more.
     """
     elements -= elements % _LANES
-    ranges = split_range(elements, available_cores(), _LANES)
+    ranges = codegen.split_range(elements, available_cores(), _LANES)
     arrays = [aligned(elements, np.float64) for _ in range(3)]
-    fill, best_s = compile_function(_FILL, "fill"), math.inf
+    fill, best_s = codegen.compile_function(_FILL, "fill"), math.inf
     for array in arrays:
         # First touch: the core that uses a page allocates it in its own memory.
-        run_parallel(_bind_arrays(fill, array, 1.0), ranges)
+        codegen.run_parallel(_bind_arrays(fill, array, 1.0), ranges)
     for store in ("store", "store_past_cache"):
-        work = _bind_arrays(compile_function(_triad_source(store), "triad"), *arrays, 3.0)
-        best_s = min(best_s, fast_seconds(partial(run_parallel, work, ranges), seconds / 2))
+        work = _bind_arrays(codegen.compile_function(_triad_source(store), "triad"), *arrays, 3.0)
+        best_s = min(best_s, fast_seconds(partial(codegen.run_parallel, work, ranges), seconds / 2))
     return 3 * 8 * elements / best_s / 1e9
 
 
@@ -170,7 +164,7 @@ def _triad_source(store: str) -> str:
         f"for i in range(start, stop, {_LANES}):",
         f"    {store}(a, i, fma(s, load(c, i, {_LANES}), load(b, i, {_LANES})))",
     ]
-    return function_source("triad", "a, b, c, scalar, start, stop", body)
+    return codegen.function_source("triad", "a, b, c, scalar, start, stop", body)
 
 
 def aligned(elements: int, dtype: type[np.generic]) -> Any:
@@ -212,7 +206,7 @@ def fma_rates(dtype: type[np.floating[Any]], seconds: float = 0.1) -> dict[int, 
     iterations = _ITERATIONS * max(1, threads // 32)
     for bits in (128, 256, 512):
         lanes = bits // (8 * np.dtype(dtype).itemsize)
-        loop = compile_function(_fma_source(lanes), "accumulate")
+        loop = codegen.compile_function(_fma_source(lanes), "accumulate")
         call = partial(loop, dtype(0.5), dtype(1e-3), iterations)
         operations = 2.0 * _ACCUMULATORS * lanes * iterations
         rates[bits] = operations * _calls_per_second(call, threads, seconds) / 1e9
@@ -231,7 +225,7 @@ def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) 
         fast_s[thread] = fast_seconds(call, seconds)
 
     call()  # compiles
-    run_parallel(repeat, [(i, i + 1) for i in range(threads)])
+    codegen.run_parallel(repeat, [(i, i + 1) for i in range(threads)])
     return sum(1 / s for s in fast_s)
 
 
@@ -244,7 +238,9 @@ def _fma_source(lanes: int) -> str:
     body += [f"    {s} = fma({s}, x, y)" for s in accumulators]
     # The sum keeps every accumulator alive.
     terms = " + ".join(f"total({s})" for s in accumulators)
-    return function_source("accumulate", "factor, addend, iterations", [*body, f"return {terms}"])
+    return codegen.function_source(
+        "accumulate", "factor, addend, iterations", [*body, f"return {terms}"]
+    )
 
 
 def _bind_arrays(function: Any, *args: Any) -> Callable[[int, int], object]:

@@ -99,8 +99,7 @@ def _known_gpu(name: str, memory_gib: float) -> Device:
     return sized or find_device_or_none(name) or Device(name, "gpu")
 
 
-DRIVER = "/dev/kfd"
-"""Exists on Linux if AMD's compute driver runs."""
+DRIVER = "/dev/kfd"  # exists on Linux if AMD's compute driver runs
 
 
 def amd_gpus(torch: Any = None) -> list[Device]:
@@ -129,13 +128,10 @@ def _amd_gpu(torch: Any, index: int) -> Device:
     }
     known = _known_gpu(properties.name, reported["memory_gib"])
     return Device(
-        name=canonical_name(properties.name),
-        kind="gpu",
-        architecture=properties.gcnArchName.partition(":")[0],
-        specs={**known.specs, **reported},
-        source="; ".join(filter(None, ["torch for ROCm", known.source])),
-        index=index,
-    )
+        name=canonical_name(properties.name), kind="gpu",
+        architecture=properties.gcnArchName.partition(":")[0], specs={**known.specs, **reported},
+        source="; ".join(filter(None, ["torch for ROCm", known.source])), index=index,
+    )  # fmt: skip
 
 
 def local_gpus() -> list[Device]:
@@ -143,8 +139,7 @@ def local_gpus() -> list[Device]:
     return nvidia_gpus() or amd_gpus()
 
 
-PROBE_VERSION = 2
-"""Increased when the probe changes, so that older cached rates are measured again."""
+PROBE_VERSION = 2  # increased when the probe changes, so that older cached rates are measured again
 QUIET_CHECK_S = 0.2
 """Duration of the check whether a machine that was busy during the probe is quiet now."""
 
@@ -211,12 +206,9 @@ def local_cpu(measure: bool = True) -> Device:
     except MissingExtra:
         source = "operating system; rates not measured: pip install '.[cpu]'"
     return Device(
-        name=cpu_name(),
-        kind="cpu",
-        architecture=architecture(features),
-        specs={spec: value for spec, value in specs.items() if value > 0},
-        source=source,
-    )
+        name=cpu_name(), kind="cpu", architecture=architecture(features),
+        specs={spec: value for spec, value in specs.items() if value > 0}, source=source,
+    )  # fmt: skip
 
 
 def probe_cpu(
@@ -246,7 +238,10 @@ def probe_cpu(
     if measure and (refresh or not found or (path not in _memo and _can_improve(found))):
         found = _measure(found)
         found.specs.update(dissected or {})
-        _write(path, {"machine": machine, **asdict(found)})
+        content = {"machine": machine, **asdict(found)}
+        # On a read-only or full disk, the memo serves this process.
+        with contextlib.suppress(OutputError), atomic_write(path) as new:
+            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if found:
         _memo[path] = found
     return found
@@ -293,12 +288,6 @@ def _read(path: Path) -> Probe | None:
         return None
     valid = all(0 < value < math.inf for value in specs.values())
     return found if valid and specs.keys() >= _MEASURED else None
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    # On a read-only or full disk, the memo serves this process.
-    with contextlib.suppress(OutputError), atomic_write(path) as new:
-        new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 _MEASURED = {"memory_gbps", "fp32_gflops", "fp64_gflops"}

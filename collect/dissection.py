@@ -10,7 +10,7 @@ import math
 import mmap
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,7 @@ import numpy as np
 import psutil
 
 from foretune.collect.cpu import aligned, cache_sizes, fast_seconds, fma_rates
-from foretune.collect.kernels.numba_codegen import (
-    compile_function,
-    function_source,
-    run_parallel,
-)
+from foretune.collect.kernels import numba_codegen as codegen
 from foretune.device import available_cores
 from foretune.progress import SILENT, Progress
 
@@ -33,8 +29,7 @@ if TYPE_CHECKING:
 LINE_BYTES = 64
 SIZES_PER_OCTAVE = 4
 MIN_KIB, MAX_KIB = 4, 1 << 20
-ROUNDS = 2
-"""The two rounds measure the same: their difference shows how far a value can be trusted."""
+ROUNDS = 2  # the two rounds measure the same: their difference shows how far a value can be trusted
 SAMPLE_S = 2e-4
 """Duration of a sample: long against a call, short against the time slices of the scheduler."""
 LEAVES_PLATEAU = 2.0
@@ -42,22 +37,17 @@ LEAVES_PLATEAU = 2.0
 cache alone stay below it."""
 CLEAR_OF_EDGE = 1.4
 """A level's latency is read at working sets this far above the end of the level before."""
-UNSTABLE = 0.1
-"""Relative difference of the rounds above which a level's values are marked."""
-CORE_PAIRS = 8
-"""Maximum number of pairs of cores between which a cache line is sent."""
+UNSTABLE = 0.1  # relative difference of the rounds above which a level's values are marked
+CORE_PAIRS = 8  # maximum number of pairs of cores between which a cache line is sent
 
 
 @dataclass(frozen=True)
 class Level:
-    """A cache, or main memory.
+    """A cache (``L1``, ``L2``, ``L3``), or main ``memory``.
 
-    Attributes:
-        name: ``L1``, ``L2``, ``L3`` or ``memory``.
-        size_kib: largest working set that it serves; infinite for memory.
-        latency_ns: time of a dependent load.
-        read_gbps: rate at which one core reads, GB/s.
-        difference: relative difference of two rounds of latencies, median over its sizes.
+    ``size_kib`` is the largest working set that it serves (infinite for memory), ``latency_ns`` the
+    time of a dependent load, ``read_gbps`` the rate at which one core reads, GB/s, and
+    ``difference`` the relative difference of two rounds of latencies, median over its sizes.
     """
 
     name: str
@@ -74,13 +64,9 @@ class Level:
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Latency and rate of memory over the working set.
+    """Latency of a dependent load, and rate of reading, over ascending working sets.
 
-    Attributes:
-        sizes_kib: working sets, ascending.
-        latency_ns: time of a dependent load for each of them.
-        read_gbps: rate of reading for each of them.
-        levels: the levels found, nearest first; the last is main memory.
+    ``levels`` are those found, nearest first; the last is main memory.
     """
 
     sizes_kib: tuple[float, ...]
@@ -89,14 +75,20 @@ class MemoryCurve:
     levels: tuple[Level, ...]
 
     @classmethod
-    def from_rounds(
-        cls, sizes_kib: Sequence[float], latency_ns: np.ndarray, read_gbps: np.ndarray
-    ) -> "MemoryCurve":
-        """Return the curve of several rounds; the arrays are rounds by sizes."""
-        latency, rate = latency_ns.min(axis=0), read_gbps.max(axis=0)
+    def measure(
+        cls, sizes_kib: Sequence[int], latency_ns: Callable[[int], float],
+        read_gbps: Callable[[int], float], progress: Progress,
+    ) -> "MemoryCurve":  # fmt: skip
+        """Return the curve of `ROUNDS` over all working sets."""
+        latencies, rates = (np.empty((ROUNDS, len(sizes_kib))) for _ in range(2))
+        for number in range(ROUNDS):
+            for i, size in enumerate(sizes_kib):
+                latencies[number, i], rates[number, i] = latency_ns(size), read_gbps(size)
+                progress.advance(f"{size:,} KiB")
+        latency, rate = latencies.min(axis=0), rates.max(axis=0)
         return cls(
             tuple(map(float, sizes_kib)), tuple(latency.tolist()), tuple(rate.tolist()),
-            find_levels(sizes_kib, latency_ns, rate),
+            find_levels(sizes_kib, latencies, rate),
         )  # fmt: skip
 
     def to_frame(self) -> "pd.DataFrame":
@@ -109,16 +101,13 @@ class MemoryCurve:
 
 @dataclass(frozen=True)
 class Dissection:
-    """Measurements of a CPU.
+    """Measurements of a CPU: its caches and main memory as one core sees them, and its rates.
 
-    Attributes:
-        memory: the caches and main memory, as one core sees them.
-        fma_gflops: rate of all cores by type and bits of a vector, such as ``fp32 x 256``.
-        loaded_latency_ns: memory latency while all other cores read; NaN with one core.
-        core_to_core_ns: time to send a cache line to another core, for a few pairs.
-        call_us: call of a compiled function from Python.
-        parallel_us: start and end of work on all cores.
-        page_us: first touch of a page.
+    ``fma_gflops`` are of all cores by type and bits of a vector (``fp32 x 256``),
+    ``loaded_latency_ns`` is memory's while all other cores read (NaN with one core),
+    ``core_to_core_ns`` the time to send a cache line to another core, for a few pairs. ``call_us``
+    is a call of a compiled function from Python, ``parallel_us`` start and end of work on all
+    cores, ``page_us`` the first touch of a page.
     """
 
     memory: MemoryCurve
@@ -147,18 +136,15 @@ class Dissection:
 def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Dissection:
     """Measure this CPU; takes about half a minute, and a quiet machine.
 
-    ``max_kib`` is the largest working set, by default four times the caches. Raises MissingExtra
-    without Numba.
+    ``max_kib`` is the largest working set, by default four times the caches, at most 5 % of the
+    free memory. Raises MissingExtra without Numba.
     """
-    sizes = working_sets(max_kib or _max_kib())
+    wanted = 4 * cache_sizes().get("l3_kib", 16 * 1024.0)
+    free_kib = psutil.virtual_memory().available / 1024
+    sizes = working_sets(max_kib or int(min(wanted, free_kib * 0.05, MAX_KIB)))
     progress.start("taking the CPU apart", ROUNDS * len(sizes) + 4)
     buffer = _Buffer(sizes[-1])
-    latency, read = (np.empty((ROUNDS, len(sizes))) for _ in range(2))
-    for round_number in range(ROUNDS):
-        for i, size in enumerate(sizes):
-            latency[round_number, i] = buffer.latency_ns(size)
-            read[round_number, i] = buffer.read_gbps(size)
-            progress.advance(f"{size:,} KiB")
+    curve = MemoryCurve.measure(sizes, buffer.latency_ns, buffer.read_gbps, progress)
     fma = {
         f"{name} x {bits}": rate
         for name, dtype in (("fp32", np.float32), ("fp64", np.float64))
@@ -171,7 +157,6 @@ def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Diss
     progress.advance("cores")
     overheads = _call_us(), _parallel_us(), _page_us()
     progress.advance("overheads")
-    curve = MemoryCurve.from_rounds(sizes, latency, read)
     return Dissection(curve, fma, loaded, pairs, *overheads)
 
 
@@ -237,8 +222,8 @@ class _Buffer:
         self._lines = aligned(max_kib * 1024 // 8, np.int64)
         self._lines[:] = 0  # allocates the pages
         self._numbers = self._lines.view(np.float64)
-        self._chase = compile_function(_CHASE, "chase")
-        self._read = compile_function(_read_source(), "read")
+        self._chase = codegen.compile_function(_CHASE, "chase")
+        self._read = codegen.compile_function(_read_source(), "read")
 
     def latency_ns(self, size_kib: float, seconds: float = 0.04) -> float:
         """Return the time of a dependent load."""
@@ -270,7 +255,7 @@ class _Buffer:
             while not done.is_set():
                 self._read(others[core - 1][:words], 1)
 
-        run_parallel(work, [(core, core + 1) for core in range(cores)])
+        codegen.run_parallel(work, [(core, core + 1) for core in range(cores)])
         return float(found[0])
 
     def _chaser(self, size_kib: float) -> "partial[None]":
@@ -297,13 +282,7 @@ def _read_source() -> str:
         f"        {s} = add({s}, load(a, i + {_LANES * k}, {_LANES}))" for k, s in enumerate(sums)
     ]
     body += ["return " + " + ".join(f"total({s})" for s in sums)]
-    return function_source("read", "a, times", body)
-
-
-def _max_kib() -> int:
-    """Return a working set four times the caches, at most 5 % of the free memory."""
-    wanted = 4 * cache_sizes().get("l3_kib", 16 * 1024.0)
-    return int(min(wanted, psutil.virtual_memory().available * 0.05 / 1024, MAX_KIB))
+    return codegen.function_source("read", "a, times", body)
 
 
 def _core_to_core_ns() -> dict[str, float]:
@@ -328,12 +307,12 @@ def _transfer_ns(bounce: Any, other: int, rallies: int = 30, bounces: int = 200)
             if core == 0:
                 seconds.append(time.perf_counter() - start)
 
-    run_parallel(play, [(core, core + 1) for core in range(other + 1)])
+    codegen.run_parallel(play, [(core, core + 1) for core in range(other + 1)])
     return float(np.quantile(seconds, 0.1)) / (2 * bounces) * 1e9
 
 
 def _call_us() -> float:
-    nothing = compile_function(function_source("nothing", "a", ["pass"]), "nothing")
+    nothing = codegen.compile_function(codegen.function_source("nothing", "a", ["pass"]), "nothing")
     array, calls = np.zeros(1), 1000
 
     def many() -> None:
@@ -345,7 +324,7 @@ def _call_us() -> float:
 
 def _parallel_us() -> float:
     ranges = [(core, core + 1) for core in range(available_cores())]
-    return fast_seconds(partial(run_parallel, lambda start, stop: None, ranges), 0.1) * 1e6
+    return fast_seconds(partial(codegen.run_parallel, lambda start, stop: None, ranges), 0.1) * 1e6
 
 
 def _page_us(pages: int = 2048) -> float:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MAX_SHARE = 0.8
-"""Largest share of all tokens that one expert gets under a power law."""
+MAX_SHARE = 0.8  # largest share of all tokens that one expert gets under a power law
 
 
 def routing_exponent(distribution: str) -> float:

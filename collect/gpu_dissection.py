@@ -15,11 +15,9 @@ from foretune.collect.timing import Timer, gpu_timer
 from foretune.device import Device
 from foretune.progress import SILENT, Progress
 
-STEPS = 4096
-"""Dependent loads per launch."""
+STEPS = 4096  # dependent loads per launch
 BLOCK, PROGRAMS_PER_CORE = 1024, 8
-READS = 1 << 28
-"""Bytes that a launch reads at least."""
+READS = 1 << 28  # bytes that a launch reads at least
 _WORDS = LINE_BYTES // 4
 
 
@@ -30,13 +28,12 @@ def dissect_gpu(device: Device, progress: Progress = SILENT) -> MemoryCurve:
     memory = torch.zeros(sizes[-1] * 256, dtype=torch.int32, device=f"cuda:{device.index}")
     programs = int(device.specs.get("cores", 100)) * PROGRAMS_PER_CORE
     progress.start("taking the GPU apart", ROUNDS * len(sizes))
-    latency, rate = (np.empty((ROUNDS, len(sizes))) for _ in range(2))
-    for round_number in range(ROUNDS):
-        for i, size in enumerate(sizes):
-            latency[round_number, i] = latency_ns(memory, size, timer)
-            rate[round_number, i] = read_gbps(memory, size, programs, timer)
-            progress.advance(f"{size:,} KiB")
-    return MemoryCurve.from_rounds(sizes, latency, rate)
+    return MemoryCurve.measure(
+        sizes,
+        lambda size: latency_ns(memory, size, timer),
+        lambda size: read_gbps(memory, size, programs, timer),
+        progress,
+    )
 
 
 def latency_ns(memory: torch.Tensor, size_kib: int, timer: Timer, steps: int = STEPS) -> float:
@@ -65,6 +62,5 @@ def link(memory: torch.Tensor, size_kib: int) -> torch.Tensor:
 
 
 def _fast_ms(launch: Any, timer: Timer, samples: int = 20) -> float:
-    """Return the first decile of the times of a launch."""
     launch()
     return float(np.quantile([timer.sample_ms(launch, 1) for _ in range(samples)], 0.1))

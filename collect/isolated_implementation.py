@@ -13,19 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.values import (
-    as_numpy,
-    assign_all,
-    copy_arrays,
-    is_array,
-    leaves,
-    same_bits,
-)
+from foretune.collect.wrapped import values as arrays
 from foretune.registry import object_at
 from foretune.values import Value
 
-Code = str | Callable[..., Any]
-"""A function, or its place: ``FILE.py:NAME`` or ``MODULE:NAME``."""
+Code = str | Callable[..., Any]  # a function, or its place: ``FILE.py:NAME`` or ``MODULE:NAME``
 
 
 @dataclass(frozen=True)
@@ -68,19 +60,19 @@ class IsolatedImplementation:
     def run(self, problem: Mapping[str, Value], seed: int) -> float:
         """Call it once on the inputs of a seed, and return the time in milliseconds."""
         function = self._prepare(problem, seed)
-        before = [copy_arrays(leaf) for leaf in leaves(self._args)]
+        before = [arrays.copy_arrays(leaf) for leaf in arrays.leaves(self._args)]
         args, clock, wait = self._args, self._clock, self._wait
         wait()
         start = clock()
         returned = function(*args)
         wait()
         elapsed_ms = (clock() - start) * 1e-6
-        outputs = tuple(_output(leaf) for leaf in leaves(returned) if leaf is not None)
+        outputs = tuple(_output(leaf) for leaf in arrays.leaves(returned) if leaf is not None)
         changed = [
-            i for i, (leaf, was) in enumerate(zip(leaves(args), before, strict=True))
-            if is_array(leaf) and not same_bits(leaf, was)
+            i for i, (leaf, was) in enumerate(zip(arrays.leaves(args), before, strict=True))
+            if arrays.is_array(leaf) and not arrays.same_bits(leaf, was)
         ]  # fmt: skip
-        now = list(leaves(args))
+        now = list(arrays.leaves(args))
         self._outputs = CallOutputs(outputs, {i: _output(now[i]) for i in changed})
         return elapsed_ms
 
@@ -100,7 +92,7 @@ class IsolatedImplementation:
             self._make = _load(self._inputs)
         result = self._make(**problem, seed=seed)
         new = result if isinstance(result, tuple) else (result,)
-        if not assign_all(self._args, new):
+        if not arrays.assign_all(self._args, new):
             self._args = new
         if self._function is None:
             self._wait = _gpu_wait()
@@ -112,7 +104,7 @@ def _output(leaf: Any) -> Output:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
     dtype = getattr(leaf, "dtype", None)
     description = kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
-    return Output(description, np.array(as_numpy(leaf), copy=True))
+    return Output(description, np.array(arrays.as_numpy(leaf), copy=True))
 
 
 def _gpu_wait() -> Callable[[], None]:

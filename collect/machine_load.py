@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,8 +19,7 @@ from foretune.progress import SILENT, Progress
 
 MAX_OTHER_LOAD, MAX_STEAL = 0.1, 0.02
 """Shares of CPU time, taken by other processes or guests, above which times are disturbed."""
-OBSERVE_S = 1.0
-"""Duration of one check whether the machine is idle."""
+OBSERVE_S = 1.0  # duration of one check whether the machine is idle
 _THROTTLE_REASONS = {
     0x08: "slowed down by its hardware",
     0x20: "slowed down by heat",
@@ -34,11 +33,9 @@ _THROTTLE_REASONS = {
 class MachineLoad:
     """Load and throttling of a device over some time.
 
-    Attributes:
-        other_load: share of the CPU's time used by other processes; NaN if unknown.
-        steal: share of the CPU's time that the host gave to other guests.
-        slowdown: why the device was throttled; empty if it was not.
-        gpu_neighbors: number of other processes on the GPU.
+    ``other_load`` and ``steal`` are the shares of the CPU's time that other processes used and that
+    the host gave to other guests (NaN if unknown), ``slowdown`` is why the device was throttled, if
+    it was, and ``gpu_neighbors`` the number of other processes on the GPU.
     """
 
     other_load: float = math.nan
@@ -69,14 +66,18 @@ class LoadMonitor:
 
     def __init__(self, device: Device, nvml: Any = None) -> None:
         self.load = MachineLoad()
-        self._sampler = _GpuSampler(device.index, nvml) if device.kind == "gpu" else _CpuSampler()
+        self._sample: Callable[[], Any] = _sample_cpu
+        self._load_between: Callable[[Any, Any], MachineLoad] = _cpu_load
+        if device.kind == "gpu":
+            self._sample = partial(_sample_gpu, device.index, nvml)
+            self._load_between = _gpu_load
 
     def __enter__(self) -> Self:
-        self._sampler.begin()
+        self._begin = self._sample()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.load = self._sampler.end()
+        self.load = self._load_between(self._begin, self._sample())
 
 
 def wait_until_idle(
@@ -99,25 +100,20 @@ def wait_until_idle(
     return monitor.load
 
 
-class _CpuSampler:
-    """The CPUs that this process may run on."""
+_CpuSample = tuple[tuple[float, float, float, float], dict[str, int]]
 
-    def begin(self) -> None:
-        self._start, self._throttles_at_start = _cpu_seconds(), _throttle_counts()
 
-    def end(self) -> MachineLoad:
-        total, busy, stolen, our_s = (
-            now - then for now, then in zip(_cpu_seconds(), self._start, strict=True)
-        )
-        if total <= 0:
-            return MachineLoad()
-        slowdowns = [
-            why
-            for why, count in _throttle_counts().items()
-            if count > self._throttles_at_start.get(why, count)
-        ]
-        other_load = max(0.0, busy - our_s) / total
-        return MachineLoad(other_load, stolen / total, "; ".join(slowdowns))
+def _sample_cpu() -> _CpuSample:
+    """Return the CPU's seconds and throttling so far, of the CPUs that this process may run on."""
+    return _cpu_seconds(), _throttle_counts()
+
+
+def _cpu_load(begin: _CpuSample, end: _CpuSample) -> MachineLoad:
+    total, busy, stolen, our_s = (b - a for a, b in zip(begin[0], end[0], strict=True))
+    if total <= 0:
+        return MachineLoad()
+    slowdowns = [why for why, count in end[1].items() if count > begin[1].get(why, count)]
+    return MachineLoad(max(0.0, busy - our_s) / total, stolen / total, "; ".join(slowdowns))
 
 
 def _cpu_seconds() -> tuple[float, float, float, float]:
@@ -152,7 +148,6 @@ def _process_tree_seconds() -> float:
 
 
 def _throttle_counts() -> dict[str, int]:
-    """Return the number of throttling events so far, by reason."""
     texts = [_read_text(path).strip() for path in _throttle_files()]
     counts = {"the CPU was slowed down by heat": sum(int(t) for t in texts if t.isdigit())}
     for line in _read_text(Path("/sys/fs/cgroup/cpu.stat")).splitlines():
@@ -175,38 +170,29 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-class _GpuSampler:
-    """Samples a GPU through NVML at the beginning and at the end."""
+_GpuSample = tuple[int, str]
 
-    def __init__(self, index: int, nvml: Any) -> None:
-        self._index, self._nvml = index, nvml
-        self._samples: list[tuple[int, str]] = []
 
-    def begin(self) -> None:
-        self._samples = [self._sample()]
+def _sample_gpu(index: int, nvml: Any) -> _GpuSample:
+    """Return the number of other GPU processes and the throttle reason, if NVML reports them."""
+    try:
+        nvml = nvml or require("pynvml", "gpu", "looking at GPUs")
+    except MissingExtra:
+        return 0, ""
+    try:
+        nvml.nvmlInit()
+        handle = visible_gpus(nvml)[index]
+        our_pids = {os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))}
+        running = {p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    except (nvml.NVMLError, LookupError):
+        return 0, ""
+    active_reasons = {text for bit, text in _THROTTLE_REASONS.items() if reasons & bit}
+    return len(running - our_pids), "; ".join(
+        f"the GPU was {text}" for text in sorted(active_reasons)
+    )
 
-    def end(self) -> MachineLoad:
-        self._samples.append(self._sample())
-        slowdowns = sorted({why for _, why in self._samples if why})
-        return MachineLoad(
-            slowdown="; ".join(slowdowns), gpu_neighbors=max(n for n, _ in self._samples)
-        )
 
-    def _sample(self) -> tuple[int, str]:
-        """Return the number of other GPU processes and the throttle reason, if reported."""
-        try:
-            nvml = self._nvml = self._nvml or require("pynvml", "gpu", "looking at GPUs")
-        except MissingExtra:
-            return 0, ""
-        try:
-            nvml.nvmlInit()
-            handle = visible_gpus(nvml)[self._index]
-            our_pids = {os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))}
-            running = {p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-            reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        except (nvml.NVMLError, LookupError):
-            return 0, ""
-        active_reasons = {text for bit, text in _THROTTLE_REASONS.items() if reasons & bit}
-        return len(running - our_pids), "; ".join(
-            f"the GPU was {text}" for text in sorted(active_reasons)
-        )
+def _gpu_load(*samples: _GpuSample) -> MachineLoad:
+    slowdowns = sorted({why for _, why in samples if why})
+    return MachineLoad(slowdown="; ".join(slowdowns), gpu_neighbors=max(n for n, _ in samples))

@@ -33,21 +33,13 @@ class Window:
         """Mean power over the window, watts."""
         return self.joules / self.seconds if self.seconds > 0 else math.nan
 
-    def energy_mj(self, launches: int) -> float:
-        """Return the energy per launch in millijoules if ``launches`` filled the window."""
-        return self.joules / launches * 1e3
-
 
 class PowerMeter(ABC):
-    """Measures the energy of one device.
+    """Measures the energy of one device of a ``device_kind``: ``cpu`` or ``gpu``.
 
     To add a meter, register a subclass under the entry point ``foretune.meters``. Its constructor
     takes the device's number among the devices of its kind, and must not fail;
     `unavailable_because` reports problems.
-
-    Attributes:
-        name: the registered name.
-        device_kind: kind of the metered devices: ``cpu`` or ``gpu``.
     """
 
     name: str
@@ -197,12 +189,9 @@ class NvmlMeter(PowerMeter):
     device_kind = "gpu"
 
     def __init__(
-        self,
-        index: int = 0,
-        nvml: Any = None,
-        poll_s: float = 0.004,
+        self, index: int = 0, nvml: Any = None, poll_s: float = 0.004,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._index, self._nvml, self._poll_s, self._clock = index, nvml, poll_s, clock
         self._handle: Any = None
         self._ticks: list[tuple[float, float]] = []
@@ -277,21 +266,16 @@ def slope_w(ticks: list[tuple[float, float]]) -> float:
     return float(seconds @ joules / (seconds @ seconds))
 
 
-RAMP_S = 0.3
-"""Unmetered time in which clocks and power settle."""
+RAMP_S = 0.3  # unmetered time in which clocks and power settle
 WINDOW_S = 0.6
-BATCH_MS = 20.0
-"""Duration of work queued at once; long, so that the pause after it does not count."""
+BATCH_MS = 20.0  # duration of work queued at once; long, so that the pause after it does not count
 MAX_CAPTURED = 1000
 
 
 def measure_power(
-    meter: PowerMeter,
-    run: Callable[[], Any],
-    time_ms: float,
-    wait: Callable[[], object],
+    meter: PowerMeter, run: Callable[[], Any], time_ms: float, wait: Callable[[], object],
     interface: Any = None,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """Return the mean power (W) of back-to-back launches and the energy of one launch (mJ).
 
     A launch takes about ``time_ms``; ``wait`` returns when all launches are done; ``interface`` is
@@ -301,7 +285,7 @@ def measure_power(
     _run_for(batch, RAMP_S, wait)
     with meter.window() as window:
         launches = count * _run_for(batch, WINDOW_S, wait)
-    return window.power_w, window.energy_mj(launches)
+    return window.power_w, window.joules / launches * 1e3
 
 
 def _batched(
@@ -329,7 +313,6 @@ def _batched(
 
 
 def _run_for(batch: Callable[[], Any], seconds: float, wait: Callable[[], object]) -> int:
-    """Run batches for ``seconds``; return their number."""
     end, batches = time.perf_counter() + seconds, 0
     while batches == 0 or time.perf_counter() < end:
         batch()

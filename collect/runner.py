@@ -24,35 +24,25 @@ from foretune.space import Configuration
 
 
 class Runner(ABC):
-    """Measures configurations on one device or on several equal ones; a context manager.
+    """Measures configurations on one device or on several equal ones; a context manager."""
 
-    Attributes:
-        device: the device, or one of the equal devices.
-        parallelism: number of configurations it can measure at once: one per device.
-    """
-
-    device: Device
-    parallelism: int = 1
+    device: Device  # or one of the equal devices
+    parallelism: int = 1  # configurations it can measure at once: one per device
 
     @abstractmethod
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration, in order, from one device.
 
         A failure is a measurement too.
         """
 
     def run_many(
-        self,
-        kernel: Kernel,
-        work: Iterable[tuple[Problem, Configuration]],
+        self, kernel: Kernel, work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per problem and configuration, in order of completion.
 
         A runner with several devices uses all of them.
@@ -62,13 +52,9 @@ class Runner(ABC):
 
     @abstractmethod
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds, in a fresh process if the runner has one.
 
         The default, which comes first, is built twice. All launches get new inputs in every round,
@@ -112,25 +98,18 @@ class InProcessRunner(Runner):
         self._benchmarker = Benchmarker(device, timing, power)
 
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
             yield self._benchmarker.measure(kernel, problem, config, incumbent_ms)
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds."""
         self.check(kernel)
         return self._benchmarker.compare_interleaved(kernel, problem, configs, max_seconds, seed)
@@ -154,12 +133,9 @@ class IsolatedRunner(Runner):
     """
 
     def __init__(
-        self,
-        device: Device,
-        timing: Timing | None = None,
-        limit_s: float = 30.0,
+        self, device: Device, timing: Timing | None = None, limit_s: float = 30.0,
         power: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.device = device
         self.limit_s = limit_s
         builds = tempfile.mkdtemp(prefix="foretune-")  # what one process compiled, others load
@@ -170,12 +146,9 @@ class IsolatedRunner(Runner):
         )
 
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
@@ -187,13 +160,9 @@ class IsolatedRunner(Runner):
             yield measured
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds of a fresh process."""
         self.check(kernel)
         self.renew()
@@ -230,19 +199,16 @@ class IsolatedRunner(Runner):
                 "measure", kernel, problem, config, incumbent_ms, limit_s=self.limit_s
             )
         except TimeoutError:
-            reason = f"not done after {self.limit_s:g} s"
-            return failed_measurement(kernel, problem, config, self.device, Status.TIMEOUT, reason)
+            status, reason = Status.TIMEOUT, f"not done after {self.limit_s:g} s"
         except ChildProcessError as e:
-            return failed_measurement(
-                kernel, problem, config, self.device, Status.RUNTIME_ERROR, str(e)
-            )
-        if not isinstance(answer, Measurement) or answer.config != config:
+            status, reason = Status.RUNTIME_ERROR, str(e)
+        else:
+            if isinstance(answer, Measurement) and answer.config == config:
+                return answer
             self.close()
+            status = Status.RUNTIME_ERROR
             reason = "the process returned the measurement of another configuration"
-            return failed_measurement(
-                kernel, problem, config, self.device, Status.RUNTIME_ERROR, reason
-            )
-        return answer
+        return failed_measurement(kernel, problem, config, self.device, status, reason)
 
 
 def check_importable(kernel: Kernel) -> None:
@@ -255,20 +221,11 @@ def check_importable(kernel: Kernel) -> None:
 
 
 def failed_measurement(
-    kernel: Kernel,
-    problem: Problem,
-    config: Configuration,
-    device: Device,
-    status: Status,
+    kernel: Kernel, problem: Problem, config: Configuration, device: Device, status: Status,
     reason: str,
-) -> Measurement:
+) -> Measurement:  # fmt: skip
     """Return the failed measurement of a configuration whose process died."""
+    name, made_by = device.name, environment(kernel)
     return Measurement(
-        kernel=kernel.name,
-        problem=problem,
-        config=config,
-        device=device.name,
-        status=status,
-        error=reason,
-        environment=environment(kernel),
+        kernel.name, problem, config, name, status, error=reason, environment=made_by
     )

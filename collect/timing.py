@@ -14,8 +14,7 @@ from foretune.kernel import Kernel, Launch, SelfTimedLaunch
 from foretune.lazy import require
 from foretune.problem import Problem
 
-MIN_SAMPLES = 3
-"""Taken even after the time limit."""
+MIN_SAMPLES = 3  # taken even after the time limit
 MIN_SAMPLE_S = 50e-6
 """Shorter launches are timed several at once, because of the clock's resolution."""
 
@@ -26,9 +25,8 @@ MAX_OWN_TIME = 1.1
 class Timer:
     """Times launches with the host's clock; they return when their work is done.
 
-    Attributes:
-        interface: a module with CUDA graphs and ``_sleep``, such as ``torch.cuda``; None on the
-            host.
+    ``interface`` is a module with CUDA graphs and ``_sleep``, such as ``torch.cuda``; None on the
+    host.
     """
 
     interface: Any = None
@@ -137,8 +135,7 @@ def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
 def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     """Return the mean time of ``batch`` launches in milliseconds.
 
-    Raises:
-        ValueError: the launch's own time is not positive, or longer than the call took.
+    Raises ValueError if the launch's own time is not positive, or longer than the call took.
     """
     if not isinstance(launch, SelfTimedLaunch):
         return timer.sample_ms(launch, batch)
@@ -153,8 +150,7 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     return own_ms
 
 
-DELAY_CYCLES = 60_000
-"""The delay per queued launch in device cycles: about 30 µs."""
+DELAY_CYCLES = 60_000  # the delay per queued launch in device cycles: about 30 µs
 
 
 def delay_kernel_start(interface: Any, launches: int = 1) -> None:
@@ -168,8 +164,7 @@ def delay_kernel_start(interface: Any, launches: int = 1) -> None:
 
 FLUSH_BYTES = 2**28
 """Minimum size of the buffer that flushes the cache: 256 MiB, or twice the cache."""
-MAX_LAUNCHES = 20
-"""Per sample; queueing more would take longer than the delay."""
+MAX_LAUNCHES = 20  # per sample; queueing more would take longer than the delay
 
 
 class DeviceTimer(Timer):
@@ -181,13 +176,9 @@ class DeviceTimer(Timer):
     """
 
     def __init__(
-        self,
-        event: Callable[[], Any],
-        synchronize: Callable[[], None],
-        before_sample: Callable[[int], object],
-        max_launches: int = 1,
-        interface: Any = None,
-    ) -> None:
+        self, event: Callable[[], Any], synchronize: Callable[[], None],
+        before_sample: Callable[[int], object], max_launches: int = 1, interface: Any = None,
+    ) -> None:  # fmt: skip
         self.interface = interface
         self._event = event
         self._synchronize = synchronize

@@ -30,7 +30,6 @@ def toolchain(kind: str) -> str:
 
 
 def _drivers() -> list[str]:
-    """Return the version of this machine's GPU driver, if known."""
     for path in DRIVER_VERSION_FILES:
         try:
             found = re.search(r"\d+\.\d+(\.\d+)*", Path(path).read_text())
@@ -42,7 +41,6 @@ def _drivers() -> list[str]:
 
 
 def _versions(*packages: str) -> list[str]:
-    """Return name and version of each installed package."""
     parts = []
     for package in packages:
         try:

@@ -6,7 +6,7 @@ from the table, so the card cannot contradict it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,27 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHIPPED = Path(__file__).parent / "shipped"
-_READ = ("rows", "columns")
 
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """Description of a shipped table.
+    """Description of a shipped table, which `load` takes by ``name``.
 
-    Attributes:
-        name: the name that `load` takes.
-        device: as in the table's ``device`` column.
-        architecture: the device's, e.g. ``x86_64+avx512``, ``sm_90``.
-        specs: the device's descriptor (`foretune.device.SPECS`).
-        system: operating system, driver and versions that affect the times.
-        began, ended: ISO time of the first and the last row.
-        protocol: how it was measured.
-        command: the command that measures it again.
-        licence: the license of the rows.
-        kernels: kernel name -> source hash of the measured code.
-        provisional: why the rows are provisional; empty if they are not.
-        rows: number of rows.
-        columns: column names.
+    ``system`` has operating system, driver and versions that affect the times; ``began`` and
+    ``ended`` are the ISO times of the first and the last row; ``protocol`` tells how it was
+    measured, ``command`` measures it again; ``kernels`` maps names to hashes of the measured code;
+    ``provisional`` tells why the rows are provisional, if they are.
     """
 
     name: str
@@ -53,12 +42,6 @@ class DatasetCard:
     provisional: str = ""
     rows: int = 0
     columns: tuple[str, ...] = ()
-
-    def save(self, folder: Path) -> None:
-        """Write the card to ``folder``; row and column counts are read from the table."""
-        fields = {name: value for name, value in asdict(self).items() if name not in _READ}
-        text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
-        (folder / f"{self.name}.json").write_text(text, encoding="utf-8")
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:

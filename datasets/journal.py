@@ -7,14 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from foretune import files
 from foretune.errors import OutputError, RunTableError
-from foretune.files import (
-    open_private,
-    parse_json,
-    read_bytes,
-    require_regular_file,
-    translate_read_errors,
-)
 
 Row = dict[str, Any]
 
@@ -34,7 +28,7 @@ class Journal:
         self.path = path
         try:
             truncate_partial_line(path)
-            self._file = os.fdopen(open_private(path, os.O_WRONLY | os.O_APPEND), "ab")
+            self._file = os.fdopen(files.open_private(path, os.O_WRONLY | os.O_APPEND), "ab")
             self._reader = path.open("rb")
         except OSError as e:
             raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
@@ -82,23 +76,23 @@ def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
 
     Raises RunTableError if a line is damaged; the message names it.
     """
-    with translate_read_errors(path, RunTableError, "cannot be read: {}"):
-        file = require_regular_file(path).open("rb")
+    with files.translate_read_errors(path, RunTableError, "cannot be read: {}"):
+        file = files.require_regular_file(path).open("rb")
     offset = 0
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return  # the writing process was killed
             message = "is damaged ({}): delete the line"
-            with translate_read_errors(f"{path}, line {number}", RunTableError, message):
-                row = parse_json(line)
+            with files.translate_read_errors(f"{path}, line {number}", RunTableError, message):
+                row = files.parse_json(line)
             yield offset, row
             offset += len(line)
 
 
 def digest(path: Path) -> str:
     """Return the journal's digest, or "" if there is no journal."""
-    return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else ""
+    return hashlib.sha256(files.read_bytes(path)).hexdigest() if path.exists() else ""
 
 
 def truncate_partial_line(journal: Path) -> None:

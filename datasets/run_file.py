@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 
 from foretune.datasets.runs import (
     ROW_GROUP_SIZE,
-    RunFileMetadata,
+    file_metadata,
     from_arrow,
     open_runs,
     ordered_columns,
-    parse_cell,
     to_arrow,
 )
 from foretune.datasets.schema import PLAIN_GROUPS, validate
@@ -42,7 +41,7 @@ class RunFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file, self.metadata = open_runs(path)
+        self._file, self.mixed, self.journal_digest = open_runs(path)
         self._ends = np.cumsum(self._file.row_group_sizes)
         self._wanted = [c for c in self._file.schema.names if not c.startswith("device.")]
         self._group = lru_cache(CACHED_ROW_GROUPS)(
@@ -59,9 +58,9 @@ class RunFile:
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
             first = 0
             for piece in self.batches(checked):
-                validate(from_arrow(piece, self.metadata.mixed), str(self.path), first)
+                validate(from_arrow(piece, self.mixed), str(self.path), first)
                 first += len(piece)
-                keys.append(_row_keys(piece, self.metadata.mixed))
+                keys.append(_row_keys(piece, self.mixed))
         return np.concatenate(keys)
 
     @property
@@ -83,8 +82,8 @@ class RunFile:
         first = int(self._ends[group - 1]) if group else 0
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
             row = self._group(group).slice(number - first, 1).to_pylist()[0]
-            for column in self.metadata.mixed & {c for c in row if row[c] is not None}:
-                row[column] = parse_cell(row[column])
+            for column in self.mixed & {c for c in row if row[c] is not None}:
+                row[column] = parse_json(row[column], object)
             return dict(row)
 
 
@@ -98,11 +97,11 @@ def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
     types = [_types(new.schema)]
     if path.exists():
         old = RunFile(path)
-        parts.insert(0, (old.batches(), old.metadata.mixed))
+        parts.insert(0, (old.batches(), old.mixed))
         types.insert(0, _types(old.schema))
     with translate_read_errors(path, RunTableError, "cannot take these rows: {}"):
         schema, now_mixed = _merged(types, {c for _, names in parts for c in names})
-    schema = schema.with_metadata(RunFileMetadata(now_mixed, journal_digest).to_parquet())
+    schema = schema.with_metadata(file_metadata(now_mixed, journal_digest))
     with (
         atomic_write(path, private=True) as file,
         pq.ParquetWriter(file, schema, compression="zstd") as writer,
@@ -152,7 +151,6 @@ def _conform(piece: pa.Table, schema: pa.Schema, to_json: set[str]) -> pa.Table:
 
 
 def _is_numbers(field: pa.Field) -> bool:
-    """Return whether the column holds lists of numbers."""
     kind = field.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False

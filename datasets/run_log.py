@@ -29,9 +29,8 @@ class RunLog:
     merges the journal into the Parquet file. Only row keys are kept in memory. The specs of
     ``device`` are stored with the rows.
 
-    Raises:
-        OutputError: the directory cannot be written.
-        RunTableError: an existing file is not a run table.
+    Raises OutputError if the directory cannot be written; RunTableError if an existing file is not
+    a run table.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:
@@ -59,10 +58,8 @@ class RunLog:
     def append(self, measurement: Measurement) -> None:
         """Write one row.
 
-        Raises:
-            RunTableError: the row is impossible, and not written.
-            OutputError: the disk is full or gone, or the journal was deleted. Earlier rows are kept
-                unless it was deleted.
+        Raises RunTableError if the row is impossible, and not written; OutputError if the disk is
+        full or gone, or the journal was deleted. Earlier rows are kept unless it was deleted.
         """
         measurement.check(self._power_limit_w)
         offset = self._journal.append(to_row(measurement, self._device))
@@ -114,7 +111,7 @@ class RunLog:
         self._file_rows = len(keys) - 1 - back
         self._offsets: dict[int, int] = {}
         self._journal_rows, self._distinct_count = 0, len(self._keys)
-        if self._file is not None and digest(journal) == self._file.metadata.journal_digest:
+        if self._file is not None and digest(journal) == self._file.journal_digest:
             # A process was killed between writing the file and removing the journal.
             journal.unlink(missing_ok=True)
         rows = list(read_journal(journal)) if journal.exists() else []
@@ -131,7 +128,6 @@ class RunLog:
         self._journal_rows += 1
 
     def _file_row_of(self, key: int) -> int | None:
-        """Return the file's last row with this key."""
         at = int(np.searchsorted(self._keys, np.uint64(key)))
         found = at < len(self._keys) and int(self._keys[at]) == key
         return int(self._file_rows[at]) if found else None

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from foretune import files
 from foretune.datasets.journal import digest, journal_path, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
 from foretune.device import SPECS, Device, find_device_or_none, generic_device
 from foretune.errors import RunTableError
-from foretune.files import (
-    atomic_write,
-    parse_json,
-    require_cells,
-    require_regular_file,
-    translate_read_errors,
-)
 from foretune.measurement import Measurement, Status
 from foretune.parquet import ParquetFile
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.values import Value
 
-ROW_GROUP_SIZE = 1 << 14
-"""Rows per Parquet row group."""
+ROW_GROUP_SIZE = 1 << 14  # rows per Parquet row group
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
 _JOURNAL_DIGEST_KEY = b"foretune.folded_journal"
@@ -42,48 +33,38 @@ _SCALARS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RunFileMetadata:
-    """Metadata of a run table's file.
+def file_metadata(mixed: set[str], journal_digest: str = "") -> dict[bytes, bytes]:
+    """Return the metadata of a run table's file.
 
-    Attributes:
-        mixed: columns that mix text, numbers and booleans; stored as JSON, because Parquet columns
-            have one type.
-        journal_digest: digest of the journal merged last.
+    ``mixed`` are columns that mix text, numbers and booleans; they are stored as JSON, because
+    Parquet columns have one type. ``journal_digest`` is that of the journal merged last.
     """
-
-    mixed: set[str]
-    journal_digest: str = ""
-
-    def to_parquet(self) -> dict[bytes, bytes]:
-        """Return it as Parquet metadata, with the schema version."""
-        return {
-            _VERSION_KEY: str(SCHEMA_VERSION).encode(),
-            _MIXED_KEY: json.dumps(sorted(self.mixed)).encode(),
-            _JOURNAL_DIGEST_KEY: self.journal_digest.encode(),
-        }
+    return {
+        _VERSION_KEY: str(SCHEMA_VERSION).encode(),
+        _MIXED_KEY: json.dumps(sorted(mixed)).encode(),
+        _JOURNAL_DIGEST_KEY: journal_digest.encode(),
+    }
 
 
 def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read and validate a run table, including the journal of an interrupted collection.
 
-    Raises:
-        RunTableError: the file is missing, truncated, of a newer schema, or holds impossible rows.
+    Raises RunTableError if the file is missing, truncated, of a newer schema, or holds impossible
+    rows.
     """
     path = Path(path)
     parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
-        file, metadata = open_runs(path)
-        journal_digest = metadata.journal_digest
-        with translate_read_errors(path, RunTableError, "is damaged: {}"):
-            parts.append(from_arrow(file.read(), metadata.mixed))
+        file, mixed, journal_digest = open_runs(path)
+        with files.translate_read_errors(path, RunTableError, "is damaged: {}"):
+            parts.append(from_arrow(file.read(), mixed))
     # A process killed between writing the file and removing the journal leaves both.
     if journal.exists() and digest(journal) != journal_digest:
-        with translate_read_errors(journal, RunTableError, "is damaged: {}"):
+        with files.translate_read_errors(journal, RunTableError, "is damaged: {}"):
             parts += [from_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
     if not parts:
         raise RunTableError(f"{path} does not exist: collect one with 'foretune collect'")
-    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+    with files.translate_read_errors(path, RunTableError, "is damaged: {}"):
         runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         return validate(runs, str(path))
 
@@ -91,16 +72,14 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
 def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     """Validate ``runs`` and write them to ``path`` atomically (Parquet, zstd).
 
-    Raises:
-        RunTableError: a row is impossible.
-        OutputError: the file cannot be written.
+    Raises RunTableError if a row is impossible; OutputError if the file cannot be written.
     """
     path = Path(path)
     validate(runs, str(path))
     table, mixed = to_arrow(runs, path)
-    notes = RunFileMetadata(mixed).to_parquet()
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
-    with atomic_write(path) as new:
+    metadata = {**(table.schema.metadata or {}), **file_metadata(mixed)}
+    table = table.replace_schema_metadata(metadata)
+    with files.atomic_write(path) as new:
         pq.write_table(table, new, ROW_GROUP_SIZE, compression="zstd")
 
 
@@ -118,15 +97,9 @@ def from_arrow(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
     """Return the run table of an Arrow table; ``mixed`` columns are decoded from JSON."""
     runs = table.to_pandas()
     there = [c for c in runs if c in mixed]
-    values = {text: parse_cell(text) for c in there for text in runs[c].dropna().unique()}
+    values = {t: files.parse_json(t, object) for c in there for t in runs[c].dropna().unique()}
     plain = {c: runs[c].astype(object).map(values.get, na_action="ignore") for c in there}
     return runs.assign(**plain)
-
-
-def parse_cell(text: str) -> Value:
-    """Return the value in a cell of a ``mixed`` column."""
-    value: Value = parse_json(text, object)
-    return value
 
 
 def newest_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -194,15 +167,12 @@ def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> 
     scalars = {n: record[n] for n in _SCALARS if n in record and not _missing(record[n])}
     samples = record.get("time_ms_samples")
     return Measurement(
-        kernel=record["kernel"],
-        problem=Problem(_values(record, groups["problem"])),
-        config=Configuration(_values(record, groups["config"])),
-        device=record["device"],
-        status=Status(record["status"]),
-        static=_cells(record, groups["static"]),
+        kernel=record["kernel"], problem=Problem(_values(record, groups["problem"])),
+        config=Configuration(_values(record, groups["config"])), device=record["device"],
+        status=Status(record["status"]), static=_cells(record, groups["static"]),
         time_ms_samples=() if samples is None or _missing(samples) else tuple(map(float, samples)),
         **scalars,
-    )
+    )  # fmt: skip
 
 
 def _cells(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
@@ -231,7 +201,7 @@ def _is_mixed(values: pd.Series) -> bool:
 def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return the run table of rows made by `to_row`."""
     columns = len({column for row in rows for column in row})
-    require_cells(len(rows) * columns, columns)
+    files.require_cells(len(rows) * columns, columns)
     runs = pd.DataFrame(rows)
     return runs[ordered_columns(runs.columns)]
 
@@ -249,8 +219,8 @@ def ordered_columns(columns: Iterable[str]) -> list[str]:
     return sorted(columns, key=lambda c: rank.get(c, len(groups)))
 
 
-def open_runs(path: Path) -> tuple[ParquetFile, RunFileMetadata]:
-    """Open a run table and return it with its metadata.
+def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
+    """Open a run table; return it, its mixed columns, and the digest of the journal merged last.
 
     Raises RunTableError if it is not a run table, or of a newer schema.
     """
@@ -260,24 +230,26 @@ def open_runs(path: Path) -> tuple[ParquetFile, RunFileMetadata]:
             f"--store {path} --export {path.stem}.parquet'"
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
-    with translate_read_errors(path, RunTableError, f"is not a readable Parquet file: {hint}"):
+    with files.translate_read_errors(
+        path, RunTableError, f"is not a readable Parquet file: {hint}"
+    ):
         file = ParquetFile(path)
-        file_metadata = file.schema.metadata or {}
-        version = int(file_metadata.get(_VERSION_KEY, SCHEMA_VERSION))
-        mixed = set(parse_json(file_metadata.get(_MIXED_KEY, b"[]"), list))
-        metadata = RunFileMetadata(mixed, file_metadata.get(_JOURNAL_DIGEST_KEY, b"").decode())
+        metadata = file.schema.metadata or {}
+        version = int(metadata.get(_VERSION_KEY, SCHEMA_VERSION))
+        mixed = set(files.parse_json(metadata.get(_MIXED_KEY, b"[]"), list))
+        journal_digest = metadata.get(_JOURNAL_DIGEST_KEY, b"").decode()
     if version > SCHEMA_VERSION:
         raise RunTableError(
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "install a newer Foretune"
         )
-    return file, metadata
+    return file, mixed, journal_digest
 
 
 def _is_store(path: Path) -> bool:
     """Return whether the file is a tuning store or an exported store."""
     try:
-        with require_regular_file(path).open("rb") as file:
+        with files.require_regular_file(path).open("rb") as file:
             return file.read(200).startswith(_STORE_SIGNATURES)
     except (OSError, ValueError):
         return False

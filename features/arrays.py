@@ -1,7 +1,7 @@
 """Run-table columns as NumPy arrays, for costs and features."""
 
 import copy
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self, TypeVar
@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 NAMES = ("kernel", "device")
-BOOLEANS = {"False": "0", "True": "1"}
-"""Booleans are stored as 0 and 1."""
+BOOLEANS = {"False": "0", "True": "1"}  # booleans are stored as 0 and 1
 T = TypeVar("T")
 
 
@@ -82,9 +81,10 @@ class Rows:
         distinct, codes = self.distinct(column)  # compares distinct values, not every row
         return [(distinct == text)[codes] for text in texts]
 
-    def group(self, name: str) -> Mapping[str, np.ndarray]:
+    def group(self, name: str) -> Mapping[str, Any]:
         """Return the columns of a dotted group by short name."""
-        return Columns(self, name)
+        names = short_names(self.columns, name)
+        return self.memoized(("group", name), lambda: {s: self[c] for s, c in names.items()})
 
     def without(self, columns: Collection[str]) -> "Rows":
         """Return the same rows without ``columns``."""
@@ -157,31 +157,6 @@ class SingleRow(Rows):
         """Return, per text, whether the cell equals it."""
         written = self.text(column)
         return [written == text for text in texts]
-
-    def group(self, name: str) -> Mapping[str, Any]:
-        """Return the cells of a dotted group by short name."""
-        names = short_names(self.columns, name)
-        return self.memoized(("group", name), lambda: {s: self[c] for s, c in names.items()})
-
-
-class Columns(Mapping[str, np.ndarray]):
-    """The columns of a dotted group by short name, converted on access."""
-
-    def __init__(self, rows: pd.DataFrame | Rows, group: str) -> None:
-        self._rows = Rows.from_table(rows)
-        self._names = short_names(self._rows.columns, group)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._rows[self._names[name]]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 @lru_cache(maxsize=256)

@@ -13,12 +13,9 @@ from foretune.values import FrozenParameters
 
 
 def candidate_rows(
-    kernel: str,
-    problem: Problem,
-    space: SearchSpace,
-    device: Device,
+    kernel: str, problem: Problem, space: SearchSpace, device: Device,
     indices: np.ndarray | None = None,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return one row per configuration of ``space``, or per index, as input for a predictor.
 
     Text columns are categorical, to save memory.

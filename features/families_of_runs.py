@@ -4,7 +4,7 @@ import pandas as pd
 
 from foretune.errors import PredictorError
 from foretune.family import Family
-from foretune.features.arrays import Columns
+from foretune.features.arrays import Rows
 from foretune.features.families.user_defined import BYTES, FLOPS, UserDefinedCost
 from foretune.registry import load, registered
 
@@ -42,9 +42,8 @@ def explain_missing_roofline(name: str, runs: pd.DataFrame) -> str:
 
 
 def _cost_error(family: Family, runs: pd.DataFrame) -> str:
-    one = runs.iloc[:1]
     try:
-        family.cost(Columns(one, "problem"), Columns(one, "config"))
+        family.cost(*map(Rows(runs.iloc[:1]).group, ("problem", "config")))
     except KeyError as e:
         return f"the runs lack problem.{e.args[0]}"
     except TypeError:

@@ -10,9 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family, Quantity
 from foretune.features.arrays import Rows, SingleRow, short_names
-from foretune.features.device_rates import with_rates
 from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
-from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
+from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms, with_rates
 
 if TYPE_CHECKING:
 
@@ -60,35 +59,25 @@ CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
 FITTED_STATE = {
     "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
 }  # fmt: skip
-OPTIONAL_PREFIX = "device."
-"""Prefix of columns that may be missing at prediction time."""
+OPTIONAL_PREFIX = "device."  # prefix of columns that may be missing at prediction time
 
 
 class FeatureSet(TransformerMixin, Estimator):
     """Turns runs of one kernel into numbers.
 
-    Columns, in order:
-
-    - the numbers of problem, configuration and device, one indicator per value of each text column,
-      and the columns of the ``extra_columns`` (`EXTRA_GROUPS`);
-    - ``alignment.<name>``: log2 of the largest power of two that divides a size of the problem;
-    - launch geometry (`launch_geometry`);
-    - the family's `derived` quantities and its cost: log2 of flops, bytes, intensity and roofline
-      time.
+    Columns are, in order: the numbers of problem, configuration and device, one indicator per value
+    of each text column, and the groups of ``extra_columns`` (`EXTRA_GROUPS`), which are then
+    required for prediction; ``alignment.<name>``, log2 of the largest power of two that divides a
+    size of the problem; launch geometry (`launch_geometry`); the `derived` quantities of the
+    ``family``, if there is one, and its cost: log2 of flops, bytes, intensity and roofline time.
 
     Columns that are constant in training are dropped. Logarithms of sizes are not added, because a
     tree splits on them as it does on the sizes.
 
-    Args:
-        family: cost model and derived quantities; optional.
-        extra_columns: names of `EXTRA_GROUPS` to use too; they are then required for prediction.
-
-    Attributes:
-        columns_: names of the float columns, in order.
-        numbers_: numeric run-table columns used.
-        categories_: text columns used -> the values seen in training.
-        specs_: device columns in training; others are ignored.
-        roofline_known_: whether any training row had a roofline time.
+    Fitted are the names of the float columns (``columns_``), numeric run-table columns
+    (``numbers_``), text columns with the values seen in training (``categories_``), device columns
+    in training (``specs_``; others are ignored), and whether any training row had a roofline time
+    (``roofline_known_``).
     """
 
     def __init__(self, family: Family | None = None, extra_columns: Sequence[str] = ()) -> None:
@@ -179,11 +168,9 @@ class FeatureSet(TransformerMixin, Estimator):
 
     @classmethod
     def from_json(
-        cls,
-        data: Mapping[str, Any],
-        family: Family | None = None,
+        cls, data: Mapping[str, Any], family: Family | None = None,
         extra_columns: Sequence[str] = (),
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Return the feature set that `to_json` wrote; other keys are ignored."""
         features = cls(family, extra_columns)
         for name, kind in FITTED_STATE.items():

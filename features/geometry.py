@@ -1,12 +1,11 @@
 """Features of launch geometry, alignment and cache use."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
-from foretune.family import Quantity, nan_to
+from foretune.family import Cells, Quantity, nan_to
 from foretune.features.families.tiles import padding, wave_features
 
 AXES = ("x", "y", "z")
@@ -15,10 +14,8 @@ _CLBLAST = ("MWG", "NWG", "MDIMC", "NDIMC")
 
 
 def launch_geometry(
-    problem: Mapping[str, np.ndarray],
-    config: Mapping[str, np.ndarray],
-    device: Mapping[str, np.ndarray],
-) -> dict[str, Quantity]:
+    problem: Cells, config: Cells, device: Cells,
+) -> dict[str, Quantity]:  # fmt: skip
     """Return threads per block, work per thread, tile sizes and waves, if the names are known.
 
     Sizes are log2. ``padding`` is 1 if the tiles divide the problem: compilers then omit bounds
@@ -60,11 +57,8 @@ def launch_geometry(
 
 
 def _halo(
-    problem: Mapping[str, np.ndarray],
-    edges: list[Quantity],
-    blocks: list[np.ndarray],
-    tile: Quantity,
-) -> dict[str, Quantity]:
+    problem: Cells, edges: list[Quantity], blocks: list[np.ndarray], tile: Quantity,
+) -> dict[str, Quantity]:  # fmt: skip
     """Return the loads of a stencil or convolution beyond its tile, and their rounds."""
     if not {"filter_width", "filter_height"} <= problem.keys():
         return {}
@@ -81,33 +75,26 @@ def _halo(
 
 
 def _clblast(
-    problem: Mapping[str, np.ndarray],
-    config: Mapping[str, np.ndarray],
-    device: Mapping[str, np.ndarray],
-) -> dict[str, Quantity]:
+    problem: Cells, config: Cells, device: Cells,
+) -> dict[str, Quantity]:  # fmt: skip
     """Return the geometry of CLBlast's GEMM (Nugteren, IWOCL 2018)."""
     m, n = config["MWG"], config["NWG"]
     threads = config["MDIMC"] * config["NDIMC"]
     k = problem.get("KWG", config.get("KWG", np.float64(32.0)))
     shared = config.get("SA", 0.0) * m * k + config.get("SB", 0.0) * n * k
     features: dict[str, Quantity] = {
-        "log2_threads": np.log2(threads),
-        "log2_work_m": np.log2(m / config["MDIMC"]),
-        "log2_work_n": np.log2(n / config["NDIMC"]),
-        "log2_work": np.log2(m * n / threads),
-        "log2_tile": np.log2(m * n),
-        "log2_tile_aspect": np.log2(m / n),
-        "shared_words": shared,
-        "loads_per_flop": 1.0 / m + 1.0 / n,
-        "loads_per_thread": k * (m + n) / threads,
-    }
+        "log2_threads": np.log2(threads), "log2_work_m": np.log2(m / config["MDIMC"]),
+        "log2_work_n": np.log2(n / config["NDIMC"]), "log2_work": np.log2(m * n / threads),
+        "log2_tile": np.log2(m * n), "log2_tile_aspect": np.log2(m / n), "shared_words": shared,
+        "loads_per_flop": 1.0 / m + 1.0 / n, "loads_per_thread": k * (m + n) / threads,
+    }  # fmt: skip
     if {"size_0", "size_1"} <= problem.keys():
         tiles = np.ceil(problem["size_0"] / m) * np.ceil(problem["size_1"] / n)
         features |= wave_features("blocks", tiles, device)
     return features
 
 
-def _axes(columns: Mapping[str, np.ndarray], stem: str) -> dict[str, np.ndarray]:
+def _axes(columns: Cells, stem: str) -> dict[str, np.ndarray]:
     """Return the numeric columns ``stem_x``, …, or ``stem`` as x."""
     found = {axis: columns[f"{stem}_{axis}"] for axis in AXES if f"{stem}_{axis}" in columns}
     if not found and stem in columns:
@@ -119,8 +106,7 @@ def _product(values: Iterable[np.ndarray]) -> Quantity:
     return math.prod(values, start=np.float64(1.0))
 
 
-MAX_ALIGNMENT = 8
-"""log2 of the largest power of two considered."""
+MAX_ALIGNMENT = 8  # log2 of the largest power of two considered
 
 
 def alignment(sizes: np.ndarray) -> np.ndarray:
@@ -135,9 +121,7 @@ CACHE_SUFFIX = "_of_cache"
 """Suffix of cache features; they are redundant if all devices have equal caches."""
 
 
-def cache_features(
-    name: str, working_set: Quantity, device: Mapping[str, Any]
-) -> dict[str, Quantity]:
+def cache_features(name: str, working_set: Quantity, device: Cells) -> dict[str, Quantity]:
     """Return log2 of working-set bytes over the last-level cache, named ``…_of_cache``.
 
     The cache is ``l3_kib`` (CPUs), else ``l2_kib``; NaN if both are unknown.

@@ -17,8 +17,7 @@ from foretune.errors import UnknownName
 from foretune.family import Quantity, nan_to
 from foretune.features.families.tiles import STEP_LATENCY_MS, TiledLaunch, cores_of
 
-LAUNCH_MS = 2e-3
-"""Fixed overhead of a launch."""
+LAUNCH_MS = 2e-3  # fixed overhead of a launch
 SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
 """Tile whose operations take 2^0.3 times as long as a large one's, and that exponent."""
 PREFERRED_ELEMENTS_PER_THREAD, SPILLING_ELEMENTS_PER_THREAD, SPILL_COST = 64.0, 160.0, 0.7
@@ -34,8 +33,7 @@ DEFAULT_GFLOPS, DEFAULT_GBPS, DEFAULT_L2_KIB, DEFAULT_SHARED_BYTES = 3e5, 2e3, 4
 """Default device rates and limits; the last one also caps larger devices."""
 ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory asynchronously."""
-MAX_LOG_RATIO = 3.0
-"""Clip of the log ratio to the fastest candidate."""
+MAX_LOG_RATIO = 3.0  # clip of the log ratio to the fastest candidate
 RELATIVE_COLUMNS = ("area", "sums", "shared", "flight", "waves", "useful", "intensity",
                     "warps_there")  # fmt: skip
 """Columns repeated relative to the median of the problem's candidates."""
@@ -45,22 +43,14 @@ RELATIVE_COLUMNS = ("area", "sums", "shared", "flight", "waves", "useful", "inte
 class TileLaunch:
     """One candidate's launch.
 
-    Attributes:
-        tiles: output tiles: the blocks, or the work items of persistent blocks.
-        tile_m, tile_n, tile_k: edges of the output tile, and the depth of a step.
-        size_m, size_n, size_k: problem size; estimated if the call does not tell.
-        steps: per block.
-        flops: per step.
-        step_bytes: bytes loaded per step.
-        kept_bytes: bytes that a block keeps across its steps.
-        sums: 32-bit accumulators per block.
-        moved_bytes: bytes of all operands and results.
-        warps: per block.
-        stages: steps in flight.
-        bits_a, bits_b: per element of each operand.
-        exact: 1 if 32-bit products are exact, not rounded to TF32.
-        transposed_a, transposed_b: 1 if the operand's last axis is not contiguous.
-        alignment: log2 of the bytes (at most 16) that divide all rows of the operands.
+    ``tiles`` are output tiles: the blocks, or the work items of persistent blocks. ``tile_m`` and
+    ``tile_n`` are the edges of the output tile, ``tile_k`` the depth of a step, ``size_*`` those of
+    the problem, estimated if the call does not tell. ``steps`` and ``warps`` are per block,
+    ``flops`` and ``step_bytes`` (loaded) per step. A block keeps ``kept_bytes`` across its steps,
+    and ``sums`` 32-bit accumulators. ``moved_bytes`` are of all operands and results. ``stages``
+    steps are in flight; ``bits_*`` are per element of each operand; ``exact`` is 1 if 32-bit
+    products are not rounded to TF32, ``transposed_*`` if the operand's last axis is not contiguous;
+    ``alignment`` is log2 of the bytes (at most 16) that divide all rows of the operands.
     """
 
     tiles: float
@@ -88,11 +78,11 @@ class TileLaunch:
 
 @dataclass(frozen=True)
 class LaunchFeatures:
-    """Features of the candidates of one problem.
+    """Features (candidates, features) of the candidates of one problem.
 
-    ``values`` has shape (candidates, features); ``analytic_log_time`` is the log of the analytic
-    time over the fastest, at most `MAX_LOG_RATIO`; ``fits`` tells whether the steps in flight fit a
-    block's shared memory, and the sums its registers.
+    ``analytic_log_time`` is the log of the analytic time over the fastest, at most `MAX_LOG_RATIO`;
+    ``fits`` tells whether the steps in flight fit a block's shared memory, and the sums its
+    registers.
     """
 
     values: np.ndarray
@@ -171,12 +161,9 @@ def _geometry(
 
 
 def _times(
-    x: dict[str, np.ndarray],
-    tiled: TiledLaunch,
-    device: Device,
-    asynchronous: bool,
+    x: dict[str, np.ndarray], tiled: TiledLaunch, device: Device, asynchronous: bool,
     fits: np.ndarray,
-) -> dict[str, Quantity]:
+) -> dict[str, Quantity]:  # fmt: skip
     """Return the analytic time, its parts, and its rank among the candidates."""
     slow = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
     area, waves = x["tile_m"] * x["tile_n"], x["tiles"] / cores_of(device.specs)
@@ -204,7 +191,6 @@ def _times(
 
 
 def _active(tiled: TiledLaunch, device: Device) -> Quantity:
-    """Return the blocks that are active on a multiprocessor."""
     waves = np.ceil(tiled.blocks / cores_of(device.specs))
     return np.minimum(tiled.resident(device.specs), np.maximum(waves, 1.0))
 

@@ -33,11 +33,8 @@ class AxisPositions:
 
     def has_same_rows(self, other: "AxisPositions") -> bool:
         """Return whether both hold the same rows."""
-        pairs = zip(self._arrays(), other._arrays(), strict=True)
-        return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
-
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        return self.coordinates, self.keys, self.shared
+        same = np.array_equal(self.keys, other.keys) and np.array_equal(self.shared, other.shared)
+        return same and np.array_equal(self.coordinates, other.coordinates, equal_nan=True)
 
     def combination(self, axes: Sequence[int]) -> np.ndarray:
         """Return an integer per row, equal for rows that agree on ``axes``."""
@@ -50,10 +47,9 @@ class AxisPositions:
         self, axis: int, values: np.ndarray, wanted: "AxisPositions | AxisPosition"
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
-        adjacent = wanted.adjacent_on_line(self._line(axis), self.coordinates[axis], axis)
-        below = wanted.values_of(values, adjacent.below)
-        above = wanted.values_of(values, adjacent.above)
-        return below, adjacent.step_below, above, adjacent.step_above
+        found = wanted.adjacent_on_line(self._line(axis), self.coordinates[axis], axis)
+        below, above = (wanted.values_of(values, rows) for rows in (found.below, found.above))
+        return below, found.step_below, above, found.step_above
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,7 +70,6 @@ class AxisPositions:
         return line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
 
     def _line(self, axis: int) -> "_Line":
-        """Return all rows sorted by series, then along ``axis``."""
         if axis not in self._line_cache:
             self._line_cache[axis] = _Line.from_groups(
                 self._order(axis), self._group_keys(axis), self.coordinates[axis]
@@ -147,11 +142,6 @@ class _Adjacent:
     step_below: Any
     step_above: Any
 
-    @classmethod
-    def empty(cls, rows: int) -> "_Adjacent":
-        none, far = np.full((2, rows), -1), np.full((2, rows), np.nan)
-        return cls(*none, *far)
-
 
 @dataclass(frozen=True, eq=False)
 class _Line:
@@ -191,7 +181,8 @@ class _Line:
 
         ``row_coordinates`` are the coordinates of the line's rows by index.
         """
-        result = _Adjacent.empty(len(group_keys))
+        shape = 2, len(group_keys)
+        result = _Adjacent(*np.full(shape, -1), *np.full(shape, np.nan))
         if len(self.order) == 0:
             return result
         number = np.minimum(np.searchsorted(self.names, group_keys), len(self.names) - 1)
@@ -229,8 +220,6 @@ class _Line:
         row_below = self.order[below] if below >= self.first[number] else -1
         row_above = self.order[above] if above < self.last[number] else -1
         return _Adjacent(
-            row_below,
-            row_above,
-            wanted - row_coordinates[row_below] if row_below >= 0 else NAN,
+            row_below, row_above, wanted - row_coordinates[row_below] if row_below >= 0 else NAN,
             row_coordinates[row_above] - wanted if row_above >= 0 else NAN,
-        )
+        )  # fmt: skip

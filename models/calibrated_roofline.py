@@ -31,11 +31,9 @@ import numpy as np
 from foretune.features.arrays import Groups
 
 MIN_ROWS = 30
-MIN_DISTINCT_WORK = 12
-"""Minimum number of distinct amounts of work needed to separate the terms."""
+MIN_DISTINCT_WORK = 12  # minimum number of distinct amounts of work needed to separate the terms
 MAX_ROWS = 3000
-MAX_OVERLAP = 12.0
-"""Maximum of p - 1; the larger limit alone counts there."""
+MAX_OVERLAP = 12.0  # maximum of p - 1; the larger limit alone counts there
 _OVERHEAD, _EFFICIENCY, _OVERLAP = np.log(0.006), 0.2, 0.8
 """Start of the fit: log of 6 µs, of 1 / 80 %, and of p = 1.6."""
 _REGULARIZATION = 0.005
@@ -84,8 +82,7 @@ TIME = Law(_start, _log_ms)
 
 _IDLE, _POWER_OVERHEAD, _WEIGHT = -1.4, np.log(0.02), -0.3
 """Start of the fit of power: 20 % idle; log of 20 µs; weight 0.75."""
-_KNEE = 4.0
-"""Sharpness of the throttling."""
+_KNEE = 4.0  # sharpness of the throttling
 
 
 def _power_start(parts: int) -> np.ndarray:
@@ -127,12 +124,9 @@ class CalibratedRoofline:
     by_group: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fit(
-        self,
-        limits: np.ndarray,
-        log_value: np.ndarray,
-        groups: Groups,
+        self, limits: np.ndarray, log_value: np.ndarray, groups: Groups,
         problems: np.ndarray | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Fit to runs.
 
         ``limits`` are logs of each part's time in ms (rows, parts), ``log_value`` that of the
@@ -182,12 +176,9 @@ class CalibratedRoofline:
 
 
 def _fit(
-    law: Law,
-    limits: np.ndarray,
-    log_value: np.ndarray,
-    start: np.ndarray,
+    law: Law, limits: np.ndarray, log_value: np.ndarray, start: np.ndarray,
     problems: np.ndarray | None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     from scipy.optimize import least_squares
 
     weights, regularization = np.ones(len(limits)), _REGULARIZATION * np.sqrt(len(limits))

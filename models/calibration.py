@@ -14,13 +14,7 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
 from foretune.files import read_arrays, read_json
-from foretune.models.gaussian_process import (
-    Posterior,
-    Scaling,
-    fit_process,
-    posterior_arrays,
-    posterior_from_arrays,
-)
+from foretune.models import gaussian_process as gp
 from foretune.models.interval import MIN_ERROR, conformal_quantile
 from foretune.models.targets import MIN_ROWS, Target, present_targets, training_rows, usable_rows
 from foretune.models.training_range import TrainingRange
@@ -68,7 +62,7 @@ class Similarity:
 
     numbers: dict[str, bool]
     texts: dict[str, list[str]]
-    scaling: Scaling
+    scaling: gp.Scaling
 
     @classmethod
     def from_rows(cls, rows: pd.DataFrame, features: CorrectionFeatures) -> Self:
@@ -82,7 +76,7 @@ class Similarity:
                     texts[column] = distinct
             elif np.nanmin(values) != np.nanmax(values):
                 numbers[column] = bool(np.nanmin(values) > 0)
-        return cls(numbers, texts, Scaling.fit(_inputs(numbers, texts, Rows(rows), features)))
+        return cls(numbers, texts, gp.Scaling.fit(_inputs(numbers, texts, Rows(rows), features)))
 
     def points(self, rows: Rows, features: CorrectionFeatures) -> tuple[np.ndarray, int]:
         """Return the points of rows, and the number of leading inputs in which times are gradual.
@@ -103,13 +97,11 @@ def _inputs(
         values = rows[column]
         columns.append(np.log2(np.maximum(values, 1e-30)) if octaves else values)
     for column, distinct in texts.items():
-        values = rows[column]
-        columns += [1.0 * (values == text) for text in distinct]
+        columns += rows.text_masks(column, distinct)
     return np.column_stack([*columns, features.gradual, features.detail])
 
 
-MAX_CANDIDATES = 6000
-"""Rows sampled for clustering, which is much slower on all."""
+MAX_CANDIDATES = 6000  # rows sampled for clustering, which is much slower on all
 
 
 def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
@@ -127,11 +119,9 @@ def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.n
 
 
 def choose_rows(
-    rows: pd.DataFrame,
-    count: int,
-    predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]],
-    seed: int,
-) -> pd.DataFrame:
+    rows: pd.DataFrame, count: int,
+    predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]], seed: int,
+) -> pd.DataFrame:  # fmt: skip
     """Return ``count`` representative rows per device, grouped by device."""
     chosen = []
     for _, device_rows in rows.groupby("device", observed=True, sort=True):
@@ -143,10 +133,8 @@ def choose_rows(
     return pd.concat(chosen, ignore_index=True)
 
 
-MAX_ROWS = 1500
-"""Maximum rows of a Gaussian process, which has cubic cost."""
-MAX_TUNING_ROWS = 512
-"""Rows used to fit hyperparameters; more rows find the same."""
+MAX_ROWS = 1500  # maximum rows of a Gaussian process, which has cubic cost
+MAX_TUNING_ROWS = 512  # rows used to fit hyperparameters; more rows find the same
 MIN_TREE_ROWS, FOLDS = 64, 5
 TREE_SHARES = (0.25, 0.5, 0.75)
 """Possible weights of the trees; the process is never left out, because it gives the interval."""
@@ -156,6 +144,7 @@ TREE_PARAMETERS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Correction:
     """Learns log(measured / predicted) from runs, to be added to predictions of similar rows.
 
@@ -165,30 +154,30 @@ class Correction:
     """
 
     similarity: Similarity
-    posterior: Posterior
+    posterior: gp.Posterior
     trees: BoostingModel | None
     tree_share: float
     interval_factor: float
 
+    @classmethod
     def fit(
-        self, runs: pd.DataFrame, features: CorrectionFeatures, errors: np.ndarray, seed: int = 0
+        cls, runs: pd.DataFrame, features: CorrectionFeatures, errors: np.ndarray, seed: int = 0
     ) -> Self:
         """Fit to the ``errors`` of at most `MAX_ROWS` of the ``runs``."""
         sampled = np.random.default_rng(seed).permutation(len(runs))[:MAX_ROWS]
         runs, features, y = runs.iloc[sampled], features[sampled], errors[sampled]
-        self.similarity = Similarity.from_rows(runs, features)
-        X, gradual_count = self.similarity.points(Rows(runs), features)
-        process = fit_process(X[:MAX_TUNING_ROWS], y[:MAX_TUNING_ROWS], gradual_count)
-        self.posterior = Posterior(process, X, y, observation_noise=True)
-        residuals = _left_out_errors(self.posterior, gradual_count)
-        self.trees, self.tree_share = None, 0.0
+        similarity = Similarity.from_rows(runs, features)
+        X, gradual_count = similarity.points(Rows(runs), features)
+        process = gp.fit_process(X[:MAX_TUNING_ROWS], y[:MAX_TUNING_ROWS], gradual_count)
+        posterior = gp.Posterior(process, X, y, observation_noise=True)
+        residuals, trees, share = _left_out_errors(posterior, gradual_count), None, 0.0
         if len(y) >= MIN_TREE_ROWS:
-            self.tree_share, residuals = _best_share(residuals, _left_out_tree_errors(X, y))
-        if self.tree_share:
-            self.trees = BoostingModel(**TREE_PARAMETERS).fit(X.astype(np.float32), y)
+            share, residuals = _best_share(residuals, _left_out_tree_errors(X, y))
+        if share:
+            trees = BoostingModel(**TREE_PARAMETERS).fit(X.astype(np.float32), y)
         sizes = np.maximum(np.abs(residuals), MIN_ERROR)
-        self.interval_factor = conformal_quantile(sizes / self.posterior.leave_one_out()[1])
-        return self
+        factor = conformal_quantile(sizes / posterior.leave_one_out()[1])
+        return cls(similarity, posterior, trees, share, factor)
 
     def predict(
         self, rows: pd.DataFrame | Rows, features: CorrectionFeatures
@@ -207,7 +196,7 @@ class Correction:
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
-        similarity, arrays = self.similarity, posterior_arrays(self.posterior)
+        similarity, arrays = self.similarity, gp.posterior_arrays(self.posterior)
         scalars = {"share": self.tree_share, "widening": self.interval_factor}
         card = {"numbers": similarity.numbers, "texts": similarity.texts, **scalars}
         if self.trees is not None:
@@ -218,19 +207,15 @@ class Correction:
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
         """Read from ``folder``."""
-        correction = cls()
         card, data = read_json(folder / f"{name}.json"), read_arrays(folder / f"{name}.npz")
-        correction.tree_share, correction.interval_factor = card["share"], card["widening"]
-        file = folder / f"{name}{BoostingModel.suffix}"
-        correction.trees = BoostingModel.load(file) if correction.tree_share else None
-        correction.similarity = Similarity(
-            card["numbers"], card["texts"], Scaling.from_arrays(data)
-        )
-        correction.posterior = posterior_from_arrays(data)
-        return correction
+        trees = None
+        if share := card["share"]:
+            trees = BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
+        similarity = Similarity(card["numbers"], card["texts"], gp.Scaling.from_arrays(data))
+        return cls(similarity, gp.posterior_from_arrays(data), trees, share, card["widening"])
 
 
-def _left_out_errors(posterior: Posterior, gradual_count: int) -> np.ndarray:
+def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:
     """Return the process' error on each run, left out.
 
     Hyperparameters fitted to a run make it look better known than it was. So each half of the runs
@@ -240,8 +225,10 @@ def _left_out_errors(posterior: Posterior, gradual_count: int) -> np.ndarray:
     half = np.arange(len(y)) % 2 == 0
     errors = np.empty(len(y))
     for known in (half, ~half):
-        process = fit_process(X[known][:MAX_TUNING_ROWS], y[known][:MAX_TUNING_ROWS], gradual_count)
-        errors[~known] = Posterior(process, X, y).leave_one_out()[0][~known]
+        process = gp.fit_process(
+            X[known][:MAX_TUNING_ROWS], y[known][:MAX_TUNING_ROWS], gradual_count
+        )
+        errors[~known] = gp.Posterior(process, X, y).leave_one_out()[0][~known]
     return errors
 
 
@@ -295,13 +282,9 @@ class Calibration:
         return sorted(self.ranges)
 
     def with_runs(
-        self,
-        runs: pd.DataFrame,
-        training_runs: pd.DataFrame,
-        targets: Sequence[Target],
-        predict_uncorrected: PredictUncorrected,
-        seed: int,
-    ) -> Self:
+        self, runs: pd.DataFrame, training_runs: pd.DataFrame, targets: Sequence[Target],
+        predict_uncorrected: PredictUncorrected, seed: int,
+    ) -> Self:  # fmt: skip
         """Return the calibration with more runs, besides the earlier ones.
 
         ``runs`` are of one or more devices; the first of the predictor's ``targets`` decides about
@@ -340,13 +323,9 @@ class Calibration:
         return outside
 
     def correct(
-        self,
-        target: Target,
-        rows: Rows,
-        features: CorrectionFeatures,
-        log_value: np.ndarray,
+        self, target: Target, rows: Rows, features: CorrectionFeatures, log_value: np.ndarray,
         width: np.ndarray,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Correct ``log_value`` and ``width`` in place for calibrated devices."""
         for device, indices, device_rows in self._calibrated_devices(rows):
             if (correction := self.corrections.get((target, device))) is not None:
@@ -399,4 +378,4 @@ def _fit_correction(
             f"half of the {len(rows)} runs differ from the prediction by a factor of over "
             f"{factor:,.0f}: check the unit of {target} and the device's name"
         )
-    return Correction().fit(rows, features, errors, seed)
+    return Correction.fit(rows, features, errors, seed)

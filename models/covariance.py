@@ -12,8 +12,7 @@ from typing import Self
 
 import numpy as np
 
-CHUNK_CELLS = 2**16
-"""Covariances that fit a core's cache while means are computed."""
+CHUNK_CELLS = 2**16  # covariances that fit a core's cache while means are computed
 
 GradientFunction = Callable[[np.ndarray], np.ndarray]
 """Maps the loss gradient by every covariance (symmetric) to the gradient by the parameters."""

@@ -19,16 +19,10 @@ from typing import Any, Self
 import numpy as np
 
 from foretune.files import read_arrays, read_json
+from foretune.models import gaussian_process as gp
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.calibration import WORK_FEATURES
-from foretune.models.gaussian_process import (
-    Posterior,
-    Scaling,
-    fit_process,
-    posterior_arrays,
-    posterior_from_arrays,
-)
-from foretune.models.interval import ERROR_MODEL_PARAMETERS, MIN_ERROR
+from foretune.models.interval import MIN_ERROR, error_model
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.trees.boosting import BoostingModel, JointModel
 from foretune.models.trees.regressor import Regressor
@@ -36,8 +30,7 @@ from foretune.models.trees.regressor import Regressor
 MAX_ROWS = 1000
 MAX_TUNING_ROWS = 400
 """Rows used to fit hyperparameters, which also has cubic cost; more rows find the same."""
-GRADUAL_PREFIXES = ("problem.", "config.")
-"""Columns along which times change gradually."""
+GRADUAL_PREFIXES = ("problem.", "config.")  # columns along which times change gradually
 
 
 @dataclass(frozen=True)
@@ -51,9 +44,9 @@ class SmoothExpert:
     order: np.ndarray
     gradual_count: int
     octaves: np.ndarray
-    scaling: Scaling
+    scaling: gp.Scaling
     mean: float
-    posterior: Posterior
+    posterior: gp.Posterior
 
     @classmethod
     def fit_hyperparameters(
@@ -68,19 +61,21 @@ class SmoothExpert:
         order = np.array([*first, *sorted(set(range(len(columns))) - set(first))])
         octaves = (np.nan_to_num(X[:, order], nan=1.0) > 0.0).all(axis=0)
         octaves[len(first) :] = False
-        scaling = Scaling.fit(_inputs(X, order, octaves))
+        scaling = gp.Scaling.fit(_inputs(X, order, octaves))
         sampled = rng.permutation(len(X))[:MAX_TUNING_ROWS]
         points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), len(first))
         mean = float(y[sampled].mean())
-        process = fit_process(points, y[sampled] - mean, gradual_count)
-        posterior = Posterior(process, points, y[sampled] - mean)
+        process = gp.fit_process(points, y[sampled] - mean, gradual_count)
+        posterior = gp.Posterior(process, points, y[sampled] - mean)
         return cls(order, len(first), octaves, scaling, mean, posterior)
 
     def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""
         sampled = rng.permutation(len(X))[:MAX_ROWS]
         mean = float(y[sampled].mean())
-        posterior = Posterior(self.posterior.process, self._points(X[sampled]), y[sampled] - mean)
+        posterior = gp.Posterior(
+            self.posterior.process, self._points(X[sampled]), y[sampled] - mean
+        )
         return replace(self, mean=mean, posterior=posterior)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -94,7 +89,7 @@ class SmoothExpert:
         """Write one file of arrays."""
         np.savez_compressed(
             path, order=self.order, first=self.gradual_count, octaves=self.octaves, mean=self.mean,
-            **self.scaling.arrays(), **posterior_arrays(self.posterior),
+            **self.scaling.arrays(), **gp.posterior_arrays(self.posterior),
         )  # fmt: skip
 
     @classmethod
@@ -102,8 +97,8 @@ class SmoothExpert:
         """Read from a file."""
         data = read_arrays(path)
         return cls(
-            data["order"], int(data["first"]), data["octaves"], Scaling.from_arrays(data),
-            float(data["mean"]), posterior_from_arrays(data),
+            data["order"], int(data["first"]), data["octaves"], gp.Scaling.from_arrays(data),
+            float(data["mean"]), gp.posterior_from_arrays(data),
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,18 +127,14 @@ def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray
 VIEW_FOLDS = 5
 ONE_SIDED_SHARE = 0.15
 """Share of training rows whose upper neighbors are hidden, to imitate extrapolation."""
-INTERPOLATION = -2
-"""The column of `NeighborIndex.neighbor_features` with the interpolation."""
+INTERPOLATION = -2  # the column of `NeighborIndex.neighbor_features` with the interpolation
 
 RegressorFactory = Callable[[], Regressor]
 PARTS = ("tree", "corrected")
 SMOOTH_FILE = "smooth.npz"
-MIN_ERROR_ROWS = 100
-"""Minimum held-out rows to learn errors from."""
-MAX_ERROR = 2.0
-"""Errors above this log (a factor of seven) count as equally bad."""
-POWER = 4.0
-"""Power of the inverse expected error."""
+MIN_ERROR_ROWS = 100  # minimum held-out rows to learn errors from
+MAX_ERROR = 2.0  # errors above this log (a factor of seven) count as equally bad
+POWER = 4.0  # power of the inverse expected error
 PRIOR_ROWS = 2.0
 """Strength of the pull towards equal weights, in rows (with few problems, in problems)."""
 WEIGHT_STEPS = 30
@@ -199,14 +190,9 @@ class Experts:
 
     @classmethod
     def fit(
-        cls,
-        make_regressor: RegressorFactory,
-        table: Table,
-        rows: np.ndarray,
-        known: np.ndarray | None,
-        smooth: SmoothExpert | None,
-        rng: np.random.Generator,
-    ) -> Self:
+        cls, make_regressor: RegressorFactory, table: Table, rows: np.ndarray,
+        known: np.ndarray | None, smooth: SmoothExpert | None, rng: np.random.Generator,
+    ) -> Self:  # fmt: skip
         """Fit to ``rows``, with neighbors among ``known`` unless it is None.
 
         ``smooth`` has the hyperparameters of the smooth expert.
@@ -304,14 +290,9 @@ class Stack:
 
     @classmethod
     def fit(
-        cls,
-        Z: np.ndarray,
-        predictions: np.ndarray,
-        truth: np.ndarray,
-        new_device: np.ndarray,
-        problems: np.ndarray | None = None,
-        seed: int = 0,
-    ) -> Self:
+        cls, Z: np.ndarray, predictions: np.ndarray, truth: np.ndarray, new_device: np.ndarray,
+        problems: np.ndarray | None = None, seed: int = 0,
+    ) -> Self:  # fmt: skip
         """Fit to the predictions of held-out rows (rows, experts), and their true values.
 
         The features ``Z`` tell where an expert errs. ``new_device`` are the rows whose device was
@@ -328,11 +309,7 @@ class Stack:
         if known.sum() < MIN_ERROR_ROWS or predictions.shape[1] == 1:
             return cls(fixed, [])
         roots = np.sqrt(np.clip(np.abs(errors[known]), MIN_ERROR, MAX_ERROR))
-        models = [
-            BoostingModel(seed=seed, **ERROR_MODEL_PARAMETERS).fit(Z[known], root)
-            for root in roots.T
-        ]
-        return cls(fixed, models)
+        return cls(fixed, [error_model(seed).fit(Z[known], root) for root in roots.T])
 
     def combine(self, Z: np.ndarray, predictions: np.ndarray, new_device: np.ndarray) -> np.ndarray:
         """Return the weighted mean of each row."""

@@ -11,7 +11,7 @@ import pandas as pd
 from foretune.datasets.runs import newest_runs
 from foretune.device import Device, find_device_or_none
 from foretune.errors import PredictorError
-from foretune.features.arrays import Columns, Rows, as_array
+from foretune.features.arrays import Rows, as_array
 from foretune.features.featureset import EXTRA_GROUPS, FeatureSet
 from foretune.features.geometry import launch_geometry
 from foretune.features.roofline import part_names
@@ -24,35 +24,26 @@ from foretune.problem import Problem
 from foretune.space import SearchSpace
 from foretune.values import Value
 
-BASE = "base"
-"""Column of the trees' mean prediction, equal in every row."""
-UNIT = "calibrated roofline"
-"""Line of the calibrated roofline's ratio of the two runs."""
+BASE = "base"  # column of the trees' mean prediction, equal in every row
+UNIT = "calibrated roofline"  # line of the calibrated roofline's ratio of the two runs
 SAMPLES = 500
 """Rows sampled for importances: accurate to a few percent, and fast enough for deep trees."""
 FEATURE_GROUPS = {
-    "problem": "sizes of the problem",
-    "config": "configuration",
-    "device": "device",
-    "alignment": "alignment of sizes",
-    "geometry": "launch geometry",
-    **EXTRA_GROUPS,
+    "problem": "sizes of the problem", "config": "configuration", "device": "device",
+    "alignment": "alignment of sizes", "geometry": "launch geometry", **EXTRA_GROUPS,
     "analytic": "cost and derived quantities",
-}
+}  # fmt: skip
 """Groups of features and their names in reports."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Contribution of each feature to the predictions.
+    """Contribution of each feature to the predictions, averaged over a number of ``rows``.
 
-    Attributes:
-        features: columns ``feature``, ``group``, ``mean`` (mean absolute contribution to the log of
-            the target) and ``factor`` (its exponential), the largest first. The indicators of a
-            text column count as one feature.
-        groups: columns ``group``, ``mean`` and ``factor``. A group's contribution is the sum over
-            its features, so opposite effects cancel.
-        rows: number of rows averaged.
+    ``features`` has the columns ``feature``, ``group``, ``mean`` (mean absolute contribution to the
+    log of the target) and ``factor`` (its exponential), the largest first; the indicators of a text
+    column count as one. ``groups`` has ``group``, ``mean`` and ``factor``; a group's contribution
+    is the sum over its features, so opposite effects cancel.
     """
 
     features: pd.DataFrame
@@ -145,29 +136,22 @@ def compare(
     table = table.sort_values("log", key=np.abs, ascending=False, kind="stable", ignore_index=True)
     predicted = predictor.predict(pair)[target].to_numpy()
     return Comparison(
-        target,
-        table.assign(factor=np.exp(table["log"])).drop(columns="log"),
-        tree=float(np.exp(table["log"].sum())),
-        predicted=float(predicted[1] / predicted[0]),
-    )
+        target, table.assign(factor=np.exp(table["log"])).drop(columns="log"),
+        tree=float(np.exp(table["log"].sum())), predicted=float(predicted[1] / predicted[0]),
+    )  # fmt: skip
 
 
 def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
     """Return feature -> its group, a key of `FEATURE_GROUPS`."""
     one = runs.iloc[:1]
-    geometry = launch_geometry(*(Columns(one, g) for g in ("problem", "config", "device")))
-    return {
-        name: _group(name, geometry)
-        for column in features.columns_ or ()
-        for name in (column, _column(features, column))
-    }
-
-
-def _group(name: str, geometry: dict[str, Any]) -> str:
-    prefix, dot, _ = name.partition(".")
-    if dot and prefix in FEATURE_GROUPS:
-        return prefix
-    return "geometry" if name in geometry else "analytic"
+    geometry = launch_geometry(*map(Rows(one).group, ("problem", "config", "device")))
+    groups = {}
+    for column in features.columns_ or ():
+        for name in (column, _column(features, column)):
+            prefix, dot, _ = name.partition(".")
+            derived = "geometry" if name in geometry else "analytic"
+            groups[name] = prefix if dot and prefix in FEATURE_GROUPS else derived
+    return groups
 
 
 def _column(features: FeatureSet, name: str) -> str:
@@ -204,7 +188,6 @@ def _means(shares: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, Any]]:
-    """Return the two values of every feature, numbers or text."""
     X = features.transform(pair)
     values: dict[str, tuple[Any, Any]] = {}
     for name in X:
@@ -215,16 +198,13 @@ def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, An
 
 
 _SWEEPS = 20
-CONFIGURATIONS = 2000
-"""Configurations that importances of parameters are averaged over."""
+CONFIGURATIONS = 2000  # configurations that importances of parameters are averaged over
 
 
 def parameter_importance(
-    predictor: Predictor,
-    problems: Iterable[Problem],
-    space_of: Callable[[Problem], SearchSpace],
+    predictor: Predictor, problems: Iterable[Problem], space_of: Callable[[Problem], SearchSpace],
     device: Device,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return the factor by which each tunable parameter alone changes the predicted time.
 
     Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over random configurations: one
@@ -290,8 +270,7 @@ def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
 
 KINDS = ("memory", "compute", "latency", "occupancy")
 SHARES = ("memory", "compute", "occupancy")
-BOUND = 0.5
-"""Share of the time from which a limit explains more of it than everything else."""
+BOUND = 0.5  # share of the time from which a limit explains more of it than everything else
 COUNTERS = {
     "memory": r"(gpu__(dram|compute_memory)_throughput|dram__|lts__|l1tex__).*\.pct_of_peak"
     r"|(DRAM|L2 Cache|L1/TEX Cache) Throughput$",
@@ -351,13 +330,8 @@ def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:
         names = part_names(features.family, features.described(Rows(rows)))
         terms = model.scale.log_terms(features, rows)
         terms -= np.log(time_ms.to_numpy(float))[:, None]
-        computed = _from_parts(names, np.exp(terms), rows.index)
+        parts = pd.DataFrame(np.exp(terms), rows.index, [SHARE_OF_PART.get(n, n) for n in names])
+        computed = parts.T.groupby(level=0).max().T.reindex(columns=list(SHARES))
         known = counted[["memory", "compute"]].notna().any(axis=1)
         counted = counted.where(known, computed)
     return counted.assign(bottleneck=name_bottlenecks(counted))
-
-
-def _from_parts(names: tuple[str, ...], ratio: np.ndarray, index: pd.Index) -> pd.DataFrame:
-    """Return `SHARES` from each part's time over that of the run (rows, parts)."""
-    parts = pd.DataFrame(ratio, index, [SHARE_OF_PART.get(name, name) for name in names])
-    return parts.T.groupby(level=0).max().T.reindex(columns=list(SHARES))

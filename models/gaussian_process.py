@@ -17,10 +17,8 @@ from foretune.models.covariance import (
     MaternCovariance,
 )
 
-JITTER = 1e-8
-"""Added to the noise; without it, rounding makes equal points contradict each other."""
-INVALID_LOSS = 1e12
-"""Loss of parameters whose covariance is not positive definite."""
+JITTER = 1e-8  # added to the noise; without it, rounding makes equal points contradict each other
+INVALID_LOSS = 1e12  # loss of parameters whose covariance is not positive definite
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +134,9 @@ def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
     return lower + np.tril(lower, -1).T
 
 
-PREALLOCATED_ROWS = 64
-"""Initial capacity in measurements."""
+PREALLOCATED_ROWS = 64  # initial capacity in measurements
 CHUNK_ROWS = 4096
-MIN_VARIANCE = 1e-10
-"""Lower bound of variances."""
+MIN_VARIANCE = 1e-10  # lower bound of variances
 
 
 class Posterior:
@@ -150,29 +146,18 @@ class Posterior:
     measurement costs one row of a triangular system. A pending measurement is assumed to turn out
     as expected: means stay, spreads shrink.
 
-    Args:
-        process: the process; its parameters are not changed.
-        X: measured points (measurements, columns).
-        y: values less their prior mean; measurements without a value are pending and come last.
-        candidates: points to track (candidates, columns); none by default.
-        prior: prior mean of the candidates.
-        scale: multiplies all spreads: the unit of the process in that of ``y``.
-        extra_noise: variance of each measurement on top of the process' noise.
-        observation_noise: whether spreads include the noise of a measurement.
+    ``process`` is not changed. ``y`` are the values at the points ``X``, less their prior mean;
+    measurements without a value are pending and come last. ``prior`` is the prior mean of the
+    ``candidates`` to track. ``scale`` multiplies all spreads: the unit of the process in that of
+    ``y``. ``extra_noise`` is a variance of each measurement on top of the process' noise, and with
+    ``observation_noise`` spreads include the noise of a measurement.
     """
 
     def __init__(
-        self,
-        process: GaussianProcess,
-        X: np.ndarray,
-        y: np.ndarray,
-        candidates: np.ndarray | None = None,
-        *,
-        prior: np.ndarray | float = 0.0,
-        scale: float = 1.0,
-        extra_noise: np.ndarray | float = 0.0,
-        observation_noise: bool = False,
-    ) -> None:
+        self, process: GaussianProcess, X: np.ndarray, y: np.ndarray,
+        candidates: np.ndarray | None = None, *, prior: np.ndarray | float = 0.0,
+        scale: float = 1.0, extra_noise: np.ndarray | float = 0.0, observation_noise: bool = False,
+    ) -> None:  # fmt: skip
         self.process = process
         self.prior, self.scale = prior, scale
         self.observation_noise = observation_noise
@@ -300,7 +285,6 @@ class Posterior:
         return self._solve(self._whitened, "T")
 
     def _precision(self) -> np.ndarray:
-        """Return the inverse covariance of the measurements."""
         return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
 
     def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
@@ -315,7 +299,6 @@ class Posterior:
         return solve_triangular(factor, values, trans=transposed, lower=True, check_finite=False)
 
     def _append_explained(self, rows: np.ndarray) -> None:
-        """Add what more measurements explain of the candidates."""
         n, new = len(self), len(rows)
         if n + new > len(self._buffer):
             buffer = np.empty((2 * (n + new), len(self.candidates)))
@@ -327,8 +310,7 @@ class Posterior:
 
 CONSTANT_PRIOR, FUNCTION_PRIOR, NOISE_PRIOR = Hyperprior(0.1), Hyperprior(0.1), Hyperprior(0.02)
 """Priors of the variances of the constant, of each function, and of the noise."""
-LENGTH_PRIOR = Hyperprior(1.3, 0.8)
-"""In standard deviations of a feature."""
+LENGTH_PRIOR = Hyperprior(1.3, 0.8)  # in standard deviations of a feature
 SMOOTHNESS = 1.5
 MAX_STEPS = 25
 
@@ -366,8 +348,7 @@ def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
     return Posterior(process, X, data["y"], observation_noise=True)
 
 
-MIN_DEVIATION = 1e-6
-"""Inputs with a smaller deviation are constant up to rounding."""
+MIN_DEVIATION = 1e-6  # inputs with a smaller deviation are constant up to rounding
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Conformal prediction intervals.
+"""Conformal prediction intervals, and the probability that a configuration works.
 
 Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalized residuals (Papadopoulos et
 al., ECML 2002): a small model learns the error's size from held-out rows, and a factor makes the
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 
+from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
 
@@ -23,39 +25,23 @@ NEW_DEVICE = -1
 """The kind of rows whose device was not known; other kinds count axes with neighbors."""
 MIN_ROWS = 200
 MIN_KIND_ROWS = 100
-MIN_ERROR = 1e-3
-"""Errors are clipped from below at 0.1 %."""
+MIN_ERROR = 1e-3  # errors are clipped from below at 0.1 %
 BEYOND_GROWTH = 0.3
 """Growth of the half-width per octave beyond where rows were held out; chosen on products with more
 rows than were known."""
-GROWTH_PER_OCTAVE = 0.05
-"""Growth of the half-width per octave outside the range of few problems."""
-TAIL_INDEX = 2.0
-"""Index of the power law assumed for errors of problems worse than all seen."""
-MAX_LOG_HALF_WIDTH = 1.5
-"""Log of 4.5: wider intervals are used only if errors were as large."""
-UNSEEN_GROWTH = 0.4
-"""Growth of the half-width where no row was held out, e.g. on a new device."""
-ERROR_MODEL_PARAMETERS: dict[str, Any] = {
-    "rounds": 40,
-    "depth": 3,
-    "rate": 0.2,
-    "min_child_weight": 10.0,
-    "rows": 0.7,
-}
-"""Parameters of error models; errors are mostly noise."""
+GROWTH_PER_OCTAVE = 0.05  # growth of the half-width per octave outside the range of few problems
+TAIL_INDEX = 2.0  # index of the power law assumed for errors of problems worse than all seen
+MAX_LOG_HALF_WIDTH = 1.5  # log of 4.5: wider intervals are used only if errors were as large
+UNSEEN_GROWTH = 0.4  # growth of the half-width where no row was held out, e.g. on a new device
 
 
 @dataclass
 class ConformalInterval:
     """Half-widths of 90 % intervals on the log scale.
 
-    Attributes:
-        factor: multiplies the modeled error to cover 90 % of held-out rows.
-        model: predicts the log of the error's size; None with few held-out rows.
-        median_half_width: over held-out rows.
-        factors: kind of row -> its factor, if it had enough held-out rows.
-        median_error: error of held-out rows, with few problems.
+    ``factor`` multiplies the error that ``model`` predicts (its log; None with few held-out rows)
+    to cover 90 % of held-out rows; ``factors`` are those of kinds of rows with enough of them.
+    ``median_half_width`` and ``median_error`` (with few problems) are over held-out rows.
     """
 
     factor: float
@@ -66,15 +52,9 @@ class ConformalInterval:
 
     @classmethod
     def fit(
-        cls,
-        X: np.ndarray,
-        errors: np.ndarray,
-        holdouts: np.ndarray,
-        octaves_outside: np.ndarray,
-        kind: np.ndarray,
-        seed: int = 0,
-        problems: np.ndarray | None = None,
-    ) -> Self:
+        cls, X: np.ndarray, errors: np.ndarray, holdouts: np.ndarray, octaves_outside: np.ndarray,
+        kind: np.ndarray, seed: int = 0, problems: np.ndarray | None = None,
+    ) -> Self:  # fmt: skip
         """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
 
         ``X`` tells hard rows from easy ones. The factor is found across ``holdouts``, the hold-out
@@ -97,7 +77,7 @@ class ConformalInterval:
         modeled = np.empty(len(errors))
         for name in names:
             out = holdouts == name
-            modeled[out] = _error_model(seed).fit(X[~out], size[~out]).predict(X[out])
+            modeled[out] = error_model(seed).fit(X[~out], size[~out]).predict(X[out])
         misses = np.abs(errors) / np.exp(modeled)
         factor = conformal_quantile(misses)
         kinds, rows = np.unique(kind, return_counts=True)
@@ -110,15 +90,12 @@ class ConformalInterval:
                     np.abs(errors[of]), holdouts[of], np.exp(modeled[of])
                 )
         median_half_width = factor * float(np.exp(np.median(modeled)))
-        return cls(factor, _error_model(seed).fit(X, size), median_half_width, factors)
+        return cls(factor, error_model(seed).fit(X, size), median_half_width, factors)
 
     def half_width(
-        self,
-        X: np.ndarray,
-        octaves_outside: np.ndarray,
-        octaves_beyond: np.ndarray,
+        self, X: np.ndarray, octaves_outside: np.ndarray, octaves_beyond: np.ndarray,
         kind: np.ndarray,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Return the half-width of each row; arguments are as in training.
 
         ``octaves_beyond`` is the distance from where rows were held out.
@@ -140,12 +117,9 @@ class ConformalInterval:
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
         data = {
-            "factor": self.factor,
-            "factors": self.factors,
-            "typical": self.median_half_width,
-            "modelled": self.model is not None,
-            "usual": self.median_error,
-        }
+            "factor": self.factor, "factors": self.factors, "typical": self.median_half_width,
+            "modelled": self.model is not None, "usual": self.median_error,
+        }  # fmt: skip
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
             self.model.save(folder / f"{name}{BoostingModel.suffix}")
@@ -194,5 +168,55 @@ def _with_octaves(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
     return np.column_stack([X, octaves_outside]).astype(np.float32)
 
 
-def _error_model(seed: int) -> BoostingModel:
-    return BoostingModel(seed=seed, **ERROR_MODEL_PARAMETERS)
+def error_model(seed: int) -> BoostingModel:
+    """Return an unfitted model of errors, which are mostly noise."""
+    return BoostingModel(rounds=40, depth=3, rate=0.2, min_child_weight=10.0, rows=0.7, seed=seed)
+
+
+MIN_FAILURES = 5
+_LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}
+_FILE, _RATE_FILE = "valid.ubj.gz", "valid.json"
+
+
+@dataclass
+class ValidityModel:
+    """A classifier of ``status == ok``; with few failures, the success rate.
+
+    ``rate`` is the share of successes in training, smoothed by one of each.
+    """
+
+    rate: float
+    classifier: BoostingModel | None = None
+
+    @classmethod
+    def fit(cls, features: FeatureSet, runs: pd.DataFrame, seed: int = 0) -> Self:
+        """Fit to all rows, failures included."""
+        ok = (runs["status"] == "ok").to_numpy()
+        failures = int((~ok).sum())
+        model = cls(rate=1.0 if failures == 0 else float((ok.sum() + 1) / (len(ok) + 2)))
+        if min(failures, int(ok.sum())) >= MIN_FAILURES:
+            X = features.transform(runs).to_numpy()
+            model.classifier = BoostingModel(seed=seed, **_LOGISTIC).fit(X, ok.astype(float))
+        return model
+
+    def probability(self, X: np.ndarray) -> np.ndarray:
+        """Return the probability of success of every row."""
+        if self.classifier is None:
+            return np.full(len(X), self.rate)
+        return self.classifier.predict(X)
+
+    def save(self, folder: Path) -> None:
+        """Write to ``folder``."""
+        (folder / _RATE_FILE).write_text(json.dumps({"rate": self.rate}), encoding="utf-8")
+        if self.classifier is not None:
+            self.classifier.save(folder / _FILE)
+        else:
+            (folder / _FILE).unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read from ``folder``."""
+        rate = read_json(folder / _RATE_FILE)["rate"]
+        if not (folder / _FILE).exists():
+            return cls(rate)
+        return cls(rate, BoostingModel.load(folder / _FILE))

@@ -15,10 +15,8 @@ from foretune.family import nan_to
 from foretune.features.arrays import Rows, SingleRow, as_array
 from foretune.models.axis_positions import NAN, AxisPosition, AxisPositions
 
-SAMPLE_ROWS = 16
-"""Rows (up to twice as many) that rule out nearly all unrelated pairs."""
-RATIO_TOLERANCE = 1e-9
-"""Rounding tolerance of ratios."""
+SAMPLE_ROWS = 16  # rows (up to twice as many) that rule out nearly all unrelated pairs
+RATIO_TOLERANCE = 1e-9  # rounding tolerance of ratios
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ def _sizes(runs: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def _ratio(rows: Rows | Mapping[str, np.ndarray], column: str, factors: tuple[str, ...]) -> Any:
-    """Return a size over the product of others."""
     product: Any = 1.0
     for factor in factors:
         product = product * rows[factor]
@@ -69,13 +66,10 @@ def _ratio(rows: Rows | Mapping[str, np.ndarray], column: str, factors: tuple[st
 MIN_VALUES = 3
 MAX_VALUES = 1 << 30
 MIN_DEVICES = 2
-DEVICE_AXIS = "device.memory_gbps"
-"""Axis along which the same work on other devices is a neighbor."""
+DEVICE_AXIS = "device.memory_gbps"  # axis along which the same work on other devices is a neighbor
 MAX_AXES = 8
-MIN_OCTAVES_FACTOR = 8.0
-"""Positive axes that span this factor are measured in octaves."""
-ONE_SIDED_PENALTY = 2.0
-"""Distance penalty for one-sided neighbors."""
+MIN_OCTAVES_FACTOR = 8.0  # positive axes that span this factor are measured in octaves
+ONE_SIDED_PENALTY = 2.0  # distance penalty for one-sided neighbors
 SMALL_GAP = 0.05
 UINT64_MASK = 2**64 - 1
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
@@ -89,11 +83,8 @@ class Axis:
     Tunable parameters are not axes: times jump between their values, and interpolation misled the
     models of every search space tried.
 
-    Attributes:
-        column: name of the column.
-        octaves: whether it is measured in octaves, else in eighths of ``span``.
-        span: range of the training values.
-        error: typical interpolation error along it, at a gap of one.
+    An axis is measured in ``octaves``, else in eighths of ``span``, the range of the training
+    values. ``error`` is the typical interpolation error along it, at a gap of one.
     """
 
     column: str
@@ -123,9 +114,8 @@ class Axis:
 class NeighborIndex:
     """Finds neighbors of rows among measured runs.
 
-    Attributes:
-        group_columns: columns in which neighbors agree, besides the axes.
-        repeated: sizes that are neither; a row that breaks one has no neighbors.
+    They agree in the ``group_columns``, besides the axes; sizes ``repeated`` are neither, and a row
+    that breaks one has no neighbors.
     """
 
     axes: list[Axis]
@@ -225,12 +215,9 @@ class NeighborIndex:
             self.axes[i] = Axis(axis.column, axis.octaves, axis.span, error)
 
     def neighbor_features(
-        self,
-        known: AxisPositions,
-        values: np.ndarray,
-        wanted: AxisPositions | AxisPosition,
+        self, known: AxisPositions, values: np.ndarray, wanted: AxisPositions | AxisPosition,
         one_sided: np.ndarray | None = None,
-    ) -> np.ndarray:
+    ) -> np.ndarray:  # fmt: skip
         """Return the neighbor features of ``wanted`` among ``known`` (float32, `columns`).
 
         Per axis: the interpolated value, the neighbors' values (all three less ``interpolation``)
@@ -247,7 +234,8 @@ class NeighborIndex:
             if one_sided is not None:
                 above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
             step = step_below + step_above
-            value = _interpolate(below, above, step_below / step)
+            between = below + (above - below) * (step_below / step)
+            value = nan_to(nan_to(between, below), above)  # the only neighbor, if there is one
             one_side = ONE_SIDED_PENALTY * np.fmin(step_below, step_above) + 1.0
             gap = nan_to(2.0 * step_below * step_above / step, one_side)
             weight = nan_to(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
@@ -258,11 +246,6 @@ class NeighborIndex:
         cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in axis_features]
         table = np.array([*chain(*cells), base, np.log(weights)], dtype=np.float32)
         return table.reshape(len(table), -1).T
-
-
-def _interpolate(below: Any, above: Any, share: Any) -> Any:
-    """Interpolate between two values; return the only one if one is missing, NaN if both are."""
-    return nan_to(nan_to(below + (above - below) * share, below), above)
 
 
 def _device_axis(runs: pd.DataFrame) -> Axis | None:

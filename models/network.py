@@ -19,8 +19,7 @@ from foretune.models.targets import MIN_ROWS
 from foretune.registry import load, registered
 
 if TYPE_CHECKING:
-    from foretune.collect.networks.graph import Network
-    from foretune.collect.networks.operators import NetworkOperator
+    from foretune.collect.networks.operators import Network, NetworkOperator
 
 LINEAR = ("view", "host")
 """Kernels whose time is a constant and a share per call: too plain, and too few rows, for trees."""
@@ -35,12 +34,10 @@ COLUMNS = ("time_ms", "time_ms_low", "time_ms_high", "power_w")
 class NetworkPrediction:
     """What a network is predicted to take.
 
-    Attributes:
-        operators: one row per distinct operator, largest share first: ``kernel``, ``problem``,
-            ``count``, ``time_ms`` of one, ``time_ms_low`` and ``time_ms_high`` (90 %; the quartiles
-            of a measurement), ``power_w`` (NaN without a meter) and ``source``: ``measured``,
-            ``predicted`` or ``roofline``.
-        memory_bytes: weights and the most activations that live at once.
+    ``operators`` has one row per distinct operator, largest share first: ``kernel``, ``problem``,
+    ``count``, ``time_ms`` of one, ``time_ms_low`` and ``time_ms_high`` (90 %; the quartiles of a
+    measurement), ``power_w`` (NaN without a meter) and ``source``: ``measured``, ``predicted`` or
+    ``roofline``. ``memory_bytes``: weights and the most activations that live at once.
     """
 
     operators: pd.DataFrame
@@ -95,7 +92,7 @@ class NetworkPredictor:
             kernel: {self.key_of(row): row for row in rows.to_dict("records")}
             for kernel, rows in self._rows.items()
         }
-        self._fitted: dict[str, Predictor | _Linear | None] = {}
+        self._fitted: dict[str, Predictor | _Linear] = {}
 
     @staticmethod
     def key_of(row: Mapping[Any, Any]) -> RowKey:
@@ -124,23 +121,15 @@ class NetworkPredictor:
             power = known.get("power_w", np.nan)
             values = (known["time_ms"], *ends.tolist(), power)
             return {**dict(zip(COLUMNS, values, strict=True)), "source": "measured"}
-        if self._knows(operator):
-            model = self._model(operator.kernel)
-            if isinstance(model, _Linear):
-                found = model.predict(operator.problem)
-                return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": "predicted"}
-            if model is not None:
-                return {**_bounded(model.predict(rows).iloc[0]), "source": "predicted"}
-        found = roofline_ms(operator, device) * self._slowdown(operator.kernel)
-        return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": "roofline"}
-
-    def _knows(self, operator: "NetworkOperator") -> bool:
-        """Return whether there are rows of the kernel, and of the operation that it names."""
-        rows = self._rows.get(operator.kernel)
-        if rows is None:
-            return False
-        op = operator.problem.get("op")
-        return operator.kernel in LINEAR or op is None or (rows["problem.op"] == op).any()
+        model = self._model(operator)
+        if isinstance(model, Predictor):
+            return {**_bounded(model.predict(rows).iloc[0]), "source": "predicted"}
+        if model is not None:
+            found, source = model.predict(operator.problem), "predicted"
+        else:
+            found = roofline_ms(operator, device) * self._slowdown(operator.kernel)
+            source = "roofline"
+        return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": source}
 
     def _slowdown(self, kernel: str) -> float:
         """Return the typical time over the roofline, of the kernel's rows or else of all.
@@ -156,15 +145,17 @@ class NetworkPredictor:
         large = limits >= np.median(limits)
         return float(np.median(times[large] / limits[large]))
 
-    def _model(self, kernel: str) -> "Predictor | _Linear | None":
+    def _model(self, operator: "NetworkOperator") -> "Predictor | _Linear | None":
+        """Return what predicts an operator; None without rows of its kernel and operation."""
+        kernel, op = operator.kernel, operator.problem.get("op")
+        if (rows := self._rows.get(kernel)) is None:
+            return None
+        if kernel not in LINEAR and (
+            len(rows) < MIN_ROWS or not (op is None or (rows["problem.op"] == op).any())
+        ):
+            return None
         if kernel not in self._fitted:
-            rows = self._rows[kernel]
-            model: Predictor | _Linear | None = None
-            if kernel in LINEAR:
-                model = _Linear.fit(rows)
-            elif len(rows) >= MIN_ROWS:
-                model = Predictor().fit(rows)
-            self._fitted[kernel] = model
+            self._fitted[kernel] = (_Linear if kernel in LINEAR else Predictor()).fit(rows)
         return self._fitted[kernel]
 
 

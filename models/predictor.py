@@ -25,8 +25,8 @@ from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
 from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
-from foretune.models.holdouts import exact_problems
-from foretune.models.repeats import Repeats
+from foretune.models.holdouts import Repeats, exact_problems
+from foretune.models.interval import ValidityModel
 from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.target_model import TargetModel, share_positions
 from foretune.models.targets import (
@@ -41,7 +41,6 @@ from foretune.models.targets import (
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, parallel_map, predict_in_chunks
 from foretune.models.validation.data_checks import drop_implausible, warn_about_data
-from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
@@ -73,14 +72,10 @@ class Predictor(Estimator):
     """
 
     def __init__(
-        self,
-        model: str = "xgboost",
-        targets: tuple[Target, ...] | None = None,
-        seed: int = 0,
-        kernel: Family | None = None,
-        extra_columns: Sequence[str] = (),
+        self, model: str = "xgboost", targets: tuple[Target, ...] | None = None, seed: int = 0,
+        kernel: Family | None = None, extra_columns: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model = model
         self.targets = targets
         self.seed = seed
@@ -134,8 +129,7 @@ class Predictor(Estimator):
         ``energy_mj`` (power × time) with power, ``p_valid``, and ``outside``: the distance from
         the training range in octaves (`explain_outside` names the columns).
 
-        Raises:
-            PredictorError: the rows are of another kernel, or lack a training column.
+        Raises PredictorError if the rows are of another kernel, or lack a training column.
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # slow, so only if needed
@@ -156,8 +150,7 @@ class Predictor(Estimator):
     ) -> dict[str, float]:
         """Return `predict` for one configuration as column -> value, faster than from a table.
 
-        Raises:
-            PredictorError: a training column is missing, or a number is too large.
+        Raises PredictorError if a training column is missing, or a number is too large.
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # slow, so only if needed
@@ -174,12 +167,9 @@ class Predictor(Estimator):
         )
 
     def predict_space(
-        self,
-        problem: Problem,
-        space: SearchSpace,
-        device: Device,
+        self, problem: Problem, space: SearchSpace, device: Device,
         indices: np.ndarray | None = None,
-    ) -> pd.DataFrame:
+    ) -> pd.DataFrame:  # fmt: skip
         """Return `predict` for every configuration of ``space``, or for ``indices``."""
         check_is_fitted(self, "targets_")
         selected = np.arange(len(space.codes)) if indices is None else np.asarray(indices)
@@ -211,9 +201,8 @@ class Predictor(Estimator):
         `choose` selects the rows to measure; otherwise draw them at random from the rows to
         predict. Earlier calibration runs still count. Predictions for other devices do not change.
 
-        Raises:
-            RunTableError: a row is impossible.
-            PredictorError: a row is of another kernel, or a device has fewer than five runs.
+        Raises RunTableError if a row is impossible; PredictorError if a row is of another kernel,
+        or a device has fewer than five runs.
         """
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
@@ -244,26 +233,15 @@ class Predictor(Estimator):
         return found.sort_values("row", kind="stable")
 
     def choose(
-        self,
-        count: int,
-        rows: pd.DataFrame | None = None,
-        device: Device | None = None,
+        self, count: int, rows: pd.DataFrame | None = None, device: Device | None = None,
         seed: int = 0,
-    ) -> pd.DataFrame:
+    ) -> pd.DataFrame:  # fmt: skip
         """Return the rows whose measurement is most informative for `calibrate`.
 
-        Args:
-            count: rows per device; all if there are fewer.
-            rows: the rows to predict; None: the training rows, each run once.
-            device: the device to measure on; None: the device of ``rows``.
-            seed: random seed for sampling large tables.
-
-        Returns:
-            The input columns of the rows (``kernel``, ``device``, ``problem.…``, ``config.…``,
-                ``device.…``), grouped by device.
-
-        Raises:
-            PredictorError: ``count`` is below the minimum, or there are no rows.
+        They are ``count`` per device of ``rows``, by default the training rows, each run once; they
+        are to be measured on ``device`` if given. Large tables are sampled. Columns are the input
+        columns, and rows are grouped by device. Raises PredictorError if ``count`` is below the
+        minimum, or there are no rows.
         """
         check_is_fitted(self, "targets_")
         if count < MIN_ROWS:
@@ -293,9 +271,8 @@ class Predictor(Estimator):
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.
 
-        Raises:
-            PredictorError: ``name`` is None and there are several.
-            UnknownName: there are no runs of it.
+        Raises PredictorError if ``name`` is None and there are several; UnknownName if there are no
+        runs of it.
         """
         runs = self.measured_runs()
         known = sorted(map(str, runs["device"].unique()))
@@ -362,15 +339,12 @@ class Predictor(Estimator):
         return np.array([*cells, self.validity_.probability(X), outside])
 
     def _table(self, cells: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
-        return pd.DataFrame(
-            cells.T, columns=_prediction_index(tuple(self.targets_)).view(), index=index
-        )
+        return pd.DataFrame(cells.T, columns=_prediction_columns(tuple(self.targets_)), index=index)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and model files that run no code when loaded.
 
-        Raises:
-            OutputError: the folder cannot be written.
+        Raises OutputError if the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
         features = self.features_
@@ -401,8 +375,7 @@ class Predictor(Estimator):
     def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
         """Read a saved predictor; give the ``kernel`` it was trained for if that is not registered.
 
-        Raises:
-            PredictorError: there is no predictor, or another version wrote it.
+        Raises PredictorError if there is no predictor, or another version wrote it.
         """
         folder = Path(folder)
         card = read_card(folder)
@@ -448,15 +421,9 @@ class Predictor(Estimator):
 
 @cache
 def _prediction_columns(targets: tuple[Target, ...]) -> list[str]:
-    """Return the column names of a prediction."""
     known = [*targets, *(["energy_mj"] if len(targets) == len(TARGETS) else [])]
     names = [f"{name}{part}" for name in known for part in ("", "_low", "_high")]
     return [*names, "p_valid", "outside"]
-
-
-@cache
-def _prediction_index(targets: tuple[Target, ...]) -> pd.Index:
-    return pd.Index(_prediction_columns(targets))
 
 
 def require_single_kernel(runs: pd.DataFrame) -> str:

@@ -1,6 +1,7 @@
 """A scikit-learn regressor of runtimes for tables with arbitrary columns."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from foretune.models.predictor import Predictor
 from foretune.models.targets import MIN_ROWS
 
 
+@dataclass(eq=False, repr=False)
 class RuntimeRegressor(RegressorMixin, Estimator):
     """Predicts runtimes, or any other positive quantity, with intervals.
 
@@ -23,47 +25,27 @@ class RuntimeRegressor(RegressorMixin, Estimator):
     categories, a column ``device`` names the device of each row, and columns such as
     ``device.memory_gbps`` describe it.
 
-    Args:
-        model: name of a registered model: ``xgboost`` or ``random_forest``.
-        problem: columns that describe the problem; the others are configuration. Intervals are
-            calibrated to cover unseen problems. None: all columns, so that each row is a separate
-            problem.
-        flops: operations per launch as an expression over columns, e.g. ``2*M*N*K``; with it, ``y``
-            is in milliseconds.
-        bytes_moved: bytes moved per launch, likewise.
-        blocks: launched blocks, likewise; empty if unknown.
-        seed: random seed.
-        parameters: model parameters that replace the defaults.
-
-    Attributes:
-        predictor_: the fitted `Predictor`.
+    ``model`` is the name of a registered model, ``xgboost`` or ``random_forest``, and
+    ``parameters`` replace its defaults. The columns ``problem`` describe the problem, the others
+    are configuration; intervals are calibrated to cover unseen problems. With None, each row is a
+    separate problem. ``flops``, ``bytes_moved`` and ``blocks`` (empty if unknown) are operations,
+    bytes and blocks per launch as expressions over columns, e.g. ``2*M*N*K``; with them, ``y`` is
+    in milliseconds. After fitting, ``predictor_`` is the `Predictor`.
     """
 
-    def __init__(
-        self,
-        model: str = "xgboost",
-        problem: Sequence[str] | None = None,
-        flops: str = "",
-        bytes_moved: str = "",
-        blocks: str = "",
-        seed: int = 0,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.model = model
-        self.problem = problem
-        self.flops = flops
-        self.bytes_moved = bytes_moved
-        self.blocks = blocks
-        self.seed = seed
-        self.parameters = parameters
+    model: str = "xgboost"
+    problem: Sequence[str] | None = None
+    flops: str = ""
+    bytes_moved: str = ""
+    blocks: str = ""
+    seed: int = 0
+    parameters: Mapping[str, Any] | None = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to ``X`` (rows, columns; an array or a data frame) and positive ``y`` (rows).
 
-        Raises:
-            UsageError: a value of ``y`` is not positive, or a column is missing or has gaps.
-            ValueError: scikit-learn rejects ``X`` or ``y``.
-            ForetuneError: see `Predictor.fit`.
+        Raises UsageError if a value of ``y`` is not positive, or a column is missing or has gaps;
+        ValueError if scikit-learn rejects ``X`` or ``y``; ForetuneError (see `Predictor.fit`).
         """
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, y, skip_check_array=True)
@@ -93,7 +75,6 @@ class RuntimeRegressor(RegressorMixin, Estimator):
         return self.predictor_.predict(self._rows(X))
 
     def _rows(self, X: Any) -> pd.DataFrame:
-        """Return ``X`` as a run table without times."""
         if not isinstance(X, pd.DataFrame):
             X = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
         if gaps := [c for c in X.columns if X[c].isna().any()]:

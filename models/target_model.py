@@ -17,6 +17,7 @@ import pandas as pd
 from foretune.features.arrays import Rows, SingleRow
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
+from foretune.models import holdouts
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.experts import (
     INTERPOLATION,
@@ -26,37 +27,23 @@ from foretune.models.experts import (
     Stack,
     Table,
 )
-from foretune.models.holdouts import (
-    distinct_problems,
-    exact_problems,
-    has_few_problems,
-    holdout_kinds,
-    mixed_holdouts,
-)
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
-from foretune.models.repeats import Repeats
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
 from foretune.models.validation.splits import fold_of_rows
 
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
-SMALL_TABLE_ROWS = 5_000
-"""Tables up to this size get more hold-outs, which are cheap there."""
-MAX_ROWS = 250_000
-"""Maximum number of training rows (random subset); neighbors come from all rows."""
+SMALL_TABLE_ROWS = 5_000  # tables up to this size get more hold-outs, which are cheap there
+MAX_ROWS = 250_000  # maximum number of training rows (random subset); neighbors come from all rows
 MAX_TRIAL_ROWS, MAX_SCORED_ROWS = 20_000, 5_000
 """Maximum training rows and scored rows of a hold-out trial."""
-MIN_NEIGHBOR_SHARE = 0.5
-"""Minimum share of rows with neighbors for neighbors to be used."""
+MIN_NEIGHBOR_SHARE = 0.5  # minimum share of rows with neighbors for neighbors to be used
 MIN_DEVICES, MAX_HELD_OUT_DEVICES = 2, 4
 """Minimum devices to hold some out, and how many are held out, one at a time."""
-PROBLEM_FOLDS = 6
-"""Number of folds if there are few problems."""
-MIN_NEIGHBOR_ROWS = 200
-"""Minimum rows for neighbors to be used."""
-MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
-"""Table sizes with a smooth expert."""
+PROBLEM_FOLDS = 6  # number of folds if there are few problems
+MIN_NEIGHBOR_ROWS = 200  # minimum rows for neighbors to be used
+MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000  # table sizes with a smooth expert
 NEIGHBORS_FILE = "neighbors.npz"
 
 
@@ -77,13 +64,10 @@ class _Trials:
     @classmethod
     def concatenated(cls, trials: "Sequence[_Trials]") -> Self:
         """Return all trials as one, numbered in order."""
-        return cls(
-            Z=np.concatenate([t.Z for t in trials]),
-            predictions=np.concatenate([t.predictions for t in trials]),
-            rows=np.concatenate([t.rows for t in trials]),
-            kind=np.concatenate([t.kind for t in trials]),
-            number=np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]),
-        )
+        parts = zip(*((t.Z, t.predictions, t.rows, t.kind) for t in trials), strict=True)
+        number = np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials])
+        Z, predictions, rows, kind = map(np.concatenate, parts)
+        return cls(Z, predictions, rows, kind, number)
 
 
 class TargetModel:
@@ -110,20 +94,17 @@ class TargetModel:
         self.neighbor_index: NeighborIndex | None = None
 
     def fit(
-        self,
-        features: FeatureSet,
-        rows: pd.DataFrame,
-        X: np.ndarray,
-        repeats: Repeats | None = None,
-    ) -> Self:
+        self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray,
+        repeats: holdouts.Repeats | None = None,
+    ) -> Self:  # fmt: skip
         """Fit to ``rows``, which all have the target, with features ``X``.
 
         The interval covers any of the ``repeats``, the other measurements of the same rows.
         """
         rng = np.random.default_rng(self.seed)
         self.devices = sorted(rows["device"].astype(str).unique())
-        problems = distinct_problems(rows)
-        few_problems = has_few_problems(problems, exact_problems(rows))
+        problems = holdouts.distinct_problems(rows)
+        few_problems = holdouts.has_few_problems(problems, holdouts.exact_problems(rows))
         full_table = self._table(features, rows, X, problems if few_problems else None)
         sampled = _sample(np.arange(len(rows)), MAX_ROWS, rng)
         table, rows = full_table.subset(sampled), rows.iloc[sampled].reset_index(drop=True)
@@ -134,10 +115,7 @@ class TargetModel:
         else:
             self.neighbor_index = full_table.neighbor_index
             self.positions, self.values = full_table.positions, full_table.y
-        if few_problems:
-            held_out = _problems_held_out(problems[sampled], rng) + _devices_held_out(rows, rng)
-        else:
-            held_out = self._holdouts(table, rows, rng)
+        held_out = self._holdouts(table, rows, problems[sampled] if few_problems else None, rng)
         trials = _Trials.concatenated(
             [self._trial(table, rows, out, smooth, rng) for out in held_out]
         )
@@ -177,13 +155,9 @@ class TargetModel:
         return value
 
     def predict(
-        self,
-        features: FeatureSet,
-        rows: pd.DataFrame | Rows,
-        X: np.ndarray,
-        outside: np.ndarray,
+        self, features: FeatureSet, rows: pd.DataFrame | Rows, X: np.ndarray, outside: np.ndarray,
         beyond: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
         """Return, per row, the log of the target, its interval's half-width and expert differences.
 
         The differences are each expert's log less the weighted log (rows, experts). ``X`` are the
@@ -216,7 +190,6 @@ class TargetModel:
         return ~np.isin(names, self.devices)[codes]
 
     def _neighbor_features(self, rows: Rows) -> np.ndarray | None:
-        """Return the neighbor features of rows; None without neighbors."""
         if (index := self.neighbor_index) is None:
             return None
         wanted = index.locate_one(rows) if isinstance(rows, SingleRow) else index.locate(rows)
@@ -234,22 +207,19 @@ class TargetModel:
         positions = neighbor_index.locate(rows)
         neighbor_index.measure_axes(positions, log_target - log_unit)
         return Table(
-            features.columns_ or (),
-            X,
-            log_target - log_unit,
-            self.scale.roofline is not None,
-            neighbor_index,
-            positions,
-            holdout_kinds(neighbor_index.axes),
-        )
+            features.columns_ or (), X, log_target - log_unit, self.scale.roofline is not None,
+            neighbor_index, positions, holdouts.holdout_kinds(neighbor_index.axes),
+        )  # fmt: skip
 
     def _holdouts(
-        self, table: Table, rows: pd.DataFrame, rng: np.random.Generator
-    ) -> list[np.ndarray]:
-        """Return masks of the rows to hold out together."""
+        self, table: Table, rows: pd.DataFrame, problems: np.ndarray | None,
+        rng: np.random.Generator,
+    ) -> list[np.ndarray]:  # fmt: skip
+        if problems is not None:
+            return [*_problems_held_out(problems, rng), *_devices_held_out(rows, rng)]
         count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS
         if self.neighbor_index is not None:
-            mixed = mixed_holdouts(table.positions, table.kinds, count, rng)
+            mixed = holdouts.mixed_holdouts(table.positions, table.kinds, count, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
         folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
         if folds is None:
@@ -258,14 +228,9 @@ class TargetModel:
         return [folds == fold for fold in np.unique(folds)]
 
     def _trial(
-        self,
-        table: Table,
-        rows: pd.DataFrame,
-        out: np.ndarray,
-        smooth: SmoothExpert | None,
+        self, table: Table, rows: pd.DataFrame, out: np.ndarray, smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> "_Trials":
-        """Fit experts without the rows held out, and predict these."""
+    ) -> "_Trials":  # fmt: skip
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
@@ -302,12 +267,9 @@ class TargetModel:
         self.interval.save(folder, "spread")
         self.stack.save(folder)
         card: dict[str, Any] = {
-            "scale": self.scale.to_json(),
-            "reach": self.reach,
-            "devices": self.devices,
-            "experts": self.experts.parts,
-            "neighbors": None,
-        }
+            "scale": self.scale.to_json(), "reach": self.reach, "devices": self.devices,
+            "experts": self.experts.parts, "neighbors": None,
+        }  # fmt: skip
         if (index := self.neighbor_index) is not None:
             self.positions.save(folder / NEIGHBORS_FILE, self.values)
             card["neighbors"] = {
@@ -344,13 +306,9 @@ def share_positions(models: Iterable[TargetModel]) -> None:
     """Let models of the same rows share their `AxisPositions`, to find neighbors once."""
     different: list[AxisPositions] = []
     for model in models:
-        if model.neighbor_index is None:
-            continue
-        for positions in different:
-            if positions.has_same_rows(model.positions):
-                model.positions = positions
-                break
-        else:
+        if model.neighbor_index is not None:
+            same = (p for p in different if p.has_same_rows(model.positions))
+            model.positions = next(same, model.positions)
             different.append(model.positions)
 
 

@@ -31,8 +31,7 @@ error.
 """
 MAX_UNKNOWN = 2.0
 """Maximum power, as a multiple of the largest observed, if no board's limit is known."""
-MIN_ROWS = 5
-"""Minimum number of successful runs to learn a target."""
+MIN_ROWS = 5  # minimum number of successful runs to learn a target
 
 
 @dataclass
@@ -55,13 +54,9 @@ class TargetScale:
 
     @classmethod
     def fit(
-        cls,
-        target: Target,
-        features: FeatureSet,
-        runs: pd.DataFrame,
-        log_target: np.ndarray,
+        cls, target: Target, features: FeatureSet, runs: pd.DataFrame, log_target: np.ndarray,
         problems: np.ndarray | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Return the scale of ``target``, its roofline calibrated on runs with known rooflines.
 
         ``problems`` are the problem numbers of the rows, if there are few problems.

@@ -24,7 +24,7 @@ from foretune.collect import machine_load
 from foretune.collect.devices import cache_directory
 from foretune.datasets import from_measurements
 from foretune.device import Device
-from foretune.features import device_rates
+from foretune.features import roofline
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.models.trees.boosting import BoostingModel
@@ -126,7 +126,7 @@ def _quiet_machine(monkeypatch):
 @pytest.fixture(autouse=True)
 def _warned_of_nothing():
     """Let a test be warned of unknown devices, whatever another one was warned of."""
-    device_rates._warn_once.cache_clear()
+    roofline._warn_once.cache_clear()
 
 
 INSTALL = {

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.device import Device
-from foretune.features.arrays import Columns, Rows
+from foretune.features.arrays import Rows
 from foretune.plan.cost.kinds import family_of
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer, OperatorTimes
@@ -24,7 +24,7 @@ def rank_device(runs: pd.DataFrame) -> Device:
     family = family_of("gemm")
     assert family is not None
     known = Rows.from_table(products)
-    cost = family.cost(Columns(known, "problem"), Columns(known, "config"))
+    cost = family.cost(known.group("problem"), known.group("config"))
     seconds = products["time_ms"].to_numpy() * 1e-3
     specs = {
         "fp32_gflops": float(np.max(cost.flops / seconds) / 1e9),

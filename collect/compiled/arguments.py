@@ -15,25 +15,12 @@ from foretune.errors import UnknownName, UsageError
 from foretune.values import parse_value
 
 DTYPES: dict[str, str] = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp8": "float8_e4m3fn",
-    "fp8e4nv": "float8_e4m3fn",
-    "fp8e5": "float8_e5m2",
-    "fp8e4b8": "float8_e4m3fnuz",
-    "fp8e5b16": "float8_e5m2fnuz",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u64": "uint64",
-    "u32": "uint32",
-    "u16": "uint16",
-    "u8": "uint8",
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2",
+    "fp8e4b8": "float8_e4m3fnuz", "fp8e5b16": "float8_e5m2fnuz", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8",
     "i1": "bool",
-}
+}  # fmt: skip
 """Element types by the short names that users type -> torch's names."""
 
 
@@ -61,12 +48,8 @@ def _element_type(name: str, torch_is_loaded: bool) -> Any:
 class Tensor:
     """The metadata of a tensor that a compiler needs.
 
-    Attributes:
-        element: torch's name of the element type, without ``torch.``.
-        shape: elements per axis.
-        strides: distance of neighbors on each axis, in elements.
-        address: start address modulo 16.
-        bytes: size of the storage.
+    ``element`` is torch's name of the type without ``torch.``, ``strides`` are in elements,
+    ``address`` is the start address modulo 16, ``bytes`` the size of the storage.
     """
 
     element: str
@@ -133,12 +116,9 @@ def _describe_tensor(value: Any) -> Tensor:
     else:
         storage = value.ptr_range() if hasattr(value, "ptr_range") else 0
     return Tensor(
-        element=str(value.dtype).removeprefix("torch."),
-        shape=tuple(value.shape),
-        strides=tuple(strides),
-        address=value.data_ptr() % 16,
-        bytes=int(storage),
-    )
+        element=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape),
+        strides=tuple(strides), address=value.data_ptr() % 16, bytes=int(storage),
+    )  # fmt: skip
 
 
 def parse_argument(text: str) -> tuple[str, Any]:

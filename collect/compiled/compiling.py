@@ -35,12 +35,9 @@ class SpecializedKernel:
 
 
 def specialize(
-    kernel: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    config: Mapping[str, Any],
+    kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], config: Mapping[str, Any],
     target: Target,
-) -> SpecializedKernel:
+) -> SpecializedKernel:  # fmt: skip
     """Specialize a kernel as a launch with these arguments and this configuration does.
 
     A kernel is a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
@@ -50,11 +47,9 @@ def specialize(
     Triton kernel.
     """
     function, values = _unwrap(
-        kernel,
-        list(map(describe, args)),
-        {name: describe(value) for name, value in kwargs.items()},
-        dict(config),
-    )
+        kernel, list(map(describe, args)),
+        {name: describe(value) for name, value in kwargs.items()}, dict(config),
+    )  # fmt: skip
     backend = make_backend(target.triton_target)
     options = _launch_options(function, values)
     _check_arguments(function, args, options, backend)
@@ -82,12 +77,9 @@ def first_code(specialized: SpecializedKernel) -> str:
     ir.load_dialects(context)
     backend.load_dialects(context)
     module = specialized.source.make_ir(
-        specialized.target.triton_target,
-        specialized.options,
-        backend.get_codegen_implementation(specialized.options),
-        backend.get_module_map(),
-        context,
-    )
+        specialized.target.triton_target, specialized.options,
+        backend.get_codegen_implementation(specialized.options), backend.get_module_map(), context,
+    )  # fmt: skip
     return str(module)
 
 

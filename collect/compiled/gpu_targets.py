@@ -22,23 +22,15 @@ KIB = 1024
 class Limits:
     """Limits of one streaming multiprocessor (AMD: compute unit).
 
-    Attributes:
-        registers: 32-bit registers per lane and partition: NVIDIA's 16,384 per partition and 32
-            lanes, AMD's 512 vector registers per SIMD (both kinds together).
-        register_granule: allocation unit of a thread's registers.
-        partitions: processing blocks, each with a register file.
-        warps: maximum number of resident warps (AMD: waves).
-        ctas: maximum number of resident blocks of more than one warp.
-        shared_bytes: shared memory (AMD: LDS) of the multiprocessor.
-        shared_bytes_per_cta: maximum per block.
-        shared_granule: allocation unit of shared memory in bytes.
-        shared_reserved: bytes per block that the system reserves.
-        tensor_memory: columns of tensor memory; 0 on targets without it.
+    ``registers`` are 32-bit, per lane and partition (processing blocks with a register file):
+    NVIDIA's 16,384 per partition and 32 lanes, AMD's 512 vector registers per SIMD, both kinds
+    together; they are allocated in units of ``register_granule`` per thread. At most ``warps``
+    (AMD: waves) are resident, and ``ctas`` blocks of more than one warp. A block has at most
+    ``shared_bytes_per_cta`` of the ``shared_bytes`` (AMD: LDS), allocated by ``shared_granule``, of
+    which the system reserves ``shared_reserved``. ``tensor_memory`` are its columns, 0 on targets
+    without it.
     """
 
-    registers: int
-    register_granule: int
-    partitions: int
     warps: int
     ctas: int
     shared_bytes: int
@@ -46,6 +38,9 @@ class Limits:
     shared_granule: int
     shared_reserved: int = 0
     tensor_memory: int = 0
+    registers: int = 512
+    register_granule: int = 8
+    partitions: int = 4
 
 
 @dataclass(frozen=True)
@@ -71,33 +66,14 @@ class Target:
 
 
 def _nvidia(arch: int, warps: int, ctas: int, shared_kib: int, tensor_memory: int = 0) -> Target:
-    limits = Limits(
-        registers=512,  # 65,536 of the multiprocessor / 4 partitions / 32 lanes
-        register_granule=8,
-        partitions=4,
-        warps=warps,
-        ctas=ctas,
-        shared_bytes=shared_kib * KIB,
-        shared_bytes_per_cta=(shared_kib - 1) * KIB,
-        shared_granule=128,
-        shared_reserved=KIB,
-        tensor_memory=tensor_memory,
-    )
+    per_cta = (shared_kib - 1) * KIB
+    limits = Limits(warps, ctas, shared_kib * KIB, per_cta, 128, KIB, tensor_memory)
     return Target(f"sm_{arch}", "cuda", arch, 32, limits)
 
 
 def _amd(arch: str, lds_kib: int) -> Target:
-    limits = Limits(
-        registers=512,
-        register_granule=8,
-        partitions=4,
-        warps=32,
-        ctas=16,  # the number of barriers; blocks of one wave need none
-        shared_bytes=lds_kib * KIB,
-        shared_bytes_per_cta=lds_kib * KIB,
-        shared_granule=512,
-    )
-    return Target(arch, "hip", arch, 64, limits)
+    # 16 blocks: the number of barriers; blocks of one wave need none
+    return Target(arch, "hip", arch, 64, Limits(32, 16, lds_kib * KIB, lds_kib * KIB, 512))
 
 
 TARGETS: dict[str, Target] = {

@@ -2,8 +2,7 @@
 
 import re
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,38 +41,15 @@ LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
 """Resources that limit the number of resident blocks; the first one wins a tie."""
 
 
-@dataclass(frozen=True)
-class Occupancy:
-    """Occupancy of one multiprocessor by a kernel.
-
-    Resident blocks and warps, the share of the maximum number of warps, what limits them (one of
-    `LIMITERS`), and why no block fits (empty if one does).
-    """
-
-    ctas_per_sm: int
-    warps_per_sm: int
-    fraction: float
-    limiter: str
-    excess: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the kernel can be launched."""
-        return not self.excess
-
-
-def occupancy(
-    target: Target, *, warps: int, registers: int, shared_bytes: int, tensor_memory: int = 0
-) -> Occupancy:
-    """Return the occupancy of one multiprocessor by blocks of a kernel.
-
-    Warps, shared memory and columns of tensor memory are per block, registers per thread; on AMD
-    they are vector registers of both kinds.
-    """
+def occupancy_of(features: Mapping[str, float], target: Target) -> tuple[dict[str, float], str]:
+    """Return further `FEATURES`, of a multiprocessor's occupancy, and why no block fits ("")."""
+    needed = (features.get(n, 0) for n in ("warps", "registers", "shared_bytes", "tensor_memory"))
+    warps, registers, shared_bytes, tensor_memory = map(int, needed)
     limits = target.limits
+    shared = _round_up(shared_bytes + limits.shared_reserved, limits.shared_granule)
     max_blocks = {
         "registers": _by_registers(limits, warps, registers),
-        "shared": _by_shared(limits, shared_bytes),
+        "shared": limits.shared_bytes // shared if shared else limits.shared_bytes,
         "warps": limits.warps // warps,
         "ctas": limits.warps if warps == 1 and target.backend == "hip" else limits.ctas,
     }
@@ -82,17 +58,19 @@ def occupancy(
     limiter = min(max_blocks, key=lambda name: (max_blocks[name], LIMITERS.index(name)))
     excess = _excess(target, warps, registers, shared_bytes, tensor_memory)
     ctas = 0 if excess else max_blocks[limiter]
-    return Occupancy(ctas, ctas * warps, ctas * warps / limits.warps, limiter, excess)
+    filled = {
+        "fits": float(not excess),
+        "ctas_per_sm": float(ctas),
+        "warps_per_sm": float(ctas * warps),
+        "occupancy": ctas * warps / limits.warps,
+        **{f"limited_by_{name}": float(limiter == name) for name in LIMITERS},
+    }
+    return filled, excess
 
 
 def _by_registers(limits: Limits, warps: int, registers: int) -> int:
     allocated = _round_up(max(registers, 1), limits.register_granule)
     return limits.registers // allocated * limits.partitions // warps
-
-
-def _by_shared(limits: Limits, shared_bytes: int) -> int:
-    needed = _round_up(shared_bytes + limits.shared_reserved, limits.shared_granule)
-    return limits.shared_bytes // needed if needed else limits.shared_bytes
 
 
 def _excess(
@@ -126,26 +104,8 @@ def static_features(compiled: "CompiledKernel", target: Target) -> dict[str, flo
     elif "amdgcn" in compiled.asm:  # not with TRITON_STORE_BINARY_ONLY
         features |= read_amdgcn(compiled.asm["amdgcn"])
     if "registers" in features:
-        filled = occupancy_of(features, target)
-        features |= {
-            "fits": float(filled.fits),
-            "ctas_per_sm": float(filled.ctas_per_sm),
-            "warps_per_sm": float(filled.warps_per_sm),
-            "occupancy": filled.fraction,
-            **{f"limited_by_{name}": float(filled.limiter == name) for name in LIMITERS},
-        }
+        features |= occupancy_of(features, target)[0]
     return features
-
-
-def occupancy_of(features: dict[str, float], target: Target) -> Occupancy:
-    """Return the occupancy of a multiprocessor of ``target`` by a kernel with these features."""
-    return occupancy(
-        target,
-        warps=int(features["warps"]),
-        registers=int(features["registers"]),
-        shared_bytes=int(features["shared_bytes"]),
-        tensor_memory=int(features.get("tensor_memory", 0)),
-    )
 
 
 _METADATA = re.compile(

@@ -12,12 +12,9 @@ from typing import Any, Protocol
 
 from foretune.errors import ForetuneError, ForetuneWarning, MeasurementError
 
-MAX_ATTEMPTS = 3
-"""Number of workers that a piece of work may lose before it counts as the cause."""
-REFRESH_S = 5.0
-"""Period of the check for new devices."""
-MAX_IDLE_S = 600.0
-"""Time limit of a wait without any worker."""
+MAX_ATTEMPTS = 3  # number of workers that a piece of work may lose before it counts as the cause
+REFRESH_S = 5.0  # period of the check for new devices
+MAX_IDLE_S = 600.0  # time limit of a wait without any worker
 RETIRE_S, MAX_RETIRE_S = 5.0, 300.0
 """Seconds until a device that proved unfit is tried again; they double each time."""
 
@@ -55,11 +52,9 @@ class Dispatcher:
     """
 
     def __init__(
-        self,
-        pool: WorkerPool,
-        on_ready: Callable[[Any], None] = lambda _: None,
+        self, pool: WorkerPool, on_ready: Callable[[Any], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._pool, self._on_ready, self._clock = pool, on_ready, clock
         self._starting: set[Worker] = set()
         self._free: list[Worker] = []

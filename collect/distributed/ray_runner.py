@@ -39,15 +39,12 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-LOCAL = "local"
-"""The address that starts a temporary cluster on this machine."""
+LOCAL = "local"  # the address that starts a temporary cluster on this machine
 RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """Turns off telemetry and Ray's output, because programs read the results on stdout."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-CONNECT_TIMEOUT_S = 5.0
-"""Time limit of the connection to a cluster."""
-OBJECT_STORE_BYTES = 100 * 2**20
-"""Shared memory of a local cluster; measurements are small."""
+CONNECT_TIMEOUT_S = 5.0  # time limit of the connection to a cluster
+OBJECT_STORE_BYTES = 100 * 2**20  # shared memory of a local cluster; measurements are small
 
 
 class RayRunner(Runner):
@@ -60,27 +57,19 @@ class RayRunner(Runner):
     Args:
         kernel: the kernel; its source is sent to the nodes.
         device: the device, or its name in the cluster.
-        timing: as in `IsolatedRunner`.
-        limit_s: as in `IsolatedRunner`.
-        power: as in `IsolatedRunner`.
+        timing, limit_s, power: as in `IsolatedRunner`.
         address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
             this machine.
 
-    Raises:
-        MissingExtra: Ray is not installed.
-        MeasurementError: no cluster answers, or all devices have other code or versions.
-        UsageError: the cluster has no such device, or other machines cannot import the kernel.
+    Raises MissingExtra if Ray is not installed; MeasurementError if no cluster answers, or all
+    devices have other code or versions; UsageError if the cluster has no such device, or other
+    machines cannot import the kernel.
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        device: Device | str,
-        timing: Timing | None = None,
-        limit_s: float = 30.0,
-        power: bool = True,
-        address: str | None = None,
-    ) -> None:
+        self, kernel: Kernel, device: Device | str, timing: Timing | None = None,
+        limit_s: float = 30.0, power: bool = True, address: str | None = None,
+    ) -> None:  # fmt: skip
         if isinstance(device, Device):
             self.device = device
             self.check(kernel)
@@ -99,22 +88,17 @@ class RayRunner(Runner):
         return len(self._dispatcher)
 
     def run(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per configuration, from one device unless it is lost."""
         for config in configs:
             yield from self.run_many(kernel, [(problem, config)], incumbent_ms)
 
     def run_many(
-        self,
-        kernel: Kernel,
-        work: Iterable[tuple[Problem, Configuration]],
+        self, kernel: Kernel, work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:
+    ) -> Iterator[Measurement]:  # fmt: skip
         """Yield one measurement per problem and configuration as each finishes on any device."""
         self.check(kernel)
         pairs, pickled = list(work), PickledKernel.from_kernel(kernel)
@@ -129,23 +113,15 @@ class RayRunner(Runner):
                 yield from answer
 
     def compare_interleaved(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        configs: Iterable[Configuration],
-        max_seconds: float = 0.5,
-        seed: int = 0,
-    ) -> Rounds:
+        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        max_seconds: float = 0.5, seed: int = 0,
+    ) -> Rounds:  # fmt: skip
         """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
         answer = self._call(
-            "compare_interleaved",
-            PickledKernel.from_kernel(kernel),
-            problem,
-            list(configs),
-            max_seconds,
-            seed,
-        )
+            "compare_interleaved", PickledKernel.from_kernel(kernel), problem, list(configs),
+            max_seconds, seed,
+        )  # fmt: skip
         if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"
@@ -160,8 +136,7 @@ class RayRunner(Runner):
     def check(self, kernel: Kernel) -> None:
         """Check that ``kernel`` runs on these devices and that their nodes can import it.
 
-        Raises:
-            UsageError: it does not, or they cannot.
+        Raises UsageError if it does not, or they cannot.
         """
         super().check(kernel)
         check_importable(kernel)
@@ -209,14 +184,9 @@ class RayWorkerPool:
     """Actors on a Ray cluster, all on equal devices; parameters and errors as in `RayRunner`."""
 
     def __init__(
-        self,
-        kernel: Kernel,
-        device: Device | str,
-        address: str | None,
-        timing: Timing | None,
-        limit_s: float,
-        power: bool,
-    ) -> None:
+        self, kernel: Kernel, device: Device | str, address: str | None, timing: Timing | None,
+        limit_s: float, power: bool,
+    ) -> None:  # fmt: skip
         for name, value in RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._ray = require("ray", "ray", "measuring on Ray")
@@ -308,7 +278,6 @@ class RayWorkerPool:
             signal.signal(signal.SIGTERM, handler)  # Ray replaces it
 
     def _find_resource(self, device: Device | str) -> str:
-        """Return the resource of a device or of a device's name."""
         available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
         if isinstance(device, Device):
             found = [r for r in available if r == resource_of(device)]

@@ -29,21 +29,15 @@ ROUNDS, WARM_UP_ROUNDS = 15, 2
 GROUP_BYTES = 2**25
 """Bytes of a group's arguments, unless it would have fewer than `GROUP` operators."""
 GROUP = 12
-MAX_BYTES = 2**30
-"""Operators with larger arguments are left out: a group of them might not fit."""
+MAX_BYTES = 2**30  # operators with larger arguments are left out: a group of them might not fit
 
-Clock = Callable[[], int]
-"""Returns nanoseconds."""
+Clock = Callable[[], int]  # returns nanoseconds
 
 
 def collect_network(
-    operators: Sequence[NetworkOperator],
-    log: RunLog,
-    device: Device,
-    minutes: float,
-    clock: Clock = time.perf_counter_ns,
-    progress: Progress = SILENT,
-) -> CollectSummary:
+    operators: Sequence[NetworkOperator], log: RunLog, device: Device, minutes: float,
+    clock: Clock = time.perf_counter_ns, progress: Progress = SILENT,
+) -> CollectSummary:  # fmt: skip
     """Measure operators group by group until the time is over; a group's rows are written at once.
 
     Operators, the most important first, that are in ``log`` are not measured again, so a repeated

@@ -5,37 +5,87 @@ use. GPU launches are timed with a cold cache and replayed from a graph, as in e
 last-level cache stays warm.
 """
 
+import importlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import psutil
 
 from foretune.collect.collection import CollectSummary, describe
 from foretune.collect.timing import CPU_TIMER, Timing, gpu_timer, time_launch
-from foretune.collect.torch_operators import OperatorRun, build, memory_bytes
 from foretune.collect.versions import versions
 from foretune.datasets.run_file import RowIdentity
 from foretune.datasets.run_log import RunLog
 from foretune.device import Device
-from foretune.errors import describe_error
+from foretune.errors import MeasurementError, describe_error
 from foretune.kernel import Launch
 from foretune.lazy import require
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
+from foretune.values import FrozenParameters
+
+KERNELS = ("gemm", "attention_prefill", "attention_decode", "moe", "norm", "elementwise")
+"""Kernel names in the run table that torch runs."""
+
+
+class OperatorRun(Protocol):
+    """Kernel, problem and configuration of a run table."""
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+
+    @property
+    def problem(self) -> FrozenParameters:
+        """The ``problem.*`` columns: sizes on one rank."""
+
+    @property
+    def config(self) -> FrozenParameters:
+        """The ``config.*`` columns: number formats, and the number of ranks that share experts."""
+
+
+def cannot_run(operator: OperatorRun) -> str:
+    """Return why torch does not run ``operator``; empty if it does. Needs torch (MissingExtra)."""
+    if operator.kernel not in KERNELS:
+        return f"{operator.kernel} has no equivalent in torch, or needs several devices"
+    return _operators().KINDS[operator.kernel].cannot_run(operator.problem, operator.config)
+
+
+def memory_bytes(operator: OperatorRun) -> float:
+    """Return the approximate peak memory of a run of ``operator`` and its preparation."""
+    return _operators().KINDS[operator.kernel].memory_bytes(operator.problem, operator.config)
+
+
+def build(operator: OperatorRun, device: str) -> Launch:
+    """Return a call that runs ``operator`` once on torch's ``device``, with random contents.
+
+    Raises MissingExtra without torch, MeasurementError if torch does not run it (`cannot_run`).
+    """
+    if reason := cannot_run(operator):
+        raise MeasurementError(reason)
+    return _operators().KINDS[operator.kernel].build(operator.problem, operator.config, device)
+
+
+def linear_formats() -> list[str]:
+    """Return the number formats of weights that torch supports on some device; needs torch."""
+    return list(_operators().FORMATS)
+
+
+def _operators() -> Any:
+    require("torch", "gpu", "running operators of language models")
+    return importlib.import_module("foretune.collect.torch_operators.operators")
+
 
 Run = TypeVar("Run", bound=OperatorRun)
 TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
-USABLE_FRACTION = 0.8
-"""Share of the free memory that one operator may take."""
-MAX_FAILURES = 3
-"""Failures without a success after which a kernel is skipped in these formats."""
-WARMUP_RUNS = 3
-"""Launches before recording a graph: libraries initialize in the first ones."""
+USABLE_FRACTION = 0.8  # share of the free memory that one operator may take
+MAX_FAILURES = 3  # failures without a success after which a kernel is skipped in these formats
+WARMUP_RUNS = 3  # launches before recording a graph: libraries initialize in the first ones
 
 
 class OperatorBenchmarker:
@@ -114,12 +164,9 @@ class OperatorBenchmarker:
 
 
 def collect_operators(
-    operators: Sequence[OperatorRun],
-    log: RunLog,
-    benchmarker: OperatorBenchmarker,
-    minutes: float,
+    operators: Sequence[OperatorRun], log: RunLog, benchmarker: OperatorBenchmarker, minutes: float,
     progress: Progress = SILENT,
-) -> CollectSummary:
+) -> CollectSummary:  # fmt: skip
     """Measure operators in their order until the time is over; each row is written at once.
 
     The most informative operators come first; ``minutes`` limits when another one starts. Operators

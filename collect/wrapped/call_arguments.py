@@ -8,18 +8,10 @@ same result.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from foretune.collect.wrapped.values import (
-    as_numpy,
-    assign,
-    copy_arrays,
-    fill,
-    is_array,
-    leaves,
-    relative_difference,
-    same_bits,
-)
+from foretune.collect.wrapped import values as arrays
 from foretune.kernel import Clock, SelfTimedLaunch
 
 REPEAT_TOLERANCE = 1e-5
@@ -31,47 +23,47 @@ class Arguments:
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._initial = (args, dict(kwargs))
-        self.args, self.kwargs = copy_arrays(self._initial)
-        self._arrays = [x for x in leaves((self.args, self.kwargs)) if is_array(x)]
-        self._initial_arrays = [x for x in leaves(self._initial) if is_array(x)]
+        self.args, self.kwargs = arrays.copy_arrays(self._initial)
+        self._arrays = [x for x in arrays.leaves((self.args, self.kwargs)) if arrays.is_array(x)]
+        self.initial_arrays = [x for x in arrays.leaves(self._initial) if arrays.is_array(x)]
 
     def reset(self) -> None:
         """Restore the initial content."""
-        for now, initial in zip(self._arrays, self._initial_arrays, strict=True):
-            if not same_bits(now, initial):
-                assign(now, initial)
+        for now, initial in zip(self._arrays, self.initial_arrays, strict=True):
+            if not arrays.same_bits(now, initial):
+                arrays.assign(now, initial)
 
     def written(self) -> dict[int, Any]:
         """Return the arrays that differ from their initial content, by array number."""
-        pairs = zip(self._arrays, self._initial_arrays, strict=True)
-        return {i: now for i, (now, initial) in enumerate(pairs) if not same_bits(now, initial)}
+        pairs = zip(self._arrays, self.initial_arrays, strict=True)
+        return {
+            i: now for i, (now, initial) in enumerate(pairs) if not arrays.same_bits(now, initial)
+        }
 
     def array(self, number: int) -> Any:
         """Return the current content of an array."""
         return self._arrays[number]
-
-    def initial(self, number: int) -> Any:
-        """Return the initial content of an array."""
-        return self._initial_arrays[number]
 
     def overwrite(self, number: int) -> None:
         """Fill an array with zeros, or with ones if its initial content is zero.
 
         Most code accepts both, also as indices.
         """
-        fill(self._arrays[number], 0 if as_numpy(self._initial_arrays[number]).any() else 1)
+        arrays.fill(
+            self._arrays[number], 0 if arrays.as_numpy(self.initial_arrays[number]).any() else 1
+        )
 
 
+@dataclass(eq=False)
 class CallResult:
     """Return value of a call, and the arrays it wrote, by their number among all arrays."""
 
-    def __init__(self, returned: Any, written: Mapping[int, Any]) -> None:
-        self.returned = returned
-        self.written = dict(written)
+    returned: Any
+    written: dict[int, Any]
 
     def copy(self) -> "CallResult":
         """Return a copy that later calls do not change."""
-        return CallResult(copy_arrays(self.returned), copy_arrays(self.written))
+        return CallResult(arrays.copy_arrays(self.returned), arrays.copy_arrays(self.written))
 
 
 class ResettingLaunch(SelfTimedLaunch, ABC):
@@ -127,13 +119,13 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
             returned = self.run()
         except Exception:
             return True
-        difference = relative_difference(returned, result.returned)
+        difference = arrays.relative_difference(returned, result.returned)
         for number, before in result.written.items():
-            changed = as_numpy(before) != as_numpy(self.arguments.initial(number))
-            now = as_numpy(self.arguments.array(number))
-            difference = max(
-                difference, relative_difference(now[changed], as_numpy(before)[changed])
-            )
+            old = arrays.as_numpy(before)
+            changed = old != arrays.as_numpy(self.arguments.initial_arrays[number])
+            now = arrays.as_numpy(self.arguments.array(number))
+            other = arrays.relative_difference(now[changed], old[changed])
+            difference = max(difference, other)
         return difference > REPEAT_TOLERANCE
 
 

@@ -9,21 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.code_hash import source_hash_of_function
+from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
-from foretune.collect.wrapped.values import (
-    Draw,
-    content_hash,
-    count_nan,
-    describe_arguments,
-    find_draw,
-    is_array,
-    is_number,
-    is_tensor,
-    leaves,
-    redraw,
-    relative_difference,
-    shape_difference,
-)
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError, describe_error
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
@@ -48,38 +35,30 @@ class FunctionKernel(WrappedKernel):
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        knobs: Mapping[str, Sequence[Value]],
+        self, function: Callable[..., Any], knobs: Mapping[str, Sequence[Value]],
         args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        check: Any = None,
-        verify: OutputCheck | None = None,
-        tolerance: float = 1e-4,
-        restrictions: Restrictions = None,
-        default: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        cost: CostOf | None = None,
-        device_kind: Literal["cpu", "gpu"] = "cpu",
-        pinned: Sequence[str] = (),
-    ) -> None:
+        kwargs: Mapping[str, Any] | None = None, *, check: Any = None,
+        verify: OutputCheck | None = None, tolerance: float = 1e-4,
+        restrictions: Restrictions = None, default: Mapping[str, Any] | None = None,
+        name: str | None = None, cost: CostOf | None = None,
+        device_kind: Literal["cpu", "gpu"] = "cpu", pinned: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
         parameters = parameters_of(function)
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
-        if is_array(args) or isinstance(args, str):
+        if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are no tuple: write args=(x,)")
         problem = (
             {}
             if callable(args)
-            else describe_arguments(*_named_arguments(parameters, tuple(args), kwargs))
+            else arrays.describe_arguments(*_named_arguments(parameters, tuple(args), kwargs))
         )
         check_hashes = [
             f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
         ]
-        right = None if check is None or callable(check) else content_hash(check)
+        right = None if check is None or callable(check) else arrays.content_hash(check)
         code = repr(
             (source_hash_of_function(function), name, check is None, right, check_hashes, tolerance)
         )
@@ -90,39 +69,26 @@ class FunctionKernel(WrappedKernel):
         self.check, self.verify, self.tolerance = check, verify, tolerance
         self.device_kind = device_kind
         self.pinned = _check_pinned(name, pinned, {*parameters, *kwargs})
-        self._draws: dict[Problem, Draw | None] = {}
-        self._function_defaults = {k: p.default for k, p in parameters.items() if k in knobs}
-        self._warn_default_outside_space()
+        self._draws: dict[Problem, arrays.Draw | None] = {}
+        self._take_default({k: p.default for k, p in parameters.items() if k in knobs})
         if callable(args):
             self.problem_parameters = _problem_parameters(args)
 
-    def _warn_default_outside_space(self) -> None:
-        defaults = {
-            k: v for k, v in self._function_defaults.items() if v is not inspect.Parameter.empty
-        }
-        if (
-            self._default is None
-            and len(defaults) == len(self.knobs)
-            and defaults not in self._space
-        ):
-            text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
-            warnings.warn(
-                f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
-                "winners are compared with another",
-                ForetuneWarning,
-                stacklevel=4,
-            )
-
-    def default(self, problem: Problem) -> Configuration:
-        """Return the given default, the function's defaults, or the first legal configuration."""
-        if self._default is None and self._function_defaults in self._space:
-            return Configuration(self._function_defaults)
-        return super().default(problem)
-
-    @property
-    def has_explicit_default(self) -> bool:
-        """Whether the default is given or the function's."""
-        return self._default is not None or self._function_defaults in self._space
+    def _take_default(self, defaults: dict[str, Any]) -> None:
+        """Take the function's own default, unless one is given; warn if the space lacks it."""
+        complete = inspect.Parameter.empty not in defaults.values()
+        if self._default is not None or not complete or len(defaults) < len(self.knobs):
+            return
+        if defaults in self._space:
+            self._default = Configuration(defaults)
+            return
+        text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
+        warnings.warn(
+            f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
+            "winners are compared with another",
+            ForetuneWarning,
+            stacklevel=4,
+        )
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return problems around the default sizes of ``args``, or the only problem."""
@@ -155,7 +121,7 @@ class FunctionKernel(WrappedKernel):
         if problem not in self._draws:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._draws[problem] = find_draw(partial(self._accepts, problem))
+                self._draws[problem] = arrays.find_draw(partial(self._accepts, problem))
         draw = self._draws[problem]
         return given if draw is None else self._redrawn(given, seed, draw)
 
@@ -168,29 +134,35 @@ class FunctionKernel(WrappedKernel):
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
-    def _redrawn(self, given: Inputs, seed: int, draw: Draw) -> Inputs:
+    def _redrawn(self, given: Inputs, seed: int, draw: arrays.Draw) -> Inputs:
         args, kwargs = given["args"], given["kwargs"]
         names, values = _named_arguments(parameters_of(self.function), args, kwargs)
         drawn = len(args) if callable(self.args) and "seed" in parameters_of(self.args) else 0
         free = [i for i, name in enumerate(names) if i >= drawn and name not in self.pinned]
-        for i, new in zip(free, redraw([values[i] for i in free], draw, seed), strict=True):
+        for i, new in zip(free, arrays.redraw([values[i] for i in free], draw, seed), strict=True):
             values[i] = new
         return {
             "args": tuple(values[: len(args)]),
             "kwargs": dict(zip(kwargs, values[len(args) :], strict=True)),
         }
 
-    def _accepts(self, problem: Problem, draw: Draw) -> bool:
+    def _accepts(self, problem: Problem, draw: arrays.Draw) -> bool:
         """Whether the default is right on redrawn arguments, without new NaN."""
         given = self._given(problem, 1)
         inputs = self._redrawn(given, 1, draw)
-        if all(new is old for new, old in zip(leaves(inputs), leaves(given), strict=True)):
+        if all(
+            new is old for new, old in zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
+        ):
             return False  # there is nothing to draw
         output = self._bind(self.default(Problem()), inputs)().copy()
         right = output if self.check is None else self.reference(inputs)
         before = self._bind(self.default(Problem()), given)()
         counts = [
-            count_nan(a for a in leaves((o.returned, o.written)) if is_array(a) or is_number(a))
+            arrays.count_nan(
+                a
+                for a in arrays.leaves((o.returned, o.written))
+                if arrays.is_array(a) or isinstance(a, int | float | complex | np.number)
+            )
             for o in (output, before)
         ]
         return counts[0] <= counts[1] and self.relative_error(output, right) <= self.tolerance
@@ -232,9 +204,9 @@ class FunctionKernel(WrappedKernel):
         """
         got, right = self._comparable(output, expected)
         if self.verify is None:
-            if difference := shape_difference(got, right):
+            if difference := arrays.shape_difference(got, right):
                 raise WrongResult(difference)
-            return relative_difference(got, right)
+            return arrays.relative_difference(got, right)
         if len(got) == len(right) == 1:  # as the function returned it
             (got,), (right,) = got, right
         try:
@@ -247,12 +219,12 @@ class FunctionKernel(WrappedKernel):
 
     def invalidate_output(self, output: Any) -> None:
         """Overwrite the returned arrays; written arguments are reset before the next call."""
-        for leaf in leaves(output.returned):
+        for leaf in arrays.leaves(output.returned):
             if isinstance(leaf, np.ndarray):
                 super().invalidate_output(leaf)
-            elif is_tensor(leaf) and (leaf.is_floating_point() or leaf.is_complex()):
+            elif arrays.is_tensor(leaf) and (leaf.is_floating_point() or leaf.is_complex()):
                 leaf.detach().fill_(float("nan"))
-            elif is_tensor(leaf):
+            elif arrays.is_tensor(leaf):
                 leaf.bitwise_not_()
             elif isinstance(leaf, list):
                 leaf[:] = [float("nan")] * len(leaf)
@@ -273,7 +245,7 @@ class FunctionKernel(WrappedKernel):
                 f"{self.name} returns nothing and writes into none of its arguments: let it do one "
                 "of the two to have its output checked"
             )
-        difference = relative_difference(*self._comparable(again, first))
+        difference = arrays.relative_difference(*self._comparable(again, first))
         if self.verify is None and not difference <= self.tolerance:
             raise MeasurementError(
                 f"{self.name} gives another output for the same arguments (relative difference "
@@ -339,7 +311,6 @@ def _named_arguments(
 
 
 def _problem_parameters(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
-    """Return the problem's parameters: those of the function that makes the inputs."""
     found = []
     for name, p in parameters_of(args).items():
         default = None if p.default is p.empty else p.default

@@ -24,8 +24,7 @@ from foretune.lazy import require
 
 PURPOSE = "a HIP kernel"
 RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"
-ROCM_MAJORS = (7, 6, 5)
-"""Supported major releases of ROCm, newest first."""
+ROCM_MAJORS = (7, 6, 5)  # supported major releases of ROCm, newest first
 BUILTIN_HEADERS = (
     b"hip/hip_runtime.h", b"hip/hip_runtime_api.h", b"hip/hip_fp16.h", b"stdint.h", b"cstdint",
 )  # fmt: skip
@@ -84,14 +83,9 @@ def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     name = build.source.name.encode()
     headers = len(BUILTIN_HEADERS)
     rtc(
-        "CreateProgram",
-        byref(program),
-        build.text.encode(),
-        b"kernel.hip",
-        c_int(headers),
-        (c_char_p * headers)(*[b"\n"] * headers),
-        (c_char_p * headers)(*BUILTIN_HEADERS),
-    )
+        "CreateProgram", byref(program), build.text.encode(), b"kernel.hip", c_int(headers),
+        (c_char_p * headers)(*[b"\n"] * headers), (c_char_p * headers)(*BUILTIN_HEADERS),
+    )  # fmt: skip
     try:
         with include_folders(build) as folders:
             rtc("AddNameExpression", program, name)
@@ -177,7 +171,9 @@ def _compiler() -> Library:
 @cache
 def _load_library(name: str) -> ctypes.CDLL:
     """Return a library of ROCm, preferring one that this process has loaded: two would conflict."""
-    for path in (*_loaded_paths(name), *_torch_paths(name), name, *_rocm_paths(name)):
+    numbered = [f"{name}.{major}" for major in ROCM_MAJORS]
+    installed = [str(_rocm() / "lib" / n) for n in (name, *numbered)]
+    for path in (*_loaded_paths(name), *_torch_paths(name), name, *numbered, *installed):
         try:
             return ctypes.CDLL(path)
         except OSError:
@@ -188,7 +184,6 @@ def _load_library(name: str) -> ctypes.CDLL:
 
 
 def _loaded_paths(name: str) -> list[str]:
-    """Return the loaded files of this library."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -203,11 +198,6 @@ def _torch_paths(name: str) -> list[str]:
     except ImportError:
         return []
     return [str(Path(torch.__file__).parent / "lib" / name)]
-
-
-def _rocm_paths(name: str) -> list[str]:
-    numbered = [f"{name}.{major}" for major in ROCM_MAJORS]
-    return [*numbered, *(str(_rocm() / "lib" / n) for n in (name, *numbered))]
 
 
 def _rocm() -> Path:

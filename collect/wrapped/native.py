@@ -18,7 +18,6 @@ from foretune.errors import UsageError
 from foretune.kernel import Clock
 
 DEFAULT_OPTIONS = ("-O3",)
-"""Default compiler options."""
 COMPILERS = {"C": ("cc", "gcc", "clang"), "C++": ("c++", "g++", "clang++")}
 
 
@@ -43,7 +42,10 @@ class _NativeLaunch(ResettingLaunch):
         self._function = function
         self._function.restype = ctypes.c_float if returns_time else None
         self._returns_time = returns_time
-        self._c_arguments = [_as_c_argument(argument) for argument in host.args]
+        self._c_arguments = [
+            ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray)
+            else np.ctypeslib.as_ctypes_type(a.dtype)(a.item()) for a in host.args
+        ]  # fmt: skip
 
     def run(self) -> None:
         """Call the function."""
@@ -56,18 +58,11 @@ class _NativeLaunch(ResettingLaunch):
         return float(np.mean([self._function(*self._c_arguments) for _ in range(batch)]))
 
 
-def _as_c_argument(argument: Any) -> Any:
-    if isinstance(argument, np.ndarray):
-        return ctypes.c_void_p(argument.ctypes.data)
-    return np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item())
-
-
 @contextmanager
 def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
     """Compile a source with more flags, and yield the output, which is removed afterwards.
 
-    Raises:
-        RuntimeError: compilation fails; the message is the compiler's first error.
+    Raises RuntimeError if compilation fails; the message is the compiler's first error.
     """
     source, text = build.source, build.text
     is_c = _is_c(source)
@@ -91,7 +86,6 @@ def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
 
 
 def _load(build: Build) -> Any:
-    """Return the function of a freshly compiled library."""
     source = build.source
     with compile_native(build, _compiler(source), "-shared", "-fPIC") as library:
         loaded = ctypes.CDLL(str(library))

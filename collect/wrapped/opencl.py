@@ -45,13 +45,13 @@ class _Buffers(Arguments):
         super().__init__(tuple(arguments), {})
         cl = _pyopencl()
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        self._buffers = [cl.Buffer(queue.context, flags, hostbuf=a) for a in self._initial_arrays]
+        self._buffers = [cl.Buffer(queue.context, flags, hostbuf=a) for a in self.initial_arrays]
         self._copy = functools.partial(cl.enqueue_copy, queue)
         buffers = iter(self._buffers)
         self.args = tuple(next(buffers) if isinstance(a, np.ndarray) else a for a in arguments)
 
     def reset(self) -> None:
-        for buffer, initial in zip(self._buffers, self._initial_arrays, strict=True):
+        for buffer, initial in zip(self._buffers, self.initial_arrays, strict=True):
             self._copy(buffer, initial)
 
     def written(self) -> dict[int, Any]:

@@ -30,12 +30,9 @@ from foretune.redaction import is_secret, redact, redact_command
 from foretune.space import Configuration
 from foretune.values import Value
 
-DIR = "dir"
-"""Placeholder for the folder of a configuration."""
-UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-"""Milliseconds per unit."""
-MAX_SHOWN_CHARACTERS = 160
-"""Maximum characters of a program's output in a message."""
+DIR = "dir"  # placeholder for the folder of a configuration
+UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}  # milliseconds per unit
+MAX_SHOWN_CHARACTERS = 160  # maximum characters of a program's output in a message
 ERROR_LINE = re.compile(r"\berror:|undefined reference")
 """Pattern of an error line of a compiler or linker."""
 
@@ -138,16 +135,11 @@ class ProgramKernel(WrappedKernel):
     tolerance = 0.5
 
     def __init__(
-        self,
-        program: Program,
-        knobs: Mapping[str, Sequence[Value]],
-        scratch: str | os.PathLike[str],
-        *,
-        restrictions: Restrictions = None,
-        default: Mapping[str, Any] | None = None,
-        name: str | None = None,
+        self, program: Program, knobs: Mapping[str, Sequence[Value]],
+        scratch: str | os.PathLike[str], *, restrictions: Restrictions = None,
+        default: Mapping[str, Any] | None = None, name: str | None = None,
         cost: CostOf | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not program.words:
             raise UsageError("there is no program: write it after --")
         _check_patterns(program)

@@ -20,8 +20,7 @@ from foretune.expression import Expression
 
 BLOCK = ("block_size_x", "block_size_y", "block_size_z")
 GRID = ("grid_size_x", "grid_size_y", "grid_size_z")
-DEFAULT_BLOCK = (256, 1, 1)
-"""Default size of a work group."""
+DEFAULT_BLOCK = (256, 1, 1)  # default size of a work group
 
 Amount = int | str | Callable[[dict[str, Any]], Any]
 """A number, an expression of knobs, or a function of a mapping of knobs."""
@@ -34,21 +33,14 @@ TORCH_LANGUAGES: tuple[Language, ...] = ("CUDA", "HIP")
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a kernel.
+    """The source of a kernel: the function ``name`` in a ``text``, or a function from knobs to it.
 
-    Attributes:
-        name: name of the function.
-        text: the source, or a function from knobs to the source.
-        language: ``C`` includes C++.
-        suffix: suffix of its file; ``.c`` is compiled as C, others as C++.
-        extra_files: included files, by name; knobs are defined in them as well.
-        folder: folder of other headers.
-        compiler: command; None: the system's.
-        options: compiler options; ``{knob}`` is replaced by its value.
-        platform: number of the OpenCL platform.
-        device: number of its device, or of torch's GPU.
-        shared_bytes: dynamic shared memory per block, in CUDA and HIP.
-        constants: values of ``__constant__`` variables, in CUDA and HIP.
+    ``language`` C includes C++; files with ``suffix`` ``.c`` are compiled as C, others as C++.
+    ``extra_files`` are included, by name, with the knobs defined in them as well; ``folder`` has
+    other headers. ``compiler`` is a command (None: the system's); in its ``options`` ``{knob}`` is
+    replaced by its value. ``platform`` is OpenCL's, ``device`` its device's number or that of
+    torch's GPU. CUDA and HIP have dynamic ``shared_bytes`` per block, and ``constants``, the values
+    of ``__constant__`` variables.
     """
 
     name: str
@@ -130,8 +122,8 @@ class LaunchShape:
 
     def problem_sizes(self) -> dict[str, Any]:
         """Return the problem size by name: ``n``, or ``x``, ``y``, ``z``."""
-        sizes = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
-        plain = [_size_value(size) for size in sizes]
+        sizes: list[Any] = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
+        plain = [s if isinstance(s, str) else "function" if callable(s) else int(s) for s in sizes]
         return dict(zip("xyz" if len(plain) > 1 else "n", plain, strict=False))
 
     def expressions(self) -> list[str]:
@@ -158,10 +150,6 @@ def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
             raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is no knob")
         return float(expression.evaluate(columns)[0])
     return float(part)
-
-
-def _size_value(size: Any) -> Any:
-    return size if isinstance(size, str) else "function" if callable(size) else int(size)
 
 
 def first_error(log: str) -> str:

@@ -11,27 +11,9 @@ import numpy as np
 
 from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped import cuda, hip, native, opencl
+from foretune.collect.wrapped import source as sources
+from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import CallResult
-from foretune.collect.wrapped.source import (
-    GRID,
-    TORCH_LANGUAGES,
-    Build,
-    Language,
-    LaunchShape,
-    Source,
-    evaluate_amount,
-)
-from foretune.collect.wrapped.values import (
-    Draw,
-    as_numpy,
-    content_hash,
-    count_nan,
-    describe_arguments,
-    find_draw,
-    redraw,
-    relative_difference,
-    says_something,
-)
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError, first_line
 from foretune.kernel import Inputs, Launch, WrongResult
@@ -39,7 +21,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.values import Value
 
-BACKENDS: dict[Language, Any] = {"C": native, "OpenCL": opencl, "CUDA": cuda, "HIP": hip}
+BACKENDS: dict[sources.Language, Any] = {"C": native, "OpenCL": opencl, "CUDA": cuda, "HIP": hip}
 """Language -> module with ``toolchain``, the versions of compiler and device (ForetuneError if one
 is missing), and ``launch``, which compiles and returns a launch on copies of the arguments
 (RuntimeError with the compiler's first error)."""
@@ -62,44 +44,26 @@ class SourceKernel(WrappedKernel):
     """
 
     def __init__(
-        self,
-        source: Source,
-        shape: LaunchShape,
-        arguments: Sequence[Any],
-        knobs: Mapping[str, Sequence[Value]],
-        *,
-        defines: Mapping[str, Any] | None = None,
-        restrictions: Restrictions = None,
-        answer: Sequence[Any] | None = None,
-        atol: float = 1e-6,
-        verify: Verify | None = None,
-        default: Mapping[str, Any] | None = None,
-        cost: CostOf | None = None,
-        device_kind: Literal["cpu", "gpu"] = "cpu",
-    ) -> None:
+        self, source: sources.Source, shape: sources.LaunchShape, arguments: Sequence[Any],
+        knobs: Mapping[str, Sequence[Value]], *, defines: Mapping[str, Any] | None = None,
+        restrictions: Restrictions = None, answer: Sequence[Any] | None = None, atol: float = 1e-6,
+        verify: Verify | None = None, default: Mapping[str, Any] | None = None,
+        cost: CostOf | None = None, device_kind: Literal["cpu", "gpu"] = "cpu",
+    ) -> None:  # fmt: skip
         _check_arguments(source.name, arguments, answer)
         names = _argument_names(source, len(arguments))
-        problem = {**describe_arguments(names, arguments), **shape.problem_sizes()}
+        problem = {**arrays.describe_arguments(names, arguments), **shape.problem_sizes()}
         shared = [] if source.shared_bytes == 0 else [_code_text(source.shared_bytes)]
         constants = [(name, str(a.dtype), a.tobytes()) for name, a in source.constants.items()]
-        code = repr(
-            (
-                source.name,
-                _code_text(source.text),
-                sorted(source.extra_files.items()),
-                source.options,
-                *shared,
-                *constants,
-                shape.names,
-                shape.expressions(),
-                [source_hash_of_function(f) for f in shape.functions()],
-                None if defines is None else {k: _code_text(v) for k, v in defines.items()},
-                answer is None or content_hash(answer),
-                atol,
-                verify and source_hash_of_function(verify),
-                BACKENDS[source.language].toolchain(source),
-            )
-        )
+        definitions = None if defines is None else {k: _code_text(v) for k, v in defines.items()}
+        code = repr((
+            source.name, _code_text(source.text), sorted(source.extra_files.items()),
+            source.options, *shared, *constants, shape.names, shape.expressions(),
+            [source_hash_of_function(f) for f in shape.functions()], definitions,
+            answer is None or arrays.content_hash(answer), atol,
+            verify and source_hash_of_function(verify),
+            BACKENDS[source.language].toolchain(source),
+        ))  # fmt: skip
         knobs = _used_knobs(source, shape, knobs, defines)
         super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
         self.source, self.shape = source, shape
@@ -110,7 +74,9 @@ class SourceKernel(WrappedKernel):
         )
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
-        self.reports_own_time = source.language not in TORCH_LANGUAGES  # torch's events time that
+        self.reports_own_time = (
+            source.language not in sources.TORCH_LANGUAGES
+        )  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the initial arguments; with another seed than 0, others like them.
@@ -118,31 +84,31 @@ class SourceKernel(WrappedKernel):
         They stay as given if the answer is given, if the default fails on others, and for launches
         whose initial arguments are on a GPU.
         """
-        fixed = self.answer is not None or self.source.language in TORCH_LANGUAGES
+        fixed = self.answer is not None or self.source.language in sources.TORCH_LANGUAGES
         if seed == 0 or fixed or self._draw is None:
             return {"arguments": self.arguments}
-        return {"arguments": tuple(redraw(self.arguments, self._draw, seed))}
+        return {"arguments": tuple(arrays.redraw(self.arguments, self._draw, seed))}
 
     @cached_property
-    def _draw(self) -> Draw | None:
-        return find_draw(self._accepts)
+    def _draw(self) -> arrays.Draw | None:
+        return arrays.find_draw(self._accepts)
 
-    def _accepts(self, draw: Draw) -> bool:
+    def _accepts(self, draw: arrays.Draw) -> bool:
         """Whether the default works on redrawn arguments, without new NaN."""
         drawn, given = (
             self.reference({"arguments": tuple(arguments)})
-            for arguments in (redraw(self.arguments, draw, 1), self.arguments)
+            for arguments in (arrays.redraw(self.arguments, draw, 1), self.arguments)
         )
         if drawn is None or given is None:
             return False
-        return count_nan(drawn.written.values()) <= count_nan(given.written.values())
+        return arrays.count_nan(drawn.written.values()) <= arrays.count_nan(given.written.values())
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Compile a configuration and return its launch on copies of the arguments."""
         launch = BACKENDS[self.source.language].launch
         return launch(self.prepare(config), inputs["arguments"])
 
-    def prepare(self, config: Mapping[str, Any]) -> Build:
+    def prepare(self, config: Mapping[str, Any]) -> sources.Build:
         """Return sources, options and launch shape of a configuration."""
         values = dict(config)
         threads, grid = self.shape.threads(values), self.shape.grid(values)
@@ -156,10 +122,10 @@ class SourceKernel(WrappedKernel):
                 re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), option)
                 for option in options
             )
-        return Build(
+        return sources.Build(
             self.source, f"{prefix}#line 1\n{text}",
             {name: prefix + other for name, other in self.source.extra_files.items()},
-            options, threads, grid, int(evaluate_amount(self.source.shared_bytes, values)),
+            options, threads, grid, int(sources.evaluate_amount(self.source.shared_bytes, values)),
         )  # fmt: skip
 
     def reference(self, inputs: Inputs) -> CallResult | None:
@@ -168,7 +134,7 @@ class SourceKernel(WrappedKernel):
         Raises MeasurementError if the default does not run, or writes nothing.
         """
         if self.answer is not None:
-            if not says_something(self.answer):
+            if not arrays.says_something(self.answer):
                 raise MeasurementError(f"the answer of {self.name} is empty or only NaN")
             return None
         config = self.default(Problem())
@@ -205,8 +171,8 @@ class SourceKernel(WrappedKernel):
         if self.answer is not None:
             for i, (content, wanted) in enumerate(zip(got, right, strict=True)):
                 if wanted is not None:
-                    self._compare(i, as_numpy(content), as_numpy(wanted))
-        return relative_difference(got, right)
+                    self._compare(i, arrays.as_numpy(content), arrays.as_numpy(wanted))
+        return arrays.relative_difference(got, right)
 
     def _contents(self, outcome: CallResult | None) -> list[Any]:
         """Return the content of every argument; None for numbers and without a result."""
@@ -251,7 +217,7 @@ class SourceKernel(WrappedKernel):
             }
         # A knob used only in compiler options may not be a number, and C does not need it.
         in_options = [n for n in values if any(f"{{{n}}}" in o for o in self.source.options or ())]
-        named = dict(zip((*GRID, *self.shape.names), (*grid, *threads), strict=True))
+        named = dict(zip((*sources.GRID, *self.shape.names), (*grid, *threads), strict=True))
         knobs = {n: _c_text(v) for n, v in values.items() if n not in in_options}
         return {**{n: str(v) for n, v in named.items()}, **knobs, "kernel_tuner": "1"}
 
@@ -281,7 +247,7 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
 
 
 def _used_knobs(
-    source: Source, shape: LaunchShape, knobs: Mapping[str, Sequence[Value]],
+    source: sources.Source, shape: sources.LaunchShape, knobs: Mapping[str, Sequence[Value]],
     defines: Mapping[str, Any] | None,
 ) -> Mapping[str, Sequence[Value]]:  # fmt: skip
     """Return the knobs, keeping only the first value of an unused one, with a warning.
@@ -292,11 +258,8 @@ def _used_knobs(
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs
     texts = [
-        source.text,
-        *source.extra_files.values(),
-        *shape.expressions(),
-        *(source.options or ()),
-    ]
+        source.text, *source.extra_files.values(), *shape.expressions(), *(source.options or ()),
+    ]  # fmt: skip
     used = {
         w for text in (*texts, *map(str, definitions)) for w in re.findall(r"[A-Za-z_]\w*", text)
     }
@@ -313,7 +276,7 @@ def _used_knobs(
     return {k: tuple(values)[:1] if k in unused else values for k, values in knobs.items()}
 
 
-def _argument_names(source: Source, count: int) -> list[str]:
+def _argument_names(source: sources.Source, count: int) -> list[str]:
     """Return the parameter names in the source, or numbered names if they cannot be found."""
     text = source.text if isinstance(source.text, str) else ""
     found = re.search(rf"\b{re.escape(source.name)}\s*\(([^()]*)\)\s*\{{", text)

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from foretune.relative_error import is_plain, relative_error
 
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
-"""Immutable types."""
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -48,11 +47,6 @@ def is_array(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(isinstance(x, IMMUTABLE_TYPES) for x in value)
     return isinstance(value, np.ndarray) or is_tensor(value)
-
-
-def is_number(value: Any) -> bool:
-    """Whether this is a number of Python or NumPy."""
-    return isinstance(value, int | float | complex | np.number)
 
 
 def copy_arrays(value: Any) -> Any:
@@ -141,14 +135,13 @@ def relative_difference(got: Any, expected: Any) -> float:
 
 def shape_difference(got: Any, expected: Any) -> str:
     """Return how the layouts of two values differ, in words; empty if only numbers may."""
-    found, right = ([_shape(x) for x in leaves(v)] for v in (got, expected))
+    found, right = (
+        [(len(x),) if isinstance(x, list) else shape_of(x) for x in leaves(value)]
+        for value in (got, expected)
+    )
     if found == right:
         return ""
     return f"the output has shape {_listed(found)}, the right one has {_listed(right)}"
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return (len(value),) if isinstance(value, list) else shape_of(value)
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:

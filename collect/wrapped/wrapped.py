@@ -45,15 +45,10 @@ class WrappedKernel(Kernel):
     is_importable_remotely = False
 
     def __init__(
-        self,
-        name: str,
-        knobs: Mapping[str, Sequence[Value]],
-        restrictions: Restrictions,
-        default: Mapping[str, Any] | None,
-        problem: Mapping[str, Any],
-        code: str,
+        self, name: str, knobs: Mapping[str, Sequence[Value]], restrictions: Restrictions,
+        default: Mapping[str, Any] | None, problem: Mapping[str, Any], code: str,
         cost: CostOf | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_mapping(name, knobs)
         self.name = as_identifier(name)
         self.knobs = {  # the space rejects anything but a list of values
@@ -158,8 +153,7 @@ class WrappedKernel(Kernel):
         return unpickle_kernel, (self._pickled,)
 
 
-_LOCAL_ATTRIBUTES = ("_pickled", "_space", "_first")
-"""Attributes that are not pickled."""
+_LOCAL_ATTRIBUTES = ("_pickled", "_space", "_first")  # attributes that are not pickled
 
 
 @functools.lru_cache(maxsize=4)

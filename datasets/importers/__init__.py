@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.columns import (
-    concatenated_rows,
-    constant,
-    drop_unused,
-    is_run_column,
-)
+from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import row_faults, validate
@@ -35,12 +30,9 @@ Raises `WrongFile` for a file of another format, `RunTableError` for a damaged o
 class Format:
     """A format of another tool.
 
-    Attributes:
-        module: has its `Reader`, ``read``, and is imported on use.
-        suffixes: file name suffixes to look for in folders.
-        takes_mapping: whether the user maps the file's columns.
-        locates: whether the module's ``locate`` turns the FILE argument into a path, for tools that
-            can find their own data.
+    ``module`` has its `Reader`, ``read``, and is imported on use; ``suffixes`` are looked for in
+    folders; a user maps the file's columns if it ``takes_mapping``. If it ``locates``, the module's
+    ``locate`` turns the FILE argument into a path, for tools that can find their own data.
     """
 
     module: str
@@ -69,12 +61,10 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ImportResult:
-    """Result of an import.
+    """A valid run table, and what is not in it.
 
-    Attributes:
-        runs: a valid run table.
-        rejected: reason -> number of rows dropped for it.
-        skipped: files in another format -> the missing column or key.
+    ``rejected`` maps reasons to numbers of rows dropped, ``skipped`` files in another format to the
+    missing column or key.
     """
 
     runs: pd.DataFrame
@@ -100,7 +90,7 @@ def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = No
         if broken.any():
             rejected[fault.name] = int(broken.sum())
             kept &= ~broken
-    runs = drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
+    runs = columns.drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
     return ImportResult(validate(runs, "imported rows"), rejected, dict(skipped or {}))
 
 
@@ -108,15 +98,10 @@ StrPath = str | os.PathLike[str]
 
 
 def import_runs(
-    path: StrPath | Iterable[StrPath],
-    format: str,
-    *,
-    kernel: str | None = None,
-    device: str | None = None,
-    mapping: Mapping[str, str] | None = None,
-    constants: Mapping[str, Value] | None = None,
-    progress: Progress = SILENT,
-) -> ImportResult:
+    path: StrPath | Iterable[StrPath], format: str, *, kernel: str | None = None,
+    device: str | None = None, mapping: Mapping[str, str] | None = None,
+    constants: Mapping[str, Value] | None = None, progress: Progress = SILENT,
+) -> ImportResult:  # fmt: skip
     """Read another tool's results as a run table.
 
     Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are
@@ -140,7 +125,7 @@ def import_runs(
     if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
-    if wrong := [c for c in fixed if not is_run_column(c)]:
+    if wrong := [c for c in fixed if not columns.is_run_column(c)]:
         raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
@@ -158,13 +143,14 @@ def import_runs(
                 raise
             rows, skipped[str(file)] = pd.DataFrame(), str(e)
         if len(rows):
-            tables.append(rows.assign(**{c: _column(v, len(rows)) for c, v in fixed.items()}))
+            texts = {c: columns.constant(v, len(rows)) for c, v in fixed.items() if type(v) is str}
+            tables.append(rows.assign(**{**fixed, **texts}))
         progress.advance(file.name)
     if not tables:
         raise RunTableError(_explain_empty_import(files, skipped, request, format))
     names = ", ".join(f.name for f in list(files)[:5])
     with translate_read_errors(names, RunTableError, "do not fit: {}"):
-        runs = with_specs(concatenated_rows(tables))
+        runs = with_specs(columns.concatenated_rows(tables))
         return drop_invalid_rows(runs[ordered_columns(runs.columns)], skipped)
 
 
@@ -179,10 +165,6 @@ def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
 
 def _pop_text(constants: dict[str, Value], name: str) -> str | None:
     return str(constants.pop(name)) if name in constants else None
-
-
-def _column(value: Value, rows: int) -> "pd.Series[object]":
-    return constant(value, rows) if isinstance(value, str) else pd.Series(np.full(rows, value))
 
 
 def _explain_empty_import(

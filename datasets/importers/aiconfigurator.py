@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,21 +25,13 @@ from foretune.measurement import Status
 from foretune.operator_package import installed_tables
 
 KERNELS = {
-    "gemm": "gemm",
-    "moe": "moe",
-    "context_attention": "attention_prefill",
-    "generation_attention": "attention_decode",
-    "encoder_attention": "attention_encoder",
-    "context_mla": "mla_prefill",
-    "generation_mla": "mla_decode",
-    "mla_context_module": "mla_prefill_module",
-    "mla_generation_module": "mla_decode_module",
-    "custom_allreduce": "all_reduce",
-    "computescale": "quantize",
-    "scale_matrix": "quantize",
-    "nccl": "",
-    "oneccl": "",
-}
+    "gemm": "gemm", "moe": "moe", "context_attention": "attention_prefill",
+    "generation_attention": "attention_decode", "encoder_attention": "attention_encoder",
+    "context_mla": "mla_prefill", "generation_mla": "mla_decode",
+    "mla_context_module": "mla_prefill_module", "mla_generation_module": "mla_decode_module",
+    "custom_allreduce": "all_reduce", "computescale": "quantize", "scale_matrix": "quantize",
+    "nccl": "", "oneccl": "",
+}  # fmt: skip
 """Operation -> kernel; empty if each row names its own. Unlisted operations keep their name."""
 
 OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",
@@ -50,8 +43,7 @@ OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", 
           "wideep_deepep_ll", "wideep_deepep_normal")  # fmt: skip
 """Operations that keep their name; recognized without ``_perf`` in the file name."""
 
-COLLECTIVES = {"alltoall": "all_to_all"}
-"""Collective -> kernel, if the names differ."""
+COLLECTIVES = {"alltoall": "all_to_all"}  # collective -> kernel, if the names differ
 
 QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
 """Operation -> ``problem.op`` of the kernel ``quantize``."""
@@ -167,19 +159,13 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
         return
     if not {"latency", "avg_ms", "power"} & set(table):
         require(table, ["latency"], path, what)
-    measured = {}
-    if "latency" in table:
-        # With parts in microseconds, the sum is in microseconds too.
-        scale = _MS if "transmit_us" in table else 1.0
-        measured["time_ms"] = table["latency"].astype(float) * scale
-    elif "avg_ms" in table:
-        measured["time_ms"] = table["avg_ms"].astype(float)
-    else:
-        measured["time_ms"] = np.nan
-    if "power" in table:
-        measured["power_w"] = table["power"].astype(float)
-    if "power_limit" in table:
-        measured["device.power_limit_w"] = table["power_limit"].astype(float)
+    sources = {"latency": "time_ms", "power": "power_w", "power_limit": "device.power_limit_w"}
+    if "latency" not in table:
+        sources["avg_ms"] = "time_ms"
+    measured: dict[str, Any] = {"time_ms": np.nan}
+    measured |= {name: table[c].astype(float) for c, name in sources.items() if c in table}
+    if {"latency", "transmit_us"} <= set(table):  # with parts in microseconds, the sum is, too
+        measured["time_ms"] *= _MS
     old = [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
     yield table.drop(columns=old).assign(**measured)
 
@@ -187,14 +173,9 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
 def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
     stage_columns = [c for c in table if c.startswith(f"{stage}_")]
     others = [c for c in table if c.startswith(tuple(f"{s}_" for s in STAGES))]
-    times = (
-        table[[c for c in stage_columns if c.endswith("_us")]]
-        .astype(float)
-        .sum(axis=1, skipna=False)
-    )
-    timed = table.drop(columns=others).assign(
-        phase=constant(stage, len(table)), time_ms=times * _MS
-    )
+    times = table[[c for c in stage_columns if c.endswith("_us")]].astype(float)
+    time_ms = times.sum(axis=1, skipna=False) * _MS
+    timed = table.drop(columns=others).assign(phase=constant(stage, len(table)), time_ms=time_ms)
     if f"{stage}_sms" in table:
         timed["sms"] = table[f"{stage}_sms"]
     return timed
@@ -297,8 +278,7 @@ def _labels(
     return device, relabel(table["framework"], str.lower), relabel(table["version"], str)
 
 
-INSTALLED = "installed"
-"""FILE argument for all tables of the installed package."""
+INSTALLED = "installed"  # FILE argument for all tables of the installed package
 
 
 def locate(source: str | os.PathLike[str]) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -17,8 +17,7 @@ from foretune.files import parse_json, read_bytes, require_cells, translate_read
 from foretune.parquet import read_parquet
 from foretune.values import Value
 
-TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
-"""Suffixes of the tables that `read_table` reads."""
+TABLES = (".parquet", ".csv", ".csv.gz", ".txt")  # suffixes of the tables that `read_table` reads
 
 JSON = (".json", ".json.gz")
 
@@ -31,11 +30,9 @@ class WrongFile(RunTableError):
 class Request:
     """Options of one import.
 
-    Attributes:
-        kernel: for formats with many kernels, the one to import; for others, the kernel's name.
-        device: the device's name; replaces the name in the file.
-        mapping: run-table column -> its source, for formats without fixed columns.
-        constants: run-table column -> its value in every row.
+    ``kernel`` is the one to import for formats with many, for others its name; ``device`` replaces
+    the name in the file; ``mapping`` (run-table column -> its source) is for formats without fixed
+    columns; ``constants`` map run-table columns to their value in every row.
     """
 
     kernel: str | None = None
@@ -43,17 +40,11 @@ class Request:
     mapping: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Value] = field(default_factory=dict)
 
-    def named_device(self, path: Path) -> str:
-        """Return the given device, or raise `UsageError`."""
-        if not self.device:
-            raise UsageError(f"{path} does not name its device: give --device NAME")
-        return self.device
-
-    def named_kernel(self, path: Path) -> str:
-        """Return the given kernel, or raise `UsageError`."""
-        if not self.kernel:
-            raise UsageError(f"{path} does not name its kernel: give --kernel NAME")
-        return self.kernel
+    def given(self, what: Literal["kernel", "device"], path: Path) -> str:
+        """Return the given kernel or device of a file, or raise `UsageError`."""
+        if not (name := getattr(self, what)):
+            raise UsageError(f"{path} does not name its {what}: give --{what} NAME")
+        return str(name)
 
 
 def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:

@@ -45,8 +45,7 @@ def _mapped(table: pd.DataFrame, request: Request, path: Path) -> pd.DataFrame:
     return rows
 
 
-UNNAMED = "unnamed"
-"""Kernel and device of tables that name neither."""
+UNNAMED = "unnamed"  # kernel and device of tables that name neither
 
 
 def run_columns(

@@ -25,8 +25,7 @@ FAILURES = {
 }
 """Text in place of a time -> status; other texts are runtime errors."""
 
-FAILED_TIME = 1e20
-"""Time that old releases write for failed configurations."""
+FAILED_TIME = 1e20  # time that old releases write for failed configurations
 
 POWER = ("nvml_power", "ps_power", "pmt_power", "hip_power")
 ENERGY = ("nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
@@ -73,14 +72,10 @@ def _outcome(entry: Mapping[str, Any]) -> dict[str, Any]:
         error = time if isinstance(time, str) else "failed"
         return {"status": status.value, "error": error, **_notes(entry)}
     return {
-        "status": Status.OK.value,
-        "time_ms": time,
-        "time_ms_samples": entry.get("times"),
-        "power_w": _first(entry, POWER),
-        "energy_mj": _first(entry, ENERGY, 1e3),
-        **{f"counter.{n}": v for n, v in entry.items() if is_counter(n)},
-        **_notes(entry),
-    }
+        "status": Status.OK.value, "time_ms": time, "time_ms_samples": entry.get("times"),
+        "power_w": _first(entry, POWER), "energy_mj": _first(entry, ENERGY, 1e3),
+        **{f"counter.{n}": v for n, v in entry.items() if is_counter(n)}, **_notes(entry),
+    }  # fmt: skip
 
 
 def _notes(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     header, body = lines[0], lines[1:]
     launches = _long(header, body) if set(_LONG) <= set(header) else _wide(header, body)
     common = {
-        "device": request.named_device(path),
+        "device": request.given("device", path),
         "status": Status.OK.value,
         "source": f"ncu {path.name}",
         "environment": "Nsight Compute",

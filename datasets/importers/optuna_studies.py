@@ -52,7 +52,7 @@ def _records(
     problem = told.get("problem") or {"study": study.study_name}
     same = {
         "kernel": request.kernel or told.get("kernel") or study.study_name,
-        "device": request.device or told.get("device") or request.named_device(path),
+        "device": request.device or told.get("device") or request.given("device", path),
         "source": f"optuna {path.name}",
         **{f"problem.{name}": value for name, value in problem.items()},
     }

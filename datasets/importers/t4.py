@@ -25,13 +25,10 @@ NAMES = {
 
 
 STATUSES = {
-    "correct": Status.OK,
-    "timeout": Status.TIMEOUT,
-    "compile": Status.COMPILE_ERROR,
-    "runtime": Status.RUNTIME_ERROR,
-    "correctness": Status.WRONG_RESULT,
+    "correct": Status.OK, "timeout": Status.TIMEOUT, "compile": Status.COMPILE_ERROR,
+    "runtime": Status.RUNTIME_ERROR, "correctness": Status.WRONG_RESULT,
     "constraints": Status.INVALID,
-}
+}  # fmt: skip
 """T4's ``invalidity`` -> status; other texts are runtime errors."""
 
 _WHAT = "a T4 results file"
@@ -49,10 +46,10 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         raise RunTableError(f"{path}: time unit {unit!r} is none of {', '.join(PER_MS)}")
     tuner = " ".join(str(about[k]) for k in ("autotuner", "autotuner_version") if k in about)
     common = {
-        "kernel": request.named_kernel(path),
+        "kernel": request.given("kernel", path),
         "device": request.device
         or canonical_name(about.get("device", ""))
-        or request.named_device(path),
+        or request.given("device", path),
         "source": f"t4 {path.name}",
         "environment": tuner or f"t4 {data.get('schema_version', '')}".strip(),
     }

@@ -24,8 +24,7 @@ LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime")
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 """Categories of events in lower case, of old and new versions."""
 EXTERNAL = ("External id", "external id")
-RISE = 1.5
-"""Factor over smaller batches from which launch and queueing time counts as rising."""
+RISE = 1.5  # factor over smaller batches from which launch and queueing time counts as rising
 QUEUE, BATCH = "counter.launch_queue_us", "problem.batch"
 _BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])(?:batch|bs|b)[_=-]?(\d+)", re.IGNORECASE)
 
@@ -52,7 +51,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         rows = list(_kernel_rows(kernels, launches, owners, trace, path, request))
     else:
         outermost = [o for o in operators if id(o) not in owners]
-        rows = [{"device": request.named_device(path), **_about(o)} for o in outermost]
+        rows = [{"device": request.given("device", path), **_about(o)} for o in outermost]
     if request.kernel:
         rows = [row for row in rows if row["kernel"] == request.kernel]
     return table_from_records({**common, **row} for row in rows)
@@ -101,7 +100,7 @@ def _kernel_rows(
         owner = owners.get(id(launch)) or by_id.get(_number(kernel, *EXTERNAL))
         row: dict[str, Any] = _about(owner) if owner else {"kernel": short_name(name)}
         device = request.device or names.get(str(args.get("device")))
-        row |= {"device": device or request.named_device(path),
+        row |= {"device": device or request.given("device", path),
                 "config.implementation": name, "time_ms": float(kernel["dur"]) / 1e3}  # fmt: skip
         if launch:
             row["counter.launch_us"] = float(launch["dur"])

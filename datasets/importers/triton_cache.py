@@ -32,7 +32,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     data = read_json(path, ("key", "configs_timings"), "an autotuning cache of Triton")
     common = {
         "kernel": request.kernel or path.name.removesuffix(SUFFIX),
-        "device": request.named_device(path),
+        "device": request.given("device", path),
         "source": f"triton {path.name}",
         "environment": "triton",
         **_problem(data["key"], request.mapping),

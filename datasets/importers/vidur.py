@@ -30,17 +30,13 @@ def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataF
     """
     time_ms = table[f"{layer}.median"].astype(float)
     there = _has_times(table, time_ms).to_numpy()
-    if layer in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"):
-        rows = pd.DataFrame({"problem.M": table["num_tokens"], **_projection(table, layer)})
-        kernel = "gemm"
+    if sizes := _projections(table).get(layer):
+        kernel, tokens = "gemm", "problem.M"
+        columns: dict[str, object] = dict(zip(("problem.N", "problem.K"), sizes, strict=True))
     else:
-        rows = pd.DataFrame({"problem.rows": table["num_tokens"], **_elementwise(table, layer)})
-        kernel = "elementwise"
-        rows["config.tp"] = table["num_tensor_parallel_workers"]
-        if layer.endswith("layernorm"):
-            kernel = "norm"
-            rms = _has_post_norm(table, has_post_norm)
-            rows["problem.op"] = _either(rms, "rms_norm", "layer_norm")
+        kernel = "norm" if layer.endswith("layernorm") else "elementwise"
+        tokens, columns = "problem.rows", _rowwise(table, layer, has_post_norm)
+    rows = pd.DataFrame({tokens: table["num_tokens"], **columns})
     rows["time_ms"], rows["row"] = time_ms, np.arange(len(table))
     rows = rows[there].reset_index(drop=True)
     rows["kernel"] = constant(kernel, len(rows))
@@ -48,38 +44,34 @@ def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataF
     return rows
 
 
-def _projection(table: pd.DataFrame, layer: str) -> Mapping[str, "pd.Series[int]"]:
+def _projections(table: pd.DataFrame) -> Mapping[str, tuple["pd.Series[int]", "pd.Series[int]"]]:
+    """Return N and K of each projection."""
     width, hidden = table["n_embd"], table["n_expanded_embd"]
-    tp = table["num_tensor_parallel_workers"]
-    head_dim = width // table["n_head"]
+    tp, head_dim = table["num_tensor_parallel_workers"], width // table["n_head"]
     up = hidden * np.where(table["use_gated_mlp"].astype(bool), 2, 1)
-    n, k = {
+    return {
         "attn_pre_proj": ((table["n_head"] + 2 * table["n_kv_head"]) * head_dim // tp, width),
         "attn_post_proj": (width, table["n_head"] * head_dim // tp),
         "mlp_up_proj": (up // tp, width),
         "mlp_down_proj": (width, hidden // tp),
-    }[layer]
-    return {"problem.N": n, "problem.K": k}
+    }
 
 
-def _elementwise(table: pd.DataFrame, layer: str) -> Mapping[str, object]:
+def _rowwise(table: pd.DataFrame, layer: str, has_post_norm: bool) -> dict[str, object]:
     width, tp = table["n_embd"], table["num_tensor_parallel_workers"]
-    head_dim = width // table["n_head"]
+    columns = width
+    op = constant({"emb": "embedding", "attn_rope": "rope"}.get(layer, layer), len(table))
     if layer == "mlp_act":
-        gated = table["use_gated_mlp"].astype(bool).to_numpy()
         columns = table["n_expanded_embd"] // tp
-        return {"problem.columns": columns, "problem.op": _either(gated, "silu_and_mul", "gelu")}
-    if layer == "attn_rope":  # queries and keys
-        columns = (table["n_head"] + table["n_kv_head"]) * head_dim // tp
-        return {"problem.columns": columns, "problem.op": constant("rope", len(table))}
-    op = {"add": "add", "emb": "embedding"}.get(layer, layer)
-    return {"problem.columns": width, "problem.op": constant(op, len(table))}
-
-
-def _has_post_norm(table: pd.DataFrame, has_post_norm: bool) -> np.ndarray:
-    if not has_post_norm:
-        return np.zeros(len(table), dtype=bool)
-    return _has_times(table, table["post_attention_layernorm.median"]).to_numpy()
+        op = _either(table["use_gated_mlp"].astype(bool).to_numpy(), "silu_and_mul", "gelu")
+    elif layer == "attn_rope":  # queries and keys
+        columns = (table["n_head"] + table["n_kv_head"]) * (width // table["n_head"]) // tp
+    elif layer.endswith("layernorm"):
+        rms = np.zeros(len(table), dtype=bool)
+        if has_post_norm:
+            rms = _has_times(table, table["post_attention_layernorm.median"]).to_numpy()
+        op = _either(rms, "rms_norm", "layer_norm")
+    return {"problem.columns": columns, "problem.op": op, "config.tp": tp}
 
 
 def _has_times(table: pd.DataFrame, time_ms: "pd.Series[float]") -> "pd.Series[bool]":
@@ -103,16 +95,12 @@ NETWORK_COLUMNS = ("collective", "num_workers", "size", "devices_per_node", "max
 DEVICES = {
     # The tables do not name the card. Large products run slower on this A100 than on SXM boards,
     # and NVLink between pairs is what PCIe cards have; the H100's rates exceed a PCIe card's peaks.
-    "a100": "NVIDIA A100 80GB PCIe",
-    "a100_pair_nvlink": "NVIDIA A100 80GB PCIe",
-    "a100_pairwise_nvlink": "NVIDIA A100 80GB PCIe",
+    **dict.fromkeys(("a100", "a100_pair_nvlink", "a100_pairwise_nvlink"), "NVIDIA A100 80GB PCIe"),
     "a100_dgx": "NVIDIA A100-SXM4-80GB",
-    "a40": "NVIDIA A40",
-    "a40_pairwise_nvlink": "NVIDIA A40",
-    "h100": "NVIDIA H100 80GB HBM3",
-    "h100_pair_nvlink": "NVIDIA H100 80GB HBM3",
-    "h100_pairwise_nvlink": "NVIDIA H100 80GB HBM3",
-    "h100_dgx": "NVIDIA H100 80GB HBM3",
+    **dict.fromkeys(("a40", "a40_pairwise_nvlink"), "NVIDIA A40"),
+    **dict.fromkeys(
+        ("h100", "h100_pair_nvlink", "h100_pairwise_nvlink", "h100_dgx"), "NVIDIA H100 80GB HBM3"
+    ),
 }
 """Folder -> device name as reported by its driver."""
 

@@ -1,17 +1,13 @@
 """Attention: prefill (many queries, causal), encoder (not causal), decode (one query each)."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import wave_features
 
 QUERY_TILES = (64, 128)
-KV_SPLITS = (256, 1024)
-"""Keys per block when a decode kernel splits the cache (flash decoding)."""
+KV_SPLITS = (256, 1024)  # keys per block when a decode kernel splits the cache (flash decoding)
 
 
 class AttentionPrefill(Family):
@@ -21,7 +17,7 @@ class AttentionPrefill(Family):
     accepts_scalars = True
     causal = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 4·head_dim operations per unmasked query-key pair."""
         batch, seq = problem["batch"], problem["seq_len"]
         heads, dim = problem["heads"], problem["head_dim"]
@@ -39,9 +35,7 @@ class AttentionPrefill(Family):
             dtype=formats.compute_dtype(config.get("format", "bf16")),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return pairs, keys per query, heads per KV head, and waves of query tiles."""
         batch, seq, heads = problem["batch"], problem["seq_len"], problem["heads"]
         keys = self._keys_per_query(problem)
@@ -58,7 +52,7 @@ class AttentionPrefill(Family):
             features |= wave_features(f"queries_{tile}", tiles, device)
         return features
 
-    def _keys_per_query(self, problem: Mapping[str, Any]) -> Quantity:
+    def _keys_per_query(self, problem: Cells) -> Quantity:
         """Return the mean number of keys that a query attends to."""
         seq, prefix = problem["seq_len"], problem.get("prefix_len", 0.0)
         window = problem.get("window", 0.0)
@@ -84,7 +78,7 @@ class AttentionDecode(Family):
     name = "attention_decode"
     accepts_scalars = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the cache read once, and 4·head_dim operations per head and key."""
         batch, heads, dim = problem["batch"], problem["heads"], problem["head_dim"]
         keys = _visible_keys(problem)
@@ -96,9 +90,7 @@ class AttentionDecode(Family):
             dtype=formats.compute_dtype(config.get("format", "bf16")),
         )  # fmt: skip
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return cache sizes, heads per KV head, and waves of cache splits."""
         batch, keys = problem["batch"], _visible_keys(problem)
         features = {
@@ -114,19 +106,19 @@ class AttentionDecode(Family):
         return features
 
 
-def _kv_heads(problem: Mapping[str, Any]) -> Quantity:
+def _kv_heads(problem: Cells) -> Quantity:
     """Return the KV heads; by default one per query head."""
     heads = problem["heads"]
     kv = problem.get("kv_heads", heads)
-    return np.where(np.greater(kv, 0), kv, heads) * 1.0
+    return np.multiply(np.where(np.greater(kv, 0), kv, heads), 1.0)
 
 
-def _visible_keys(problem: Mapping[str, Any]) -> Quantity:
+def _visible_keys(problem: Cells) -> Quantity:
     window, keys = problem.get("window", 0.0), problem["kv_len"]
-    return np.where(np.greater(window, 0), np.minimum(keys, window), keys) * 1.0
+    return np.multiply(np.where(np.greater(window, 0), np.minimum(keys, window), keys), 1.0)
 
 
-def _bytes(config: Mapping[str, Any]) -> tuple[Quantity, Quantity]:
+def _bytes(config: Cells) -> tuple[Quantity, Quantity]:
     kind = config.get("format", "bf16")
     cache = formats.weight_bytes(config.get("kv_format", kind))
     return formats.activation_bytes(kind), cache

@@ -4,12 +4,9 @@ The bytes that a rank sends follow the ring algorithms (Thakur, Rabenseifner and
 "Optimization of Collective Communication Operations in MPICH", 2005).
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 
 
 class Collective(Family):
@@ -19,20 +16,18 @@ class Collective(Family):
     rounds = 1.0
     """Number of times that each rank sends its share to every other."""
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the bytes a rank sends; memory bandwidth stands in for link bandwidth."""
         return Cost(flops=0.0, bytes_moved=np.maximum(self._sent(problem), 1.0), dtype="fp32")
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return the bytes per rank and per step."""
         return {
             "log2_sent": np.log2(np.maximum(self._sent(problem), 1.0)),
             "log2_share": np.log2(problem["message_bytes"] / (1.0 * problem["devices"])),
         }
 
-    def _sent(self, problem: Mapping[str, Any]) -> Quantity:
+    def _sent(self, problem: Cells) -> Quantity:
         ranks = 1.0 * problem["devices"]
         return self.rounds * problem["message_bytes"] * (ranks - 1.0) / ranks
 
@@ -67,5 +62,5 @@ class SendReceive(Collective):
 
     name = "send_recv"
 
-    def _sent(self, problem: Mapping[str, Any]) -> Quantity:
+    def _sent(self, problem: Cells) -> Quantity:
         return 1.0 * problem["message_bytes"]

@@ -1,13 +1,12 @@
 """Image convolutions: channels, strides, padding, dilation, groups, three directions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import map_texts, product_features
 from foretune.features.geometry import alignment, cache_features
@@ -31,7 +30,7 @@ class Convolution(Family):
     name = "convolution"
     accepts_scalars = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 2 operations per output and filter element; images and filters moved once."""
         sizes = _Sizes(problem)
         kind = config.get("format", problem.get("dtype", "fp32"))
@@ -42,9 +41,7 @@ class Convolution(Family):
             dtype=formats.compute_dtype(kind),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return features of the equivalent matrix product, Winograd padding and the solver."""
         if "in_channels" not in problem:
             return {}
@@ -81,71 +78,27 @@ class Convolution(Family):
         return features
 
 
-@dataclass(frozen=True)
 class _Sizes:
-    """Convolution sizes, independent of column names."""
+    """Convolution sizes, independent of column names; ``inner`` are the products per output."""
 
-    problem: Mapping[str, Any]
+    def __init__(self, problem: Cells) -> None:
+        def of(name: str, other: Any = 1.0) -> Any:
+            return 1.0 * problem.get(name, other)
 
-    def _of(self, name: str, other: Any = 1.0) -> Any:
-        return 1.0 * self.problem.get(name, other)
-
-    @property
-    def batch(self) -> Any:
-        return self._of("batch")
-
-    @property
-    def groups(self) -> Any:
-        return np.maximum(self._of("groups"), 1.0)
-
-    @property
-    def in_channels(self) -> Any:
-        return self._of("in_channels")
-
-    @property
-    def out_channels(self) -> Any:
-        return self._of("out_channels")
-
-    @cached_property
-    def out(self) -> tuple[Any, Any]:
-        if "out_h" in self.problem:
-            return self._of("out_h"), self._of("out_w")
-        return 1.0 * self.problem["size_1"], 1.0 * self.problem["size_0"]
-
-    @cached_property
-    def kernel(self) -> tuple[Any, Any]:
-        if "kernel_h" in self.problem:
-            return self._of("kernel_h"), self._of("kernel_w")
-        return 1.0 * self.problem["filter_height"], 1.0 * self.problem["filter_width"]
-
-    @property
-    def strides(self) -> Any:
-        return self._of("stride_h") * self._of("stride_w")
-
-    @property
-    def taps(self) -> Any:
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def out_pixels(self) -> Any:
-        return self.out[0] * self.out[1]
-
-    @property
-    def in_pixels(self) -> Any:
-        return self._of("in_h", self.out[0]) * self._of("in_w", self.out[1])
-
-    @property
-    def inner(self) -> Any:
-        """Products per output."""
-        return self.in_channels / self.groups * self.taps
-
-    @property
-    def input(self) -> Any:
-        return self.batch * self.in_channels * self.in_pixels
-
-    @property
-    def output(self) -> Any:
-        return self.batch * self.out_channels * self.out_pixels
+        self.batch, self.groups = of("batch"), np.maximum(of("groups"), 1.0)
+        self.in_channels, self.out_channels = of("in_channels"), of("out_channels")
+        self.out: tuple[Any, Any] = of("out_h"), of("out_w")
+        if "out_h" not in problem:
+            self.out = 1.0 * problem["size_1"], 1.0 * problem["size_0"]
+        self.kernel: tuple[Any, Any] = of("kernel_h"), of("kernel_w")
+        if "kernel_h" not in problem:
+            self.kernel = 1.0 * problem["filter_height"], 1.0 * problem["filter_width"]
+        self.strides, self.taps = of("stride_h") * of("stride_w"), self.kernel[0] * self.kernel[1]
+        self.out_pixels = self.out[0] * self.out[1]
+        self.in_pixels = of("in_h", self.out[0]) * of("in_w", self.out[1])
+        self.inner = self.in_channels / self.groups * self.taps
+        self.input = self.batch * self.in_channels * self.in_pixels
+        self.output = self.batch * self.out_channels * self.out_pixels
 
     def product(self, direction: Any) -> tuple[Any, Any, Any]:
         """Return M, N and K of the equivalent matrix product of one group."""

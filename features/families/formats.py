@@ -10,11 +10,9 @@ from foretune.family import Quantity
 
 @dataclass(frozen=True)
 class Format:
-    """Storage and compute precision of a format.
+    """Bytes per element of a format, scales included, and what it computes in.
 
-    Attributes:
-        weight_bytes, activation_bytes: per element, scales included.
-        compute: precision of the multiplications, as in ``device.<compute>_gflops``.
+    ``compute`` is the precision of the multiplications, as in ``device.<compute>_gflops``.
     """
 
     weight_bytes: float
@@ -22,10 +20,8 @@ class Format:
     compute: str
 
 
-BLOCK_SCALES = 4 / 128
-"""Bytes per element of one fp32 scale per 128 values."""
-GROUP_SCALES = 2 / 128
-"""Bytes per element of one 16-bit scale per 128 weights."""
+BLOCK_SCALES = 4 / 128  # bytes per element of one fp32 scale per 128 values
+GROUP_SCALES = 2 / 128  # bytes per element of one 16-bit scale per 128 weights
 MX_SCALES, NV_SCALES = 1 / 32, 1 / 16
 """One byte per 32 values (OCP Microscaling Formats 1.0) or per 16 (NVFP4)."""
 

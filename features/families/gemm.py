@@ -1,12 +1,11 @@
 """Matrix products C[M, N] = A[M, K] · B[K, N], optionally quantized or batched."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from foretune.device import roofline_terms_ms
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import product_features, tile_features, tile_of, wave_rounding
 from foretune.features.geometry import cache_features
@@ -18,7 +17,7 @@ class Gemm(Family):
     name = "gemm"
     accepts_scalars = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 2·M·N·K operations; A, B in their format and C in at least 16 bits, moved once."""
         problem = self._product(problem)
         m, n, k, batch = _sizes(problem)
@@ -30,9 +29,7 @@ class Gemm(Family):
             dtype=formats.compute_dtype(kind),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return matrix sizes, and waves and padding per tile shape."""
         problem = self._product(problem)
         m, n, k, batch = _sizes(problem)
@@ -46,9 +43,7 @@ class Gemm(Family):
             **tile_features(tile_of(config), m, n, k, batch, device),
         }
 
-    def launch_parts_ms(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def launch_parts_ms(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return operations in whole waves of whole tiles, and memory time, if the tile is told."""
         if not (tile := tile_of(config)):
             return {}
@@ -56,7 +51,7 @@ class Gemm(Family):
         m, n, _, batch = _sizes(self._product(problem))
         return {"operations": compute * wave_rounding(tile, m, n, batch, device), "memory": memory}
 
-    def _product(self, problem: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _product(self, problem: Cells) -> Cells:
         """Return the sizes of one product; ``batch`` is their number."""
         return problem
 
@@ -75,16 +70,16 @@ class GroupedGemm(Gemm):
 
     name = "grouped_gemm"
 
-    def _product(self, problem: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _product(self, problem: Cells) -> Cells:
         groups = np.maximum(np.minimum(problem["groups"], problem["M"]), 1.0)
         sizes = {name: problem[name] for name in ("N", "K")}
         kind = {"dtype": problem["dtype"]} if "dtype" in problem else {}
         return {**sizes, **kind, "M": problem["M"] / groups, "batch": groups}
 
 
-def _sizes(problem: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+def _sizes(problem: Cells) -> tuple[Any, Any, Any, Any]:
     return problem["M"], problem["N"], problem["K"], problem.get("batch", 1.0)
 
 
-def _format(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+def _format(problem: Cells, config: Cells) -> Any:
     return config.get("format", problem.get("dtype", "fp16"))

@@ -1,11 +1,10 @@
 """Kernels from PyTorch Inductor's Triton templates: matrix products and attention."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import TiledLaunch, padding
 from foretune.features.geometry import cache_features
@@ -16,13 +15,11 @@ class InductorTemplate(Family):
 
     accepts_scalars = True
 
-    def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
+    def launch(self, problem: Cells, config: Cells) -> TiledLaunch:
         """Return the geometry of a launch."""
         raise NotImplementedError
 
-    def launch_parts_ms(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def launch_parts_ms(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return `TiledLaunch.parts_ms`."""
         return self.launch(problem, config).parts_ms(device)
 
@@ -32,32 +29,26 @@ class InductorMm(InductorTemplate):
 
     name = "inductor_mm"
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 2·M·N·K operations; each matrix moved once, C in the format of A."""
         m, n, k = (1.0 * problem[p] for p in "MNK")
         a, b = _bytes(problem)
         return Cost(2.0 * m * n * k, a * m * k + b * k * n + a * m * n, _precision(problem))
 
-    def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
+    def launch(self, problem: Cells, config: Cells) -> TiledLaunch:
         """Return the geometry: a block per tile of C, a step per ``BLOCK_K``."""
         m, n, k = (1.0 * problem[p] for p in "MNK")
         tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
         a, b = _bytes(problem)
         return TiledLaunch(
-            blocks=np.ceil(m / tile_m) * np.ceil(n / tile_n),
-            steps=np.ceil(k / tile_k),
-            flops=2.0 * tile_m * tile_n * tile_k,
-            step_bytes=tile_k * (a * tile_m + b * tile_n),
-            sums=tile_m * tile_n,
-            warps=1.0 * config["num_warps"],
-            stages=1.0 * config["num_stages"],
-            moved_bytes=a * m * k + b * k * n + a * m * n,
+            blocks=np.ceil(m / tile_m) * np.ceil(n / tile_n), steps=np.ceil(k / tile_k),
+            flops=2.0 * tile_m * tile_n * tile_k, step_bytes=tile_k * (a * tile_m + b * tile_n),
+            sums=tile_m * tile_n, warps=1.0 * config["num_warps"],
+            stages=1.0 * config["num_stages"], moved_bytes=a * m * k + b * k * n + a * m * n,
             dtype=_precision(problem),
-        )
+        )  # fmt: skip
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return features of the tile, the launch and the memory layout."""
         m, n, k = (1.0 * problem[p] for p in "MNK")
         tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
@@ -91,7 +82,7 @@ class InductorFlexAttention(InductorTemplate):
 
     name = "inductor_flex_attention"
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 4·head_dim operations per query and key of a block; queries and output once."""
         heads, queries, keys, dim = _attention(problem)
         return Cost(
@@ -100,46 +91,34 @@ class InductorFlexAttention(InductorTemplate):
             dtype=formats.compute_dtype(problem["dtype"]),
         )
 
-    def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
+    def launch(self, problem: Cells, config: Cells) -> TiledLaunch:
         """Return the geometry: a block per head and ``BLOCK_M`` queries, one step."""
         heads, queries, _, dim = _attention(problem)
         tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
         cost, size = self.cost(problem, config), formats.weight_bytes(problem["dtype"])
         return TiledLaunch(
-            blocks=heads * np.ceil(queries / tile_m),
-            steps=1.0,
-            flops=4.0 * tile_m * tile_n * dim,
-            step_bytes=2.0 * size * dim * (tile_m + tile_n),
-            sums=tile_m * (tile_n + dim),
-            warps=1.0 * config["num_warps"],
-            stages=1.0 * config["num_stages"],
-            moved_bytes=cost.bytes_moved,
-            dtype=cost.dtype,
-        )
+            blocks=heads * np.ceil(queries / tile_m), steps=1.0, flops=4.0 * tile_m * tile_n * dim,
+            step_bytes=2.0 * size * dim * (tile_m + tile_n), sums=tile_m * (tile_n + dim),
+            warps=1.0 * config["num_warps"], stages=1.0 * config["num_stages"],
+            moved_bytes=cost.bytes_moved, dtype=cost.dtype,
+        )  # fmt: skip
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return features of the tile and the launch."""
         _, queries, keys, dim = _attention(problem)
         tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
         return {
-            "area": tile_m * tile_n,
-            "aspect": np.log2(tile_m / tile_n),
-            "width": dim,
-            "log2_keys": np.log2(keys),
-            "padding_m": padding(queries, tile_m),
-            "padding_n": padding(keys, tile_n),
-            **self.launch(problem, config).features(device),
-        }
+            "area": tile_m * tile_n, "aspect": np.log2(tile_m / tile_n), "width": dim,
+            "log2_keys": np.log2(keys), "padding_m": padding(queries, tile_m),
+            "padding_n": padding(keys, tile_n), **self.launch(problem, config).features(device),
+        }  # fmt: skip
 
 
-def _bytes(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity]:
-    """Return the bytes per element of A and of B."""
+def _bytes(problem: Cells) -> tuple[Quantity, Quantity]:
     return formats.weight_bytes(problem["mat1_dtype"]), formats.weight_bytes(problem["mat2_dtype"])
 
 
-def _precision(problem: Mapping[str, Any]) -> Any:
+def _precision(problem: Cells) -> Any:
     """Return the precision of operations: that of A, or TF32 if the problem requests it."""
     plain = formats.compute_dtype(problem["mat1_dtype"])
     flags = np.asarray(problem.get("using_tf32", ""), dtype=str)  # True is written 1 here
@@ -148,7 +127,6 @@ def _precision(problem: Mapping[str, Any]) -> Any:
     return chosen if chosen.ndim else str(chosen)
 
 
-def _attention(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity, Quantity, Quantity]:
-    """Return batch times heads, queries, keys and head dimension."""
+def _attention(problem: Cells) -> tuple[Quantity, Quantity, Quantity, Quantity]:
     heads = 1.0 * problem["batch"] * problem["heads"]
     return heads, 1.0 * problem["seq_q"], 1.0 * problem["seq_kv"], 1.0 * problem["head_dim"]

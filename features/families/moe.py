@@ -4,7 +4,6 @@ Measured tables route artificially (see `foretune.collect.expert_routing`) and t
 the highest load, because all others wait for it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,26 +12,20 @@ import numpy as np
 import pandas as pd
 
 from foretune.collect.expert_routing import mean_counts, routing_exponent
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import wave_features
 
-MATRICES = 3.0
-"""Gate, up and down projection of a gated expert."""
-WIDE_BYTES = 2.0
-"""Bytes of an intermediate value that is not in the products' format."""
-CHUNK = 2**20
-"""Experts processed at a time, to bound memory."""
+MATRICES = 3.0  # gate, up and down projection of a gated expert
+WIDE_BYTES = 2.0  # bytes of an intermediate value that is not in the products' format
+CHUNK = 2**20  # experts processed at a time, to bound memory
 
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Load of the busiest rank, per row.
+    """Load of the busiest rank, per row: token-expert ``pairs``, ``active`` experts, ``largest``.
 
-    Attributes:
-        pairs: token-expert pairs.
-        active: experts with at least one token.
-        largest: tokens of its most loaded expert.
+    Experts are active with at least one token; the largest one's tokens count.
     """
 
     pairs: np.ndarray
@@ -46,7 +39,7 @@ class Moe(Family):
     name = "moe"
     accepts_scalars = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the work of the busiest rank; each active expert is read once.
 
         Besides the products, rows are gathered by expert, activated, scattered and added. A pair's
@@ -66,9 +59,7 @@ class Moe(Family):
             dtype=formats.compute_dtype(kind),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return tokens per expert, active experts, one expert's sizes and the total tile count."""
         hidden, inner = problem["hidden"], _inner(problem, config)
         load = _load(problem, config)
@@ -90,22 +81,19 @@ class Moe(Family):
         }
 
 
-def _inner(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Quantity:
+def _inner(problem: Cells, config: Cells) -> Quantity:
     return problem["intermediate"] / (1.0 * config.get("tp", 1.0))
 
 
-def _local(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Quantity:
+def _local(problem: Cells, config: Cells) -> Quantity:
     return problem["experts"] / (1.0 * config.get("ep", 1.0))
 
 
-def _load(problem: Mapping[str, Any], config: Mapping[str, Any]) -> ExpertLoad:
+def _load(problem: Cells, config: Cells) -> ExpertLoad:
     return max_rank_load(
-        problem["tokens"],
-        problem["top_k"],
-        problem["experts"],
-        config.get("ep", 1.0),
+        problem["tokens"], problem["top_k"], problem["experts"], config.get("ep", 1.0),
         problem.get("distribution", "balanced"),
-    )
+    )  # fmt: skip
 
 
 def max_rank_load(
@@ -183,7 +171,6 @@ def _uneven(rows: np.ndarray, n: int, exponent: float) -> np.ndarray:
 
 
 def _exponent(distribution: Any) -> np.ndarray:
-    """Return the exponent of each distribution name."""
     codes, names = pd.factorize(np.atleast_1d(np.asarray(distribution, dtype=str)))
     exponents = np.array([routing_exponent(name) for name in names])
     return exponents[codes].reshape(np.shape(distribution))

@@ -1,11 +1,10 @@
 """Kernels that stream rows: norms, softmax, elementwise operations, quantization."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import wave_features
 
@@ -18,7 +17,7 @@ class Rowwise(Family):
 
     accepts_scalars = True
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return every element read once and written once."""
         elements = 1.0 * _rows(problem) * _columns(problem)
         size = formats.activation_bytes(config.get("format", "fp16"))
@@ -28,9 +27,7 @@ class Rowwise(Family):
             dtype="fp32",
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return the element count and the waves of rows."""
         rows = 1.0 * _rows(problem)
         elements = rows * _columns(problem)
@@ -65,9 +62,9 @@ class Quantize(Rowwise):
     name = "quantize"
 
 
-def _rows(problem: Mapping[str, Any]) -> Any:
+def _rows(problem: Cells) -> Any:
     return problem["rows"] if "rows" in problem else problem["M"]
 
 
-def _columns(problem: Mapping[str, Any]) -> Any:
+def _columns(problem: Cells) -> Any:
     return problem["columns"] if "columns" in problem else problem["K"]

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from foretune.device import peak_rate
-from foretune.family import Quantity, nan_to
+from foretune.family import Cells, Quantity, nan_to
 
 DEFAULT_CORES = 128.0
 """Multiprocessors assumed if the device does not report them; only ratios matter then."""
 
 
-def cores_of(device: Mapping[str, Any]) -> Quantity:
+def cores_of(device: Cells) -> Quantity:
     """Return the number of multiprocessors (or CPU cores) of each row's device."""
     return nan_to(device.get("cores", DEFAULT_CORES), DEFAULT_CORES)
 
@@ -24,7 +24,7 @@ TILES = ((64, 64), (64, 256), (128, 128), (128, 256), (256, 128), (16, 64))
 """Output tiles of common libraries; the one that ran is unknown, so each gives features."""
 
 
-def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict[str, Quantity]:
+def wave_features(name: str, tiles: Quantity, device: Cells) -> dict[str, Quantity]:
     """Return log2 of the waves of ``tiles``, and how full they are.
 
     A wave is one tile per multiprocessor. ``waves_…`` is log2 of the whole waves; ``fill_…`` is the
@@ -59,7 +59,7 @@ def _tile_columns(names: Collection[str]) -> tuple[str, dict[str, str]]:
     return kernel, found
 
 
-def tile_of(config: Mapping[str, Any]) -> dict[str, Quantity]:
+def tile_of(config: Cells) -> dict[str, Quantity]:
     """Return the sizes of the tile that ran, by axis (``m``, ``n`` and maybe ``k``).
 
     They come from the name of the kernel, else from columns such as ``BLOCK_M``, ``tile_m`` or
@@ -97,13 +97,9 @@ def map_texts(texts: Any, number: Callable[[str], float]) -> Quantity:
 
 
 def tile_features(
-    tile: Mapping[str, Quantity],
-    m: Quantity,
-    n: Quantity,
-    k: Quantity,
-    batch: Quantity,
-    device: Mapping[str, Any],
-) -> dict[str, Quantity]:
+    tile: Mapping[str, Quantity], m: Quantity, n: Quantity, k: Quantity, batch: Quantity,
+    device: Cells,
+) -> dict[str, Quantity]:  # fmt: skip
     """Return waves, padding and shape of the ``tile`` that ran; nothing if it is unknown."""
     if not tile:
         return {}
@@ -117,12 +113,8 @@ def tile_features(
 
 
 def wave_rounding(
-    tile: Mapping[str, Quantity],
-    m: Quantity,
-    n: Quantity,
-    batch: Quantity,
-    device: Mapping[str, Any],
-) -> Quantity:
+    tile: Mapping[str, Quantity], m: Quantity, n: Quantity, batch: Quantity, device: Cells,
+) -> Quantity:  # fmt: skip
     """Return the time of whole tiles in whole waves over that of the operations alone."""
     blocks = batch * np.ceil(m / tile["m"]) * np.ceil(n / tile["n"])
     waves = blocks / cores_of(device)
@@ -131,7 +123,7 @@ def wave_rounding(
 
 
 def product_features(
-    m: Quantity, n: Quantity, batch: Quantity, device: Mapping[str, Any]
+    m: Quantity, n: Quantity, batch: Quantity, device: Cells
 ) -> dict[str, Quantity]:
     """Return waves and padding per tile shape, for ``batch`` matrices of ``m`` × ``n``."""
     features: dict[str, Quantity] = {}
@@ -143,10 +135,8 @@ def product_features(
     return features
 
 
-L2_SPEEDUP = 3.0
-"""Approximate bandwidth of the L2 cache over that of main memory."""
-STEP_LATENCY_MS = 0.7e-3
-"""Approximate latency of one step's loads without prefetching."""
+L2_SPEEDUP = 3.0  # approximate bandwidth of the L2 cache over that of main memory
+STEP_LATENCY_MS = 0.7e-3  # approximate latency of one step's loads without prefetching
 PIPELINING_EXPONENT = 0.8
 """Exponent of the stages in flight that divides the latency (fitted on matrix products, A100)."""
 SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0
@@ -157,16 +147,9 @@ SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0
 class TiledLaunch:
     """The geometry of one launch.
 
-    Attributes:
-        blocks: launched blocks.
-        steps: sequential steps per block.
-        flops: per step.
-        step_bytes: bytes loaded per step.
-        sums: 32-bit accumulators per block.
-        warps: per block.
-        stages: steps in flight.
-        moved_bytes: bytes that must pass main memory.
-        dtype: precision of the operations.
+    ``steps`` are sequential, per block; ``flops`` and loaded ``step_bytes`` per step; 32-bit
+    accumulators (``sums``) and ``warps`` per block; ``stages`` steps are in flight; ``moved_bytes``
+    must pass main memory; ``dtype`` is the precision of the operations.
     """
 
     blocks: Quantity
@@ -179,7 +162,7 @@ class TiledLaunch:
     moved_bytes: Quantity
     dtype: Any
 
-    def parts_ms(self, device: Mapping[str, Any]) -> dict[str, Quantity]:
+    def parts_ms(self, device: Cells) -> dict[str, Quantity]:
         """Return the launch's time by each limit alone, in ms.
 
         The limits are operations in whole waves of blocks, L2 traffic, memory traffic, and load
@@ -198,7 +181,7 @@ class TiledLaunch:
             / np.maximum(self.stages - 1.0, 1.0) ** PIPELINING_EXPONENT,
         }
 
-    def resident(self, device: Mapping[str, Any]) -> Quantity:
+    def resident(self, device: Cells) -> Quantity:
         """Return the number of blocks that fit a multiprocessor at once, at least one."""
         shared = 1024.0 * nan_to(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
         registers = 1.2 * self.sums + 32.0 * 40.0 * self.warps
@@ -206,7 +189,7 @@ class TiledLaunch:
         held = np.minimum(np.floor(np.minimum(held, REGISTERS / registers)), MAX_BLOCKS)
         return np.maximum(held, 1.0)
 
-    def features(self, device: Mapping[str, Any]) -> dict[str, Quantity]:
+    def features(self, device: Cells) -> dict[str, Quantity]:
         """Return scale-free features of a launch."""
         shared = 1024.0 * nan_to(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
         resident = self.resident(device)

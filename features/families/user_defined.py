@@ -1,14 +1,13 @@
 """A cost model given by user expressions."""
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from foretune.device import roofline_terms_ms
 from foretune.errors import PredictorError, UsageError
 from foretune.expression import Expression
-from foretune.family import Cost, Family, Quantity
+from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import cores_of, wave_features
 
@@ -54,7 +53,7 @@ class UserDefinedCost(Family):
         """Return the constructor's arguments except the name."""
         return {**self.texts, "precision": self.precision}
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Evaluate the expressions."""
         kind = config.get("format", problem.get("dtype", "fp32"))
         return Cost(
@@ -63,17 +62,13 @@ class UserDefinedCost(Family):
             dtype=self.precision or formats.compute_dtype(kind),
         )
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return the waves of blocks and their fill, if blocks are given."""
         if "blocks" not in self._expressions:
             return {}
         return wave_features("blocks", self._value("blocks", problem, config), device)
 
-    def launch_parts_ms(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def launch_parts_ms(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return compute time in whole waves, and memory time; nothing without blocks."""
         if "blocks" not in self._expressions:
             return {}
@@ -81,9 +76,7 @@ class UserDefinedCost(Family):
         compute, memory = roofline_terms_ms(self.cost(problem, config), device)
         return {"operations": compute * np.ceil(waves) / waves, "memory": memory}
 
-    def _value(
-        self, which: str, problem: Mapping[str, Any], config: Mapping[str, Any]
-    ) -> np.ndarray:
+    def _value(self, which: str, problem: Cells, config: Cells) -> np.ndarray:
         rule = self._expressions[which]
         columns = {}
         for name in rule.names:

@@ -19,13 +19,8 @@ from foretune.models.targets import TARGETS
 FORMAT_VERSION = 10
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
 FILE_PATTERNS = (
-    CARD,
-    RUNS_FILE,
-    r"valid\.[a-z.]+",
-    r"calibration\.[a-z]+",
-    r"correction\d+\.[a-z.]+",
-    *TARGETS,
-)
+    CARD, RUNS_FILE, r"valid\.[a-z.]+", r"calibration\.[a-z]+", r"correction\d+\.[a-z.]+", *TARGETS,
+)  # fmt: skip
 """Name patterns of a saved predictor's files."""
 
 

@@ -43,12 +43,9 @@ class SpacePredictor(Protocol):
     """
 
     def predict_space(
-        self,
-        problem: "Problem",
-        space: "SearchSpace",
-        device: "Device",
+        self, problem: "Problem", space: "SearchSpace", device: "Device",
         indices: np.ndarray | None = None,
-    ) -> "pd.DataFrame":
+    ) -> "pd.DataFrame":  # fmt: skip
         """Return one row per configuration of ``space``, or per index.
 
         The column ``time_ms`` holds milliseconds; NaN or infinity means that the configuration is
@@ -72,12 +69,9 @@ class GuideModel:
         return self.name
 
     def predict_space(
-        self,
-        problem: "Problem",
-        space: "SearchSpace",
-        device: "Device",
+        self, problem: "Problem", space: "SearchSpace", device: "Device",
         indices: np.ndarray | None = None,
-    ) -> "pd.DataFrame":
+    ) -> "pd.DataFrame":  # fmt: skip
         """Return the completed table; see `SpacePredictor.predict_space`."""
         try:
             predicted = self.model(problem, space, device, indices)
@@ -339,10 +333,9 @@ class PredictorRequest:
 class SearchPredictor:
     """A predictor that guides a search.
 
-    Attributes:
-        mismatch: how its training differs (device or kernel code); empty if it does not. With a
-            mismatch, as for every user's model, measurements check the predictor and correct it.
-        shipped: whether it is shipped with Foretune, so not named by the user.
+    ``mismatch`` tells how its training differs (device or kernel code); with one, as for every
+    user's model, measurements check the predictor and correct it. ``shipped``: it is Foretune's
+    own, so not named by the user.
     """
 
     predictor: "Predictor | GuideModel"

@@ -1,4 +1,4 @@
-"""Finds the predictor that a user names.
+"""How a user names a predictor.
 
 - a `Predictor`, or a model of the user's (`foretune.models.saved.guides.make_guide`);
 - a folder that holds one, or whose subfolder does (a campaign's);
@@ -14,11 +14,13 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from foretune.device import Device
 from foretune.errors import (
     ForetuneError,
     ForetuneWarning,
@@ -26,16 +28,9 @@ from foretune.errors import (
     TrackingError,
     UsageError,
 )
+from foretune.files import read_json, translate_read_errors
+from foretune.models.saved import guides
 from foretune.models.saved.folder import CARD
-from foretune.models.saved.guides import (
-    GuideModel,
-    PredictorRequest,
-    SearchPredictor,
-    make_guide,
-    mlflow_guide,
-    onnx_guide,
-)
-from foretune.models.saved.shipped import NotShipped, find_pretrained
 from foretune.registry import is_code_location, object_at
 
 if TYPE_CHECKING:
@@ -46,8 +41,7 @@ PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
 """A model (`make_guide`) or a name, as a text or path."""
 AUTO, NONE = "auto", "none"
 DEFAULT_URI = "sqlite:///mlflow.db"
-ARTIFACT = "predictor"
-"""Name of the model of a run."""
+ARTIFACT = "predictor"  # name of the model of a run
 _MLFLOW_DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the default, seven, takes minutes
@@ -81,13 +75,13 @@ def read_predictor(source: PredictorSource) -> "Predictor":
         return Predictor.load(_predictor_folder(folder))
 
 
-def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
+def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":
     """Return the predictor or the user's model that ``source`` is, or that it names.
 
     Raises UsageError if it is no model; else see `read_predictor`.
     """
     if source is None or not isinstance(source, (str, os.PathLike)):
-        return make_guide(source)
+        return guides.make_guide(source)
     name = str(source)
     if name.endswith(PICKLES):
         raise UsageError(
@@ -95,7 +89,7 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
             f"joblib.load({name!r}), and name that: FILE.py:model"
         )
     if name.endswith(".onnx"):
-        return onnx_guide(name)
+        return guides.onnx_guide(name)
     if name.startswith(MLFLOW_PREFIXES):
         from foretune.models.predictor import Predictor
 
@@ -103,15 +97,15 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
             saved = _predictor_folder(folder)
             if (saved / CARD).exists():
                 return Predictor.load(saved)
-            return mlflow_guide(connect(), str(folder), name)
+            return guides.mlflow_guide(connect(), str(folder), name)
     if is_code_location(name) and not Path(name).is_dir():
-        return make_guide(object_at(name), name)
+        return guides.make_guide(object_at(name), name)
     return read_predictor(source)
 
 
 def find_search_predictor(
-    source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
-) -> SearchPredictor | None:
+    source: PredictorSource, request: guides.PredictorRequest, say: Callable[[str], None]
+) -> guides.SearchPredictor | None:
     """Return the predictor named ``source`` for ``request``; None for ``none``.
 
     Raises PredictorError, TrackingError, UsageError if the named predictor cannot be used. ``say``
@@ -122,14 +116,16 @@ def find_search_predictor(
     if isinstance(source, str) and source == AUTO:
         found = _shipped(request, say)
     else:
-        found = SearchPredictor.for_device(read_guide(source), request.device)
+        found = guides.SearchPredictor.for_device(read_guide(source), request.device)
         request.check(found.predictor)
     if found is not None and found.mismatch:
         say(f"measurements check and correct the predictor: {found.mismatch}")
     return found
 
 
-def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> SearchPredictor | None:
+def _shipped(
+    request: guides.PredictorRequest, say: Callable[[str], None]
+) -> guides.SearchPredictor | None:
     try:
         found = find_pretrained(request)
     except NotShipped as e:
@@ -199,3 +195,107 @@ def root_cause(error: BaseException) -> BaseException:
     """Return the innermost error; MLflow wraps a refused connection four times."""
     inner = error.__cause__ or error.__context__
     return root_cause(inner) if inner is not None else error
+
+
+SHIPPED = Path(__file__).parents[1] / "shipped"
+PRETRAINED_CARD = "card.json"
+IDENTITY_SPECS = ("cores", "l1_kib", "l2_kib", "l3_kib", "vector_bits")
+"""Specs that must be equal on two devices of one name, if both are known."""
+
+
+class NotShipped(PredictorError):
+    """No shipped predictor fits; the message says why."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Description of a predictor shipped in the folder ``KERNEL/TABLE``, trained on that table.
+
+    It matches if the kernel's code has the same hash, and the device the same name, architecture
+    and sizes (`IDENTITY_SPECS`): a virtual machine's name tells little. Compiler and library
+    versions may differ. ``source`` is the hash of the measured code, ``specs`` are the device's,
+    ``provisional`` tells why it is provisional, and ``held_out`` has its scores on held-out
+    problems.
+    """
+
+    kernel: str
+    source: str
+    device: str
+    architecture: str
+    specs: Mapping[str, float]
+    table: str
+    provisional: str = ""
+    held_out: Mapping[str, float] = field(default_factory=dict)
+
+    def folder(self, root: Path) -> Path:
+        """Return the predictor's folder below ``root``."""
+        return root / self.kernel / self.table
+
+    def differences(self, source: str, device: Device) -> list[str]:
+        """Return the differences to that code and device, the most serious last."""
+        found = []
+        for spec in IDENTITY_SPECS:
+            size, mine = self.specs.get(spec), device.specs.get(spec)
+            if size is not None and mine is not None and size != mine:
+                found.append(f"{self.table} is of {size:g} {spec}, this device has {mine:g}")
+        here = (device.name, device.architecture)
+        if here != (self.device, self.architecture):
+            there = _device_text((self.device, self.architecture))
+            found.append(f"{self.table} is of {there}, this is {_device_text(here)}")
+        if source != self.source:
+            found.append(f"{self.table} measured other code of {self.kernel}")
+        return found
+
+
+def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
+    """Return the most similar shipped predictor of the requested kernel.
+
+    Raises NotShipped if there is none of this kernel; PredictorError or RunTableError if it is
+    damaged, or another version wrote it.
+    """
+    from foretune.models.predictor import Predictor
+
+    reasons = []
+    cards = list(read_cards(request.kernel)) if request.kernel.isidentifier() else []
+    for card in sorted(cards, key=lambda card: _mismatch_rank(card, request)):
+        found = Predictor.load(card.folder(SHIPPED))
+        if missing := [t for t in request.targets if t not in found.targets_]:
+            reasons.append(f"{card.table} has no {', '.join(missing)}")
+            continue
+        return guides.SearchPredictor(
+            found, "; ".join(card.differences(request.source_hash, request.device)), shipped=True
+        )
+    raise NotShipped(
+        f"no shipped predictor of {request.kernel} fits: "
+        + ("; ".join(reasons) or "none is of this kernel")
+    )
+
+
+def _mismatch_rank(
+    card: Pretrained, request: guides.PredictorRequest
+) -> tuple[bool, bool, bool, int]:
+    """Return a sort key of the differences: code, device, architecture, sizes."""
+    device = request.device
+    return (
+        card.source != request.source_hash,
+        card.device != device.name,
+        card.architecture != device.architecture,
+        len(card.differences(request.source_hash, device)),
+    )
+
+
+def read_cards(kernel: str) -> Iterator[Pretrained]:
+    """Yield the cards of a kernel's shipped predictors; ``*`` is any kernel."""
+    for path in sorted(SHIPPED.glob(f"{kernel}/*/{PRETRAINED_CARD}")):
+        with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
+            card = Pretrained(**read_json(path))
+        if (card.kernel, card.table) != (path.parents[1].name, path.parent.name):
+            raise PredictorError(
+                f"{path} describes {card.kernel}, {card.table}: it is in the wrong folder"
+            )
+        yield card
+
+
+def _device_text(device: tuple[str, str]) -> str:
+    name, architecture = device
+    return f"{name} ({architecture})" if architecture else name

@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -13,50 +14,26 @@ from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
 from foretune.models.trees.tree_arrays import TreeArrays, parse_learner, zero_fields
 
-MAX_ARRAY_ROWS = 4
-"""Up to this many rows use the tree arrays: calling XGBoost takes longer."""
+MAX_ARRAY_ROWS = 4  # up to this many rows use the tree arrays: calling XGBoost takes longer
 UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")
 """Node fields that neither prediction nor Shapley values read."""
 
 
+@dataclass(eq=False, repr=False)
 class BoostingModel(Regressor):
-    """Gradient-boosted trees; the defaults come from an Optuna search on four tables.
+    """Gradient-boosted trees; the defaults come from an Optuna search on four tables."""
 
-    Args:
-        rounds: number of trees.
-        depth: maximum depth.
-        rate: learning rate.
-        rows: share of the rows per tree.
-        columns: share of the features per tree.
-        bins: bins per feature; trees split between them.
-        min_child_weight: minimum rows (or their weight) in a leaf.
-        objective: XGBoost's objective.
-        seed: random seed.
-    """
+    rounds: int = 300  # number of trees
+    depth: int = 8  # maximum depth
+    rate: float = 0.07  # learning rate
+    rows: float = 0.65  # share of the rows per tree
+    columns: float = 0.9  # share of the features per tree
+    bins: int = 64  # bins per feature; trees split between them
+    min_child_weight: float = 2.0  # minimum rows (or their weight) in a leaf
+    objective: str = "reg:squarederror"  # XGBoost's objective
+    seed: int = 0
 
     suffix = ".ubj.gz"
-
-    def __init__(
-        self,
-        rounds: int = 300,
-        depth: int = 8,
-        rate: float = 0.07,
-        rows: float = 0.65,
-        columns: float = 0.9,
-        bins: int = 64,
-        min_child_weight: float = 2.0,
-        objective: str = "reg:squarederror",
-        seed: int = 0,
-    ) -> None:
-        self.rounds = rounds
-        self.depth = depth
-        self.rate = rate
-        self.rows = rows
-        self.columns = columns
-        self.bins = bins
-        self.min_child_weight = min_child_weight
-        self.objective = objective
-        self.seed = seed
 
     def quick(self) -> Self:
         """Return a model with a third of the trees and three times the learning rate."""

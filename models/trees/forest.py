@@ -1,5 +1,6 @@
 """Random forests (scikit-learn; Breiman, Machine Learning 45, 2001)."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,36 +14,24 @@ NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_
 """Fields that scikit-learn needs of a node to predict."""
 
 
+@dataclass(eq=False, repr=False)
 class ForestModel(Regressor):
-    """A forest of full-depth trees.
+    """A forest of full-depth trees."""
 
-    Args:
-        trees: number of trees.
-        columns: share of the features considered per split.
-        min_leaf_rows: minimum rows in a leaf.
-        seed: seed of the bootstrap samples and splits.
-    """
+    trees: int = 100  # number of trees
+    columns: float = 0.5  # share of the features considered per split
+    min_leaf_rows: int = 1  # minimum rows in a leaf
+    seed: int = 0  # seed of the bootstrap samples and splits
 
     suffix = ".npz"
-
-    def __init__(
-        self, trees: int = 100, columns: float = 0.5, min_leaf_rows: int = 1, seed: int = 0
-    ) -> None:
-        self.trees = trees
-        self.columns = columns
-        self.min_leaf_rows = min_leaf_rows
-        self.seed = seed
 
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None:
         from sklearn.ensemble import RandomForestRegressor
 
         forest = RandomForestRegressor(
-            n_estimators=self.trees,
-            max_features=self.columns,
-            min_samples_leaf=self.min_leaf_rows,
-            n_jobs=threads_for(len(X)),
-            random_state=self.seed,
-        ).fit(X, y)
+            n_estimators=self.trees, max_features=self.columns, min_samples_leaf=self.min_leaf_rows,
+            n_jobs=threads_for(len(X)), random_state=self.seed,
+        ).fit(X, y)  # fmt: skip
         self.trees_: list[Any] = [tree.tree_ for tree in forest.estimators_]
 
     def _predict(self, X: np.ndarray) -> np.ndarray:

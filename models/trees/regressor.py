@@ -17,10 +17,8 @@ from foretune.features.featureset import Estimator, RegressorMixin
 
 T = TypeVar("T")
 R = TypeVar("R")
-ROWS_PER_THREAD = 16_384
-"""Minimum rows per thread; with fewer, threads spin waiting for each other."""
-CHUNK_ROWS = 32_768
-"""Maximum rows per chunk; chunks are at least half as large."""
+ROWS_PER_THREAD = 16_384  # minimum rows per thread; with fewer, threads spin waiting for each other
+CHUNK_ROWS = 32_768  # maximum rows per chunk; chunks are at least half as large
 _sharers: ContextVar[int] = ContextVar("sharers", default=1)
 """Number of threads of this process that fit models at the same time."""
 

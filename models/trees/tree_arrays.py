@@ -121,11 +121,9 @@ NODE_FIELDS = {
     "split_conditions": np.float32, "default_left": np.int64,
 }  # fmt: skip
 """Node fields of XGBoost's model schema -> dtype."""
-MAX_DEPTH = 1000
-"""Maximum levels of a tree."""
+MAX_DEPTH = 1000  # maximum levels of a tree
 MAX_COLUMNS = 1 << 20
-ROOT_PARENT = 2**31 - 1
-"""XGBoost's parent of a root."""
+ROOT_PARENT = 2**31 - 1  # XGBoost's parent of a root
 ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
 """XGBoost's parameters of a model with one output."""
 
@@ -286,13 +284,10 @@ class TreeArrays:
             left=left,
             slot=np.append(2 * columns, np.where(inner, column + columns * default, 2 * columns)),
             bound=np.append(np.inf, np.where(inner, bound, np.inf)).astype(np.float32),
-            leaf=np.append(base, np.where(inner, 0.0, bound)).astype(np.float32),
-            roots=roots,
-            first=np.array([0, len(roots)]),
-            depth=np.array([_depth(left, roots)]),
-            features=columns,
-            logistic=logistic,
-        )
+            leaf=np.append(base, np.where(inner, 0.0, bound)).astype(np.float32), roots=roots,
+            first=np.array([0, len(roots)]), depth=np.array([_depth(left, roots)]),
+            features=columns, logistic=logistic,
+        )  # fmt: skip
 
     @classmethod
     def join(cls, models: Sequence[Self]) -> Self:
@@ -309,11 +304,9 @@ class TreeArrays:
             bound=np.concatenate([m.bound for m in models]),
             leaf=np.concatenate([m.leaf for m in models]),
             roots=np.concatenate([m.roots + n for m, n in zip(models, nodes, strict=False)]),
-            first=trees,
-            depth=np.concatenate([m.depth for m in models]),
-            features=features,
+            first=trees, depth=np.concatenate([m.depth for m in models]), features=features,
             logistic=models[0].logistic,
-        )
+        )  # fmt: skip
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return the prediction of each model (rows, models), in XGBoost's precision."""

@@ -13,32 +13,20 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import DataWarning
 from foretune.family import Family
 from foretune.features.arrays import Rows, as_array
-from foretune.features.device_rates import with_rates
 from foretune.features.families.formats import FORMATS
-from foretune.features.roofline import row_cost, row_roofline_ms
+from foretune.features.roofline import row_cost, row_roofline_ms, with_rates
 from foretune.kernel import Kernel
-from foretune.models.holdouts import (
-    MANY_DUPLICATES,
-    MIN_PROBLEMS,
-    MOSTLY_DUPLICATES,
-    distinct_problems,
-    exact_problems,
-)
+from foretune.models import holdouts
 from foretune.models.targets import POWER_LIMIT, Target, measured_rows
 
-TOO_FAST = 30.0
-"""Minimum factor below the roofline that is impossible: caches give at most ten."""
+TOO_FAST = 30.0  # minimum factor below the roofline that is impossible: caches give at most ten
 MAX_DROPPED_SHARE = 0.05
 """Maximum share of impossible rows that are dropped; more are kept, and asked about."""
-TOO_SLOW = 500.0
-"""If half of all runs are this factor above the roofline, the unit is off by 1000."""
-LONG_MS = 1.0
-"""Minimum roofline time of checked runs; shorter ones are mostly overhead."""
-MAX_LISTED_ROWS = 5
-"""Rows named in a message."""
+TOO_SLOW = 500.0  # if half of all runs are this factor above the roofline, the unit is off by 1000
+LONG_MS = 1.0  # minimum roofline time of checked runs; shorter ones are mostly overhead
+MAX_LISTED_ROWS = 5  # rows named in a message
 ASK = "are these milliseconds, and is this the device?"
-MIN_ROWS = 20
-"""Minimum rows to show a pattern."""
+MIN_ROWS = 20  # minimum rows to show a pattern
 
 
 def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
@@ -102,8 +90,7 @@ IDLE_SHARE = 0.06
 """Maximum power at idle, as a share of the way from the device's lowest power to its limit."""
 MAX_LOWEST_SHARE = 0.4
 """If the lowest power is a larger share of the limit, no row may be of an idle board."""
-BUSY_SHARE = 0.2
-"""Minimum share of the roofline's rate that no idle board reaches."""
+BUSY_SHARE = 0.2  # minimum share of the roofline's rate that no idle board reaches
 SHORT_MS = 0.03
 """Shorter launches leave the board idle in between, as long as it takes to start the next."""
 IDLE_OVERHEAD_MS, EFFICIENCY = 0.05, 0.5
@@ -151,23 +138,16 @@ def format_rows(rows: "pd.Index | np.ndarray") -> str:
     return f"row{'s' if len(rows) > 1 else ''} {first}{more}"
 
 
-MAX_ROWS = 2000
-"""Rows sampled from a table."""
-NEIGHBORS = 9
-"""Neighbors whose median estimates a row; outvotes wrong ones."""
+MAX_ROWS = 2000  # rows sampled from a table
+NEIGHBORS = 9  # neighbors whose median estimates a row; outvotes wrong ones
 OTHER_UNIT_FACTORS, GAP_FACTORS = (300.0, 3000.0), (30.0, 300.0)
 """Factors between units 1000 apart, and a gap that no unit leads to."""
-FAR_FACTOR = 10.0
-"""Factor that rows in another unit are off at least, before neighbors are asked."""
+FAR_FACTOR = 10.0  # factor that rows in another unit are off at least, before neighbors are asked
 MIN_OUTLIERS = 3
-MAX_CATEGORIES = 20
-"""Texts of a column that are told apart."""
-OVERHEAD_MS = 0.006
-"""Overhead of a launch, relevant for the smallest work."""
-LEAK_ERROR = 2e-3
-"""Minimum log error of any column known before the measurement."""
-LEAK_ERROR_RATIO = 0.1
-"""Ratio of the errors with and without a leaking column."""
+MAX_CATEGORIES = 20  # texts of a column that are told apart
+OVERHEAD_MS = 0.006  # overhead of a launch, relevant for the smallest work
+LEAK_ERROR = 2e-3  # minimum log error of any column known before the measurement
+LEAK_ERROR_RATIO = 0.1  # ratio of the errors with and without a leaking column
 GROUPS = ("problem", "config", "device")
 FORMAT_SUFFIXES = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
 """Suffixes of number-format columns."""
@@ -299,7 +279,8 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
         terms = [*sizes.values(), *([np.log(values)] if (values > 0).all() else [])]
         X = np.column_stack([np.ones(len(y)), *terms])[sampled]
         left, without = (
-            _regression_residuals(terms, y[sampled]) for terms in (X, X[:, : 1 + len(sizes)])
+            y[sampled] - terms @ np.linalg.lstsq(terms, y[sampled], rcond=None)[0]
+            for terms in (X, X[:, : 1 + len(sizes)])
         )
         order = np.argsort(values[sampled])
         interpolation_errors = _interpolation_errors(values[sampled][order], y[sampled][order])
@@ -311,10 +292,6 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
             )
 
 
-def _regression_residuals(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.asarray(y - X @ np.linalg.lstsq(X, y, rcond=None)[0])
-
-
 def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the error of every other ``y`` from the line between its neighbors."""
     distinct = np.r_[True, np.diff(x) > 0]
@@ -323,10 +300,12 @@ def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
-    distinct, exact = distinct_problems(runs), exact_problems(runs)
+    distinct, exact = holdouts.distinct_problems(runs), holdouts.exact_problems(runs)
     count, exact_count = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
     if exact_count >= max(
-        MIN_ROWS, (MANY_DUPLICATES if count < MIN_PROBLEMS else MOSTLY_DUPLICATES) * count
+        MIN_ROWS,
+        (holdouts.MANY_DUPLICATES if count < holdouts.MIN_PROBLEMS else holdouts.MOSTLY_DUPLICATES)
+        * count,
     ):
         _, first = np.unique(exact, return_index=True)
         first.sort()

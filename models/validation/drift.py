@@ -18,19 +18,16 @@ from scipy.stats import binom, norm
 from foretune.collect.timing import median_interval
 from foretune.datasets.runs import newest_runs
 from foretune.datasets.schema import validate
+from foretune.models.holdouts import NO_MATCH, matching_rows
 from foretune.models.interval import CONFIDENCE
 from foretune.models.predictor import Predictor
-from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.targets import Target, present_targets, usable_rows
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.splits import task_numbers
 
-SIGNIFICANCE = 0.05
-"""Probability that a check fails without drift."""
-MIN_BIAS = 0.02
-"""A smaller shift is not worth retraining, even if significant."""
-MIN_REPEATS = 6
-"""Fewer have no 95 % interval of their median."""
+SIGNIFICANCE = 0.05  # probability that a check fails without drift
+MIN_BIAS = 0.02  # a smaller shift is not worth retraining, even if significant
+MIN_REPEATS = 6  # fewer have no 95 % interval of their median
 _MEDIAN_SD = np.sqrt(np.pi / 2)
 """Standard deviation of a median over that of a mean, for normal errors."""
 
@@ -39,19 +36,13 @@ _MEDIAN_SD = np.sqrt(np.pi / 2)
 class Drift:
     """Comparison of fresh measurements with the hold-outs. Shares and changes are fractions.
 
-    Attributes:
-        rows, problems: number of fresh ones.
-        coverage: share of measurements in their 90 % interval.
-        min_coverage: minimum coverage that is not significant.
-        expected_error: the median error expected from the spread of the hold-outs, or of these
-            rows' intervals if larger.
-        bias: median of measured over predicted, less 1.
-        bias_limit: maximum bias that the hold-outs allow for this number of problems; at least
-            `MIN_BIAS`.
-        repeats: fresh rows whose configuration is in training.
-        change: median change of these since training.
-        change_low, change_high: its 95 % interval.
-        reasons: why the predictor has drifted; empty if it has not.
+    ``coverage`` is the share of measurements in their 90 % interval, ``min_coverage`` the least
+    that is not significant. ``expected_error`` is the median error expected from the spread of the
+    hold-outs, or of these rows' intervals if larger. ``bias`` is the median of measured over
+    predicted, less 1, ``bias_limit`` what the hold-outs allow for this number of problems, at least
+    `MIN_BIAS`. ``repeats`` rows have a configuration of training; ``change`` is their median change
+    since, with its 95 % interval. ``reasons`` tell why the predictor has drifted; empty if it has
+    not.
     """
 
     target: Target
@@ -103,7 +94,9 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     # Fresh rows may be harder than the hold-outs, or outside the training range.
     width = float(np.median(np.log(high / low)) / 2.0 / norm.ppf((1 + CONFIDENCE) / 2))
     spread = max(width, *(predictor.log_spread(target, device) for device in devices))
-    limit, bias = _bias_limit(problems, spread), float(np.median(log_errors))
+    # All rows of a problem may share an error with the hold-outs' spread.
+    shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
+    limit, bias = float(max(shared, np.log1p(MIN_BIAS))), float(np.median(log_errors))
     log_changes = _log_changes(predictor.measured_runs(), rows, target)
     change, change_low, change_high = np.nan, -np.inf, np.inf
     if len(log_changes):
@@ -139,7 +132,6 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
 
 
 def _min_coverage(inside: np.ndarray, groups: np.ndarray) -> float:
-    """Return the minimum coverage of 90 % intervals that is not significant."""
     n = max(1, round(len(inside) / _design_effect(inside, groups)))
     return float(binom.ppf(SIGNIFICANCE, n, CONFIDENCE)) / n
 
@@ -163,16 +155,6 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
     total = between + (size - 1) * within
     correlation = float(np.clip((between - within) / total, 0.0, 1.0)) if total > 0 else 0.0
     return 1.0 + (n / k - 1.0) * correlation
-
-
-def _bias_limit(problems: int, spread: float) -> float:
-    """Return the maximum median log error without drift.
-
-    Assumes that all rows of a problem share an error with the hold-outs' spread; at least
-    `MIN_BIAS`.
-    """
-    shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
-    return float(max(shared, np.log1p(MIN_BIAS)))
 
 
 def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:

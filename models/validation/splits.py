@@ -18,8 +18,7 @@ Split = Literal["random", "grouped", "device", "time"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 DEFAULT_SPLITS: tuple[Split, ...] = ("random", "grouped", "device")
 FOLDS = 5
-NO_FOLD = -1
-"""The fold of rows that are never tested."""
+NO_FOLD = -1  # the fold of rows that are never tested
 
 
 def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from foretune.collect.torch_operators import cannot_run
-from foretune.collect.torch_operators.measuring import distinct
+from foretune.collect.torch_operators.measuring import cannot_run, distinct
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.plan.cost.decoder import mixed_operators

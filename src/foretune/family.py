@@ -17,6 +17,8 @@ import numpy.typing as npt
 from foretune.code_hash import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
+Cells = Mapping[str, Any]
+"""Values by short name: numbers for one run, arrays for many."""
 
 
 def nan_to(value: Any, replacement: Any) -> Any:
@@ -66,12 +68,10 @@ class Family(ABC):
         return code_hash(type(self), Family)
 
     @abstractmethod
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+    def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the work of one launch, for one configuration or for columns of many."""
 
-    def launch_parts_ms(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def launch_parts_ms(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return the time of one launch by each limit alone, in milliseconds at peak rates.
 
         If it is empty, the parts are operations over peak rate and bytes over bandwidth.
@@ -79,9 +79,7 @@ class Family(ABC):
         """
         return {}
 
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
+    def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return additional features of this kind of kernel, by name.
 
         ``device`` holds the known specs of `foretune.device.SPECS`.

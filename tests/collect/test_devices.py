@@ -68,7 +68,7 @@ def test_triad_computes_what_it_says(store):
     a, b, c = (cpu.aligned(64, np.float64) for _ in range(3))
     a[:], b[:], c[:] = 0, range(64), 2
     assert a.ctypes.data % 64 == 0
-    cpu.compile_function(cpu._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
+    cpu.codegen.compile_function(cpu._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
     assert list(a) == [i + 6 if 8 <= i < 48 else 0 for i in range(64)]
 
 

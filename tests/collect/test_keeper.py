@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from foretune.collect import keeper
+from foretune.collect import worker_process as keeper
 from foretune.collect.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a keeper exists on Linux only")
 
 START = """
 import os, signal, sys, time
-from foretune.collect import keeper
+from foretune.collect import worker_process as keeper
 keeper._POLL_S, keeper.MAX_PROCESSES = 0.05, 5
 keeper.fork_worker(os.getppid())
 """

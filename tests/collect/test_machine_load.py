@@ -121,10 +121,8 @@ def test_waiting_ends_when_it_is_quiet_or_patience_is_over(monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
     monkeypatch.setattr(machine_load, "OBSERVE_S", 0.001)
     shares = iter([0.9, 0.8, 0.0])
-    monkeypatch.setattr(
-        machine_load._CpuSampler, "end", lambda self: MachineLoad(next(shares), 0.0)
-    )
+    monkeypatch.setattr(machine_load, "_cpu_load", lambda *samples: MachineLoad(next(shares), 0.0))
     assert wait_until_idle(partial(LoadMonitor, CPU), 60.0).other_load == 0.0
-    monkeypatch.setattr(machine_load._CpuSampler, "end", lambda self: MachineLoad(0.9, 0.0))
+    monkeypatch.setattr(machine_load, "_cpu_load", lambda *samples: MachineLoad(0.9, 0.0))
     assert wait_until_idle(partial(LoadMonitor, CPU), 1e-9).disturbance
     assert not wait_until_idle(partial(LoadMonitor, CPU), 0.0).disturbance, "nobody looked"

@@ -8,9 +8,14 @@ from torch import nn
 from torch.nn import functional
 
 from foretune.cli import main
-from foretune.collect.networks.graph import network_of, read_network
 from foretune.collect.networks.measuring import collect_network
-from foretune.collect.networks.operators import Call, TensorSpec, operator_of
+from foretune.collect.networks.operators import (
+    Call,
+    TensorSpec,
+    network_of,
+    operator_of,
+    read_network,
+)
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneError, PredictorError, UsageError
 from foretune.models.network import NetworkPredictor, roofline_ms

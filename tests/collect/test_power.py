@@ -45,11 +45,9 @@ class TestWindow:
     def test_power_and_energy(self):
         window = Window(joules=3.0, seconds=0.6)
         assert window.power_w == pytest.approx(5.0)
-        assert window.energy_mj(launches=100) == pytest.approx(30.0)
 
     def test_nothing_is_known_before_the_end(self):
         assert math.isnan(Window().power_w)
-        assert math.isnan(Window().energy_mj(1))
 
 
 class TestRapl:

@@ -10,16 +10,23 @@ from foretune.space import Configuration
 
 torch = pytest.importorskip("torch")
 
-from foretune.collect.torch_operators import (  # they import torch
+from foretune.collect.torch_operators.measuring import (  # they import torch
     build,
     cannot_run,
     memory_bytes,
 )
-from foretune.collect.torch_operators.attention import decode, prefill
-from foretune.collect.torch_operators.experts import _counts as counts_of
-from foretune.collect.torch_operators.experts import combine_experts, experts
-from foretune.collect.torch_operators.linear import FORMATS, random_tensor
-from foretune.collect.torch_operators.rowwise import rms_norm, rope, silu_and_mul
+from foretune.collect.torch_operators.operators import (
+    FORMATS,
+    combine_experts,
+    decode,
+    experts,
+    prefill,
+    random_tensor,
+    rms_norm,
+    rope,
+    silu_and_mul,
+)
+from foretune.collect.torch_operators.operators import _counts as counts_of
 from foretune.plan.cost.operator import Operator
 
 LIMITS = {"bf16": 8e-3, "fp16": 8e-3, "fp32": 1e-6, "fp8": 0.06, "fp8_static": 0.06, "int8": 0.03,

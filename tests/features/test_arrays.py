@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.features.arrays import Columns, Rows, SingleRow, as_array, groups_of
+from foretune.features.arrays import Rows, SingleRow, as_array, groups_of
 
 TABLE = pd.DataFrame(
     {
@@ -82,7 +82,7 @@ def test_without_columns():
     rest = rows.without(["config.flag", "config.text"])
     assert "config.flag" in rows
     assert "config.flag" not in rest
-    assert list(Columns(rest, "config")) == [
+    assert list(rest.group("config")) == [
         "maybe", "gaps", "mixed", "switch", "kind", "either", "number",
     ]  # fmt: skip
     assert rows.without([]) is rows

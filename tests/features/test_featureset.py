@@ -9,12 +9,17 @@ from foretune.device import GENERIC_CPU, Device
 from foretune.errors import DataWarning, PredictorError, UnknownName
 from foretune.features.arrays import Rows, SingleRow, as_array, groups_of
 from foretune.features.candidates import candidate_rows, rows_of
-from foretune.features.device_rates import with_rates
 from foretune.features.families.collectives import AllGather
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.featureset import FeatureSet
-from foretune.features.roofline import row_cost, row_limits_ms, row_roofline_ms, text_columns
+from foretune.features.roofline import (
+    row_cost,
+    row_limits_ms,
+    row_roofline_ms,
+    text_columns,
+    with_rates,
+)
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 

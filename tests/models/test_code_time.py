@@ -1,28 +1,13 @@
-"""Costs of what code holds: learned from counts, saved, refused."""
+"""Costs of what code holds: read, refused, and what they predict."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.models.code_time import CALL_NS, LINE_NS, CodePredictor, CodeTime
+from foretune.models.code_time import CodePredictor, CodeTime
 from foretune.models.saved.guides import make_guide
-
-
-def test_costs_are_learned_from_times(tmp_path):
-    rng = np.random.default_rng(0)
-    counts = pd.DataFrame({"cycles": 10 ** rng.uniform(3, 6, 300)})
-    counts["l2"] = counts["cycles"] * rng.uniform(0, 2, 300)
-    true = CodeTime({**LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2": 0.2})
-    kernels = np.repeat([f"k{i}" for i in range(30)], 10)
-    fitted = CodeTime.fit(counts, true.predict(counts), kernels, "this CPU")
-    assert fitted.predict(counts) == pytest.approx(true.predict(counts), rel=0.08)
-    assert fitted.costs["cycles"] == pytest.approx(0.5, rel=0.2)
-    fitted.save(tmp_path / "costs.json")
-    again = CodeTime.load(tmp_path / "costs.json")
-    assert (again.costs, again.device) == (fitted.costs, "this CPU")
 
 
 def test_shipped_costs_order_the_caches():

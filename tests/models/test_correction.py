@@ -63,7 +63,7 @@ def test_intervals_hold_for_nine_of_ten():
         {"problem.n": rng.uniform(1, 100, 400), "config.x": rng.integers(1, 5, 400)}
     )
     errors = 0.3 * np.sin(runs["problem.n"].to_numpy() / 20) + rng.normal(0, 0.1, 400)
-    correction = Correction().fit(runs.head(150), evidence_of(150), errors[:150])
+    correction = Correction.fit(runs.head(150), evidence_of(150), errors[:150])
     mean, width = correction.predict(runs.tail(250), evidence_of(250))
     assert 0.84 <= (np.abs(mean - errors[150:]) <= width).mean() <= 0.97
     assert np.std(errors[150:] - mean) < 0.15
@@ -77,7 +77,7 @@ def test_intervals_hold_where_scales_were_found_in_noise():
         rng = np.random.default_rng(seed)
         points, noise = rng.normal(size=(rows + 500, inputs)), rng.normal(0.2, 0.3, rows + 500)
         runs = pd.DataFrame(points, columns=[f"config.{i}" for i in range(inputs)])
-        correction = Correction().fit(runs.head(rows), evidence_of(rows), noise[:rows])
+        correction = Correction.fit(runs.head(rows), evidence_of(rows), noise[:rows])
         mean, width = correction.predict(runs.tail(500), evidence_of(500))
         naive = width / correction.interval_factor * naive_widening(correction.posterior)
         misses = np.abs(mean - noise[rows:])
@@ -94,7 +94,7 @@ def naive_widening(posterior):
 
 def test_runs_that_differ_in_nothing_have_their_mean_error():
     runs = pd.DataFrame({"problem.n": np.full(6, 8.0)})
-    correction = Correction().fit(runs, evidence_of(6), np.full(6, 0.5))
+    correction = Correction.fit(runs, evidence_of(6), np.full(6, 0.5))
     mean, width = correction.predict(runs, evidence_of(6))
     assert np.allclose(mean, 0.5, atol=0.05)
     assert (width > 0).all()
@@ -106,7 +106,7 @@ def test_what_jumps_is_followed_and_comes_back_from_disk(tmp_path):
     points = rng.normal(size=(1000, 3))
     runs = pd.DataFrame(points, columns=[f"config.{i}" for i in range(3)])
     jumps = np.where(np.floor(4.0 * points[:, 0]) % 2, 0.4, -0.4) + rng.normal(0, 0.02, 1000)
-    correction = Correction().fit(runs.head(500), evidence_of(500), jumps[:500])
+    correction = Correction.fit(runs.head(500), evidence_of(500), jumps[:500])
     assert correction.tree_share > 0
     mean, width = correction.predict(runs.tail(500), evidence_of(500))
     smooth, _ = correction.posterior.predict(
@@ -123,4 +123,4 @@ def test_what_jumps_is_followed_and_comes_back_from_disk(tmp_path):
 def test_noise_gives_trees_no_share():
     rng = np.random.default_rng(0)
     runs = pd.DataFrame(rng.normal(size=(100, 3)), columns=[f"config.{i}" for i in range(3)])
-    assert Correction().fit(runs, evidence_of(100), rng.normal(0, 0.3, 100)).tree_share == 0.0
+    assert Correction.fit(runs, evidence_of(100), rng.normal(0, 0.3, 100)).tree_share == 0.0

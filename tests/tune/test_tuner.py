@@ -175,7 +175,7 @@ def test_what_is_not_certain_is_not_verified_and_measured_again_next_time(tmp_pa
 def test_a_busy_machine_vetoes_nothing(monkeypatch):
     busy = MachineLoad(other_load=0.5, steal=0.0)
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
-    monkeypatch.setattr(machine_load._CpuSampler, "end", lambda self: busy)
+    monkeypatch.setattr(machine_load, "_cpu_load", lambda begin, end: busy)
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
     assert result.verified
     noise = result.summary()["noise"]

@@ -26,8 +26,7 @@ from foretune.kernel import Kernel
 from foretune.models.predictor import Predictor
 from foretune.models.saved.guides import SearchPredictor, SpacePredictor
 from foretune.models.saved.lookup import PredictorSource
-from foretune.models.training import Training, train_predictor
-from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
+from foretune.models.training import VALIDATION_LEVELS, Training, ValidationLevel, train_predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress

@@ -22,7 +22,7 @@ from foretune.models.explanation import (
     is_explainable,
     parameter_importance,
 )
-from foretune.models.validation.evaluation import Validation
+from foretune.models.training import Validation
 from foretune.objective import Objective
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.report.chart import Chart

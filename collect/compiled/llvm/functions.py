@@ -25,8 +25,7 @@ SCALARS = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8, "void": 0}
 ADDRESS = re.compile(r"getelementptr (?:(?:inbounds|nuw|nusw) )*(.+?), (?:<\d+ x )?ptr\b[^,]* [%@]")
 REGION_BITS = 40
 """Made-up addresses: the upper bits number the array, the lower ones are the offset."""
-GLOBALS = 1 << 20
-"""Region of global constants; those of arguments and local arrays are smaller."""
+GLOBALS = 1 << 20  # region of global constants; those of arguments and local arrays are smaller
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,11 @@ UNKNOWN = Unknown()
 class Instruction:
     """One instruction.
 
-    Attributes:
-        name: of its result, like ``%x``; empty without one.
-        op: its opcode.
-        type: the type of its result, or of the value that is stored or compared.
-        operands: names; of constants the integers, else the text.
-        detail: predicate of a comparison, source type of a cast or an address, incoming
-            (value, block) of a phi, targets of a branch, callee of a call.
-        contracts: whether a multiplication may fuse with an addition.
+    ``name`` is that of its result (``%x``), or empty; ``type`` that of its result, or of the value
+    stored or compared; ``operands`` are names, and of constants the integers, else the text.
+    ``detail`` is the predicate of a comparison, the source type of a cast or an address, (value,
+    block) pairs of a phi, targets of a branch, or the callee of a call. A multiplication that
+    ``contracts`` may fuse with an addition.
     """
 
     name: str

@@ -13,53 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.compiled.llvm.functions import (
-    GLOBALS,
-    REGION_BITS,
-    UNKNOWN,
-    Function,
-    Instruction,
-    Loop,
-    Unknown,
-    integer_bits,
-    parts_of,
-    size_of,
-)
+from foretune.collect.compiled.llvm import functions as ir
 
 PLAIN: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "shl": lambda a, b: a << b,
-    "ashr": lambda a, b: a >> b,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "lshr": lambda a, b: a >> b,
-    "udiv": lambda a, b: a // b,
-    "urem": lambda a, b: a % b,
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+    "shl": lambda a, b: a << b, "ashr": lambda a, b: a >> b, "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "lshr": lambda a, b: a >> b,
+    "udiv": lambda a, b: a // b, "urem": lambda a, b: a % b,
     "sdiv": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     "srem": lambda a, b: int(math.fmod(a, b)),
-}
+}  # fmt: skip
 COMPARED: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-}
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+}  # fmt: skip
 SAME = frozenset({"sext", "bitcast", "ptrtoint", "inttoptr", "freeze", "addrspacecast"})
 EXTREMES = re.compile(r"@llvm\.([su])(min|max)\.")
 
 
 def region_of(value: Any) -> int | None:
     """Return the array that an address points into, if known."""
-    if isinstance(value, Unknown):
+    if isinstance(value, ir.Unknown):
         return value.region
     if isinstance(value, np.ndarray):
         value = value[0]
-    return value >> REGION_BITS or None
+    return value >> ir.REGION_BITS or None
 
 
 class Values(dict[str, Any]):
@@ -68,90 +46,92 @@ class Values(dict[str, Any]):
     def get_value(self, operand: Any) -> Any:
         """Return the value of an operand."""
         if isinstance(operand, str):
-            return GLOBALS << REGION_BITS if operand[0] == "@" else self.get(operand, UNKNOWN)
+            return (
+                ir.GLOBALS << ir.REGION_BITS if operand[0] == "@" else self.get(operand, ir.UNKNOWN)
+            )
         return np.array(operand, dtype=object) if isinstance(operand, tuple) else operand
 
-    def evaluate(self, i: Instruction) -> Any:
+    def evaluate(self, i: ir.Instruction) -> Any:
         """Return the result of an instruction other than a phi."""
         if i.op in PLAIN:
             return self._arithmetic(i)
         if i.op in SAME or i.op in ("trunc", "zext"):
             return self._cast(i)
         method = getattr(self, f"_{i.op}", None)
-        return method(i) if method else UNKNOWN
+        return method(i) if method else ir.UNKNOWN
 
-    def _arithmetic(self, i: Instruction) -> Any:
+    def _arithmetic(self, i: ir.Instruction) -> Any:
         a, b = map(self.get_value, i.operands)
-        if isinstance(a, Unknown) or isinstance(b, Unknown):
-            return UNKNOWN
-        width = integer_bits(i.type)
+        if isinstance(a, ir.Unknown) or isinstance(b, ir.Unknown):
+            return ir.UNKNOWN
+        width = ir.integer_bits(i.type)
         if i.op in ("lshr", "udiv", "urem") and isinstance(a, int) and isinstance(b, int):
             a, b = a & ((1 << width) - 1), b & ((1 << width) - 1)
         try:
             return _signed(PLAIN[i.op](a, b), width)
         except (ArithmeticError, TypeError, ValueError):
-            return UNKNOWN
+            return ir.UNKNOWN
 
-    def _cast(self, i: Instruction) -> Any:
+    def _cast(self, i: ir.Instruction) -> Any:
         value = self.get_value(i.operands[0])
-        if isinstance(value, Unknown):
+        if isinstance(value, ir.Unknown):
             return value
         if i.op == "trunc":
-            return _signed(value, integer_bits(i.type))
+            return _signed(value, ir.integer_bits(i.type))
         if isinstance(value, int) and i.op == "zext":
-            return value & ((1 << integer_bits(i.detail)) - 1)
-        return UNKNOWN if i.op == "bitcast" and isinstance(value, np.ndarray) else value
+            return value & ((1 << ir.integer_bits(i.detail)) - 1)
+        return ir.UNKNOWN if i.op == "bitcast" and isinstance(value, np.ndarray) else value
 
-    def _icmp(self, i: Instruction) -> Any:
+    def _icmp(self, i: ir.Instruction) -> Any:
         a, b = map(self.get_value, i.operands)
         if not isinstance(a, int) or not isinstance(b, int):
-            return UNKNOWN
+            return ir.UNKNOWN
         if i.detail[0] == "u":
-            mask = (1 << integer_bits(i.type)) - 1
+            mask = (1 << ir.integer_bits(i.type)) - 1
             a, b = a & mask, b & mask
         return int(COMPARED[i.detail[-2:]](a, b))
 
-    def _select(self, i: Instruction) -> Any:
+    def _select(self, i: ir.Instruction) -> Any:
         condition, a, b = map(self.get_value, i.operands)
         if isinstance(condition, int):
             return a if condition & 1 else b
         if isinstance(a, int) and isinstance(b, int) and a == b:
             return a
-        return Unknown(region_of(a) or region_of(b)) if i.type == "ptr" else UNKNOWN
+        return ir.Unknown(region_of(a) or region_of(b)) if i.type == "ptr" else ir.UNKNOWN
 
-    def _getelementptr(self, i: Instruction) -> Any:
+    def _getelementptr(self, i: ir.Instruction) -> Any:
         base, *indices = map(self.get_value, i.operands)
-        if any(isinstance(index, Unknown) for index in (base, *indices)):
-            return Unknown(region_of(base))
+        if any(isinstance(index, ir.Unknown) for index in (base, *indices)):
+            return ir.Unknown(region_of(base))
         kind = i.detail
-        offset = indices[0] * size_of(kind)
+        offset = indices[0] * ir.size_of(kind)
         for index in indices[1:]:
             if kind.startswith("{"):
-                parts = parts_of(kind)
-                offset, kind = offset + sum(map(size_of, parts[:index])), parts[index]
+                parts = ir.parts_of(kind)
+                offset, kind = offset + sum(map(ir.size_of, parts[:index])), parts[index]
             else:
                 kind = kind.strip()[1:-1].split(" x ", 1)[1]
-                offset = offset + index * size_of(kind)
+                offset = offset + index * ir.size_of(kind)
         return base + offset
 
-    def _insertelement(self, i: Instruction) -> Any:
-        return self.get_value(i.operands[1]) if i.operands[2] == 0 else UNKNOWN
+    def _insertelement(self, i: ir.Instruction) -> Any:
+        return self.get_value(i.operands[1]) if i.operands[2] == 0 else ir.UNKNOWN
 
-    def _shufflevector(self, i: Instruction) -> Any:
-        return self.get_value(i.operands[0]) if i.operands[-1] == 0 else UNKNOWN
+    def _shufflevector(self, i: ir.Instruction) -> Any:
+        return self.get_value(i.operands[0]) if i.operands[-1] == 0 else ir.UNKNOWN
 
-    def _extractelement(self, i: Instruction) -> Any:
+    def _extractelement(self, i: ir.Instruction) -> Any:
         value, index = map(self.get_value, i.operands)
         known = isinstance(value, np.ndarray) and isinstance(index, int)
         return int(value[index]) if known else value
 
-    def _call(self, i: Instruction) -> Any:
+    def _call(self, i: ir.Instruction) -> Any:
         found = EXTREMES.match(i.detail)
         values = [self.get_value(operand) for operand in i.operands[:2]] if found else []
         if not found or not all(isinstance(value, int) for value in values):
-            return UNKNOWN
+            return ir.UNKNOWN
         if found[1] == "u":
-            values = [value & ((1 << integer_bits(i.type)) - 1) for value in values]
+            values = [value & ((1 << ir.integer_bits(i.type)) - 1) for value in values]
         return max(values) if found[2] == "max" else min(values)
 
 
@@ -162,14 +142,11 @@ def _signed(value: Any, width: int) -> Any:
     return value - (1 << width) if value >> (width - 1) else value
 
 
-UNKNOWN_TRIPS = 4
-"""Assumed iterations of a loop that data ends."""
+UNKNOWN_TRIPS = 4  # assumed iterations of a loop that data ends
 MAX_FOLLOWED = 64
 """Most iterations that are followed one by one, of a loop without a linear comparison."""
-MAX_ADDRESSES = 400
-"""Most addresses kept per instruction."""
-FEW_TRIPS = 4
-"""Up to this many iterations, all are followed."""
+MAX_ADDRESSES = 400  # most addresses kept per instruction
+FEW_TRIPS = 4  # up to this many iterations, all are followed
 NEGATED = {"eq": "ne", "ne": "eq", "gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
 Edge = tuple[str, str]
 Counts = defaultdict[Any, float]
@@ -188,29 +165,23 @@ class Pass:
 
 
 class SampledRun:
-    """A call followed by samples.
+    """A call followed by samples, for integers by parameter; arrays are ``number << REGION_BITS``.
 
-    Args:
-        function: its code.
-        arguments: name of a parameter -> integer; arrays are ``number << REGION_BITS``.
-
-    Attributes:
-        counts: block -> how often it runs; loop -> how often it is entered.
-        addresses: instruction and number of the address -> iterations of the loops around it
-            -> address.
+    ``counts``: block -> how often it runs, loop -> how often it is entered. ``addresses``:
+    instruction and number of the address -> iterations of the loops around it -> address.
     """
 
-    def __init__(self, function: Function, arguments: dict[str, int]) -> None:
+    def __init__(self, function: ir.Function, arguments: dict[str, int]) -> None:
         self.function = function
         self.values = Values(arguments)
-        self.addresses: dict[tuple[Instruction, int], dict[tuple[int, ...], Any]] = defaultdict(
+        self.addresses: dict[tuple[ir.Instruction, int], dict[tuple[int, ...], Any]] = defaultdict(
             dict
         )
         self._iterations: tuple[int, ...] = ()
         self._data: set[str] = set()
         self.counts = self._pass(None, next(iter(function.blocks)), {}).counts
 
-    def _pass(self, loop: Loop | None, entry: str, before: dict[str, float]) -> Pass:
+    def _pass(self, loop: ir.Loop | None, entry: str, before: dict[str, float]) -> Pass:
         """Run the body of ``loop`` once; None is the function's."""
         done = Pass()
         inflow: dict[str, dict[str, float]] = defaultdict(dict, {entry: before})
@@ -242,7 +213,7 @@ class SampledRun:
                     inflow[to][source] = inflow[to].get(source, 0.0) + amount
         return done
 
-    def _run_block(self, code: list[Instruction]) -> None:
+    def _run_block(self, code: list[ir.Instruction]) -> None:
         for i in code:
             if i.op == "phi":
                 continue
@@ -262,10 +233,10 @@ class SampledRun:
             values = [value for value, share in incoming if share > 0.01 * total]
             known = values[:1] if all(_same(v, values[0]) for v in values) else []
             regions = map(region_of, values)
-            new[i.name] = known[0] if known else Unknown(next(filter(None, regions), None))
+            new[i.name] = known[0] if known else ir.Unknown(next(filter(None, regions), None))
         self.values.update(new)
 
-    def _branch(self, loop: Loop | None, block: str, done: Pass) -> dict[str, float]:
+    def _branch(self, loop: ir.Loop | None, block: str, done: Pass) -> dict[str, float]:
         """Return the share of each following block."""
         last, following = self.function.blocks[block][-1], self.function.successors(block)
         if last.op != "br" or len(following) != 2:
@@ -282,16 +253,18 @@ class SampledRun:
             return {yes if yes in loop.blocks else no: 1.0}
         return {yes: 0.5, no: 0.5}
 
-    def _exit(self, branch: Instruction, if_holds: bool) -> Exit | None:
+    def _exit(self, branch: ir.Instruction, if_holds: bool) -> Exit | None:
         test = self.function.definitions.get(branch.operands[0])
         if test is None or test.op != "icmp":
             return None
         a, b = map(self.values.get_value, test.operands)
-        if isinstance(a, int) and isinstance(b, int) and integer_bits(test.type) > 1:
+        if isinstance(a, int) and isinstance(b, int) and ir.integer_bits(test.type) > 1:
             return test.detail, a, b, if_holds
         return None
 
-    def _run_loop(self, loop: Loop, before: dict[str, float]) -> tuple[Counts, dict[Edge, float]]:
+    def _run_loop(
+        self, loop: ir.Loop, before: dict[str, float]
+    ) -> tuple[Counts, dict[Edge, float]]:
         """Return counts for one entry of a loop, and the share of each way out."""
         outer, phis = self._iterations, [
             i.name for i in self.function.blocks[loop.header] if i.op == "phi"
@@ -326,7 +299,7 @@ class SampledRun:
             add(second, samples.pop(1, 1) - 1)
             for number, weight in samples.items():
                 self.values.update({
-                    n: s if isinstance(s := step[n], Unknown) else start[n] + number * s
+                    n: s if isinstance(s := step[n], ir.Unknown) else start[n] + number * s
                     for n in phis
                 })  # fmt: skip
                 last = run(number)
@@ -339,12 +312,12 @@ class SampledRun:
                 number += 1
         return counts, self._ways_out(loop, last.leaving)
 
-    def _is_linear(self, loop: Loop, second: Pass, start: dict[str, Any]) -> bool:
+    def _is_linear(self, loop: ir.Loop, second: Pass, start: dict[str, Any]) -> bool:
         """Enter the third iteration; return whether its phis changed by the step of the second."""
         before = {name: self.values[name] for name in start}
         self._enter(loop.header, second.back)
         return all(
-            isinstance(after := self.values[name], Unknown)
+            isinstance(after := self.values[name], ir.Unknown)
             or _same(_difference(after, before[name]), _difference(before[name], value))
             for name, value in start.items()
         )
@@ -362,7 +335,7 @@ class SampledRun:
             return UNKNOWN_TRIPS
         return max(2, min(found)) if found else None
 
-    def _ways_out(self, loop: Loop, leaving: dict[Edge, float]) -> dict[Edge, float]:
+    def _ways_out(self, loop: ir.Loop, leaving: dict[Edge, float]) -> dict[Edge, float]:
         if not leaving:  # the number of iterations was a guess
             after = [(b, to) for b in loop.blocks for to in self.function.successors(b)]
             leaving = {edge: 1.0 for edge in after if edge[1] not in loop.blocks}
@@ -370,7 +343,7 @@ class SampledRun:
         return {edge: amount / total for edge, amount in leaving.items()}
 
 
-def pointers_of(i: Instruction) -> list[str]:
+def pointers_of(i: ir.Instruction) -> list[str]:
     """Return the addresses that an instruction accesses; the target of a copy comes first."""
     if i.op in ("load", "store"):
         return i.operands[-1:]
@@ -402,8 +375,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _difference(after: Any, before: Any) -> Any:
-    unknown = isinstance(after, Unknown) or isinstance(before, Unknown)
-    return Unknown(region_of(after)) if unknown else after - before
+    unknown = isinstance(after, ir.Unknown) or isinstance(before, ir.Unknown)
+    return ir.Unknown(region_of(after)) if unknown else after - before
 
 
 def _count(before: Exit, after: Exit) -> int | None:

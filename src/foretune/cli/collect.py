@@ -192,7 +192,7 @@ def parse_sizes(text: str, option: str) -> list[int]:
 
 def _chosen_formats(text: str, device: "Device") -> list[str]:
     """Return the formats given; by default those that both the device and torch multiply in."""
-    from foretune.collect.torch_operators import linear_formats
+    from foretune.collect.torch_operators.measuring import linear_formats
     from foretune.plan.describe.formats import FORMATS, find_format, supported
 
     if text:

@@ -36,8 +36,8 @@ def collect_operators(
 ) -> None:  # fmt: skip
     """Measure the operators of a network, then their neighbors in size."""
     from foretune.collect.machine_load import LoadMonitor
-    from foretune.collect.networks.graph import read_network
     from foretune.collect.networks.measuring import collect_network
+    from foretune.collect.networks.operators import read_network
     from foretune.datasets import RunLog
     from foretune.plan.cost.tables import OPERATORS_FILE
 
@@ -76,7 +76,7 @@ def predict_network(
     device: "Device",
 ) -> None:  # fmt: skip
     """Predict a network at every batch size and number of threads."""
-    from foretune.collect.networks.graph import read_network
+    from foretune.collect.networks.operators import read_network
     from foretune.datasets import read_runs
     from foretune.models.network import NetworkPredictor
     from foretune.plan.cost.tables import OPERATORS_FILE

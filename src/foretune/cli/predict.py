@@ -91,8 +91,7 @@ def _rank_by_code(
     """Print the configurations with the smallest times by their compiled code."""
     import numpy as np
 
-    from foretune.collect.compiled.llvm.calls import code_of
-    from foretune.collect.compiled.llvm.simulation import simulated_cycles
+    from foretune.collect.compiled.llvm.calls import code_of, simulated_cycles
     from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
     from foretune.registry import get_kernel
 

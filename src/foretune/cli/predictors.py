@@ -113,7 +113,7 @@ def train(
 
 def _parse_validate(text: str) -> tuple[Any, Any, bool]:
     """Return the level, what to hold out, and whether to show the learning curve."""
-    from foretune.models.validation.evaluation import VALIDATION_LEVELS
+    from foretune.models.training import VALIDATION_LEVELS
     from foretune.models.validation.splits import SPLITS
 
     levels, splits, with_curve = [], [], False
@@ -161,7 +161,7 @@ def _show_training(
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
     """Print the error by number of runs, per target; return it for JSON."""
-    from foretune.models.validation.evaluation import learning_curve
+    from foretune.models.training import learning_curve
 
     curves: dict[str, Any] = {}
     for name in predictor.targets_:
@@ -187,7 +187,7 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.validation.evaluation import (
+    from foretune.models.training import (
         count_seen_before,
         evaluate_predictor,
         score_simulator,

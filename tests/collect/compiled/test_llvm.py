@@ -5,12 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-from foretune.collect.compiled.llvm.calls import code_of, count_code
+from foretune.collect.compiled.llvm.calls import code_of, count_code, simulated_cycles
 from foretune.collect.compiled.llvm.functions import REGION_BITS, read_function
-from foretune.collect.compiled.llvm.operations import Operations
+from foretune.collect.compiled.llvm.operations import Operations, Traffic
 from foretune.collect.compiled.llvm.sampled_run import UNKNOWN_TRIPS, SampledRun
-from foretune.collect.compiled.llvm.simulation import simulated_cycles
-from foretune.collect.compiled.llvm.traffic import Traffic
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.collect.wrapped.source import LaunchShape, Source
 from foretune.collect.wrapped.source_kernel import SourceKernel

@@ -3,7 +3,7 @@
 import pytest
 
 from foretune.collect.compiled import get_target
-from foretune.collect.compiled.static_features import occupancy
+from foretune.collect.compiled.static_features import occupancy_of
 from foretune.errors import UnknownName
 
 
@@ -45,17 +45,19 @@ def test_unknown_name():
     ],
 )
 def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limiter):
-    found = occupancy(get_target(target), warps=warps, registers=registers, shared_bytes=shared)
-    assert (found.ctas_per_sm, found.limiter, found.fits) == (ctas, limiter, True)
-    assert found.warps_per_sm == ctas * warps
-    assert 0 < found.fraction <= 1
+    needs = {"warps": warps, "registers": registers, "shared_bytes": shared}
+    found, excess = occupancy_of(needs, get_target(target))
+    assert (found["ctas_per_sm"], found["fits"], excess) == (ctas, 1, "")
+    assert found[f"limited_by_{limiter}"] == 1
+    assert sum(v for name, v in found.items() if name.startswith("limited_by_")) == 1
+    assert found["warps_per_sm"] == ctas * warps
+    assert 0 < found["occupancy"] <= 1
 
 
 def test_tensor_memory_limits_blackwell():
-    found = occupancy(
-        get_target("sm_100"), warps=4, registers=64, shared_bytes=1024, tensor_memory=256
-    )
-    assert (found.ctas_per_sm, found.limiter) == (2, "tensor_memory")
+    needs = {"warps": 4, "registers": 64, "shared_bytes": 1024, "tensor_memory": 256}
+    found, _ = occupancy_of(needs, get_target("sm_100"))
+    assert (found["ctas_per_sm"], found["limited_by_tensor_memory"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,6 @@ def test_tensor_memory_limits_blackwell():
 )
 def test_what_does_not_fit(needs, reason):
     usual = {"warps": 4, "registers": 32, "shared_bytes": 0}
-    found = occupancy(get_target("sm_80"), **{**usual, **needs})
-    assert not found.fits
-    assert found.ctas_per_sm == 0
-    assert reason in found.excess
+    found, excess = occupancy_of({**usual, **needs}, get_target("sm_80"))
+    assert (found["fits"], found["ctas_per_sm"]) == (0, 0)
+    assert reason in excess

@@ -13,9 +13,9 @@ from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.models import Predictor
 from foretune.models import find_pretrained as find_guide
-from foretune.models.saved import shipped
+from foretune.models.saved import lookup as shipped
 from foretune.models.saved.guides import PredictorRequest
-from foretune.models.saved.shipped import NotShipped, Pretrained, read_cards
+from foretune.models.saved.lookup import PRETRAINED_CARD, NotShipped, Pretrained, read_cards
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import task_numbers
 from foretune.objective import Objective
@@ -27,6 +27,10 @@ MOST_BYTES = 10e6
 SOURCE = get_kernel("matmul").source_hash
 
 
+def write_card(of_it, root):
+    (of_it.folder(root) / PRETRAINED_CARD).write_text(json.dumps(dataclasses.asdict(of_it)))
+
+
 @pytest.fixture(scope="module")
 def saved(predictor, toy_device, tmp_path_factory):
     """A folder of shipped predictors with one of the toy runs."""
@@ -36,7 +40,7 @@ def saved(predictor, toy_device, tmp_path_factory):
     )
     of_it.folder(root).parent.mkdir(parents=True)
     predictor.save(of_it.folder(root))
-    of_it.save(root)
+    write_card(of_it, root)
     return root
 
 
@@ -102,7 +106,7 @@ class TestWhichFits:
         """Of two it is the one of the same device, though it comes later in the alphabet."""
         other = Pretrained("matmul", SOURCE, "Other CPU", "toy", toy_device.specs, "another")
         predictor.save(other.folder(root))
-        other.save(root)
+        write_card(other, root)
         assert not find_guide(PredictorRequest("matmul", SOURCE, toy_device)).mismatch
         sibling = dataclasses.replace(toy_device, specs={**toy_device.specs, "l1_kib": 48.0})
         assert "another" not in find_guide(PredictorRequest("matmul", SOURCE, sibling)).mismatch

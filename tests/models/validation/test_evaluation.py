@@ -9,8 +9,8 @@ import pytest
 from foretune.datasets import from_measurements
 from foretune.errors import DataWarning, PredictorError, RunTableError, UnknownName
 from foretune.models import Predictor, evaluate_predictor, train_predictor
+from foretune.models.training import count_seen_before, cross_validate
 from foretune.models.validation.baselines import BASELINES
-from foretune.models.validation.evaluation import count_seen_before, cross_validate
 from foretune.models.validation.metrics import METRICS
 from foretune.models.validation.splits import fold_of_rows, task_numbers
 
@@ -146,7 +146,7 @@ def test_columns_can_be_held_out(toy_runs):
 
 
 def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch):
-    monkeypatch.setattr("foretune.models.validation.evaluation.MANY_ROWS", 100)
+    monkeypatch.setattr("foretune.models.training.MANY_ROWS", 100)
     few = validate(toy_runs, splits=("random",)).scores["time_ms"]["random"]["xgboost"]
     assert few["rows"] < 0.4 * len(toy_runs)
 

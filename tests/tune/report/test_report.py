@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foretune.device import Device
 from foretune.errors import OutputError
 from foretune.models.explanation import Importance
-from foretune.models.validation.evaluation import Validation
+from foretune.models.training import Validation
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration

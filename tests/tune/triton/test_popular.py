@@ -12,8 +12,8 @@ from foretune import Device
 from foretune.collect.compiled.arguments import Tensor
 from foretune.device import find_device
 from foretune.errors import PredictorError
-from foretune.models import popular
-from foretune.models.popular import Tunings, knob_meaning, shipped_tunings
+from foretune.models import launch_order as popular
+from foretune.models.launch_order import Tunings, knob_meaning, shipped_tunings
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
@@ -101,9 +101,9 @@ def test_the_prior_starts_with_the_popular_and_knows_what_fits():
 
 def test_every_recognized_kernel_has_tunings_under_the_apache_license():
     assert {kernel.family for kernel in KERNELS.values()} == shipped_tunings().keys()
-    card = json.loads(popular.SHIPPED.with_suffix(".json").read_text())
+    card = json.loads(popular.POPULAR.with_suffix(".json").read_text())
     assert card["licence"] == "Apache-2.0"
-    assert popular.SHIPPED.stat().st_size < 200_000
+    assert popular.POPULAR.stat().st_size < 200_000
 
 
 def tunings(devices, winners, configs):
@@ -137,13 +137,13 @@ def test_votes_on_one_tile_count_together():
 
 
 def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(popular, "SHIPPED", tmp_path / "popular.npz")
+    monkeypatch.setattr(popular, "POPULAR", tmp_path / "popular.npz")
     shipped_tunings.cache_clear()
     try:
-        popular.SHIPPED.write_bytes(b"nothing")
+        popular.POPULAR.write_bytes(b"nothing")
         with pytest.raises(PredictorError, match="damaged"):
             shipped_tunings()
-        np.savez_compressed(popular.SHIPPED)
+        np.savez_compressed(popular.POPULAR)
         assert shipped_tunings() == {}
     finally:
         shipped_tunings.cache_clear()

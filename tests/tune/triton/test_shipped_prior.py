@@ -1,6 +1,7 @@
 """What a decorated kernel does with a predictor that comes with Foretune."""
 
 import dataclasses
+import json
 import logging
 import math
 
@@ -17,8 +18,8 @@ from foretune import Device, Store
 from foretune.datasets import from_measurements
 from foretune.errors import ForetuneWarning
 from foretune.models import Predictor
-from foretune.models.saved import shipped as pretrained
-from foretune.models.saved.shipped import Pretrained
+from foretune.models.saved import lookup as pretrained
+from foretune.models.saved.lookup import Pretrained
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
@@ -68,7 +69,8 @@ def shipped(device, tensors, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "SHIPPED", tmp_path / "shipped")
     of_it.folder(pretrained.SHIPPED).parent.mkdir(parents=True)
     Predictor(targets=("time_ms",)).fit(runs).save(of_it.folder(pretrained.SHIPPED))
-    of_it.save(pretrained.SHIPPED)
+    card = of_it.folder(pretrained.SHIPPED) / pretrained.PRETRAINED_CARD
+    card.write_text(json.dumps(dataclasses.asdict(of_it)))
     return of_it
 
 
