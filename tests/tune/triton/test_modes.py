@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -411,34 +409,6 @@ class TestFailures:
             kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
             call(kernel, device, tensors, 1024)
             assert 128 not in blocks_of(device.launches)
-
-    @pytest.mark.parametrize("kills", [["SIGKILL"], ["SIGTERM", "SIGKILL"]])
-    def test_a_second_killed_process_bans_what_it_measured(self, device, tensors, tmp_path, kills):
-        script = """
-import sys, time, torch, triton
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../replay_gpu"]
-import tuned_kernels, foretune
-from replay_driver import ReplayDriver
-def times(launch):
-    if launch.config["BLOCK"] == 128:
-        print("measures", flush=True)
-        time.sleep(100)
-    return 1.0
-kernel = foretune.autotune(tuned_kernels.configs(64, 128, 256), ["n"], budget="all",
-    store=sys.argv[2])(triton.jit(tuned_kernels.copy))
-with ReplayDriver(times).active():
-    kernel[(1,)](torch.ones(64, dtype=torch.float16), torch.zeros(64), 1024)
-"""
-        toys = tuned_kernels.__file__.rpartition("/")[0]
-        run = [sys.executable, "-P", "-W", "ignore", "-c", script, toys, tmp_path / "t.db"]
-        for kill in kills:
-            with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as killed:
-                assert killed.stdout.readline() == "measures\n"
-                killed.send_signal(signal.Signals[kill])
-            assert killed.returncode < 0
-        kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
-        kernel[(1,)](*tensors, 1024)
-        assert (128 in blocks_of(device.launches)) is (len(kills) == 1)
 
     def test_wrong_numbers_are_never_chosen(self, device, tensors):
         def times(launch):
