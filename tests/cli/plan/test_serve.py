@@ -62,8 +62,9 @@ def test_own_qualities_count(capsys, tmp_path):
 
 
 def test_a_rate_and_pools(capsys):
-    assert answered(capsys, "--rate", "2")["best"]["good"] >= 0.9
-    pooled = answered(capsys, "--pools")
+    short = "--osl", "16"
+    assert answered(capsys, "--rate", "2", *short)["best"]["good"] >= 0.9
+    pooled = answered(capsys, "--pools", *short)
     assert any(row["prefill"] for row in pooled["pareto"])
 
 
