@@ -12,7 +12,6 @@ from toy_kernel import DEVICE
 from foretune.cli import main
 from foretune.cli.tune_program import parse_argument, parse_values
 from foretune.errors import UsageError
-from foretune.tune import verifier
 from foretune.tune.functions import tuning
 
 SCRIPT = "import sys; print(f'took {8.0 / int(sys.argv[1])} us, sum 0x1f {sys.argv[2:]}')"
@@ -38,8 +37,7 @@ best = ft.tune_function(sums, {"parts": [1, 64]}, args=(np.ones((64, 64)),), bud
 """
 
 
-def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys, monkeypatch):
-    monkeypatch.setattr(verifier, "LOOKS", {2: 1.0})
+def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys):
     Path("tuned_on_import.py").write_text(ON_IMPORT)
     line = ("tuned_on_import.py:sums", "--param", "parts=1,64", "--arg", "float64[512,8]")
     assert main(["tune", "--json", *line, "--budget", "2"]) == 0

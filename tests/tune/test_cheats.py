@@ -14,7 +14,6 @@ from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import MeasurementError
 from foretune.measurement import Status
 from foretune.space import Configuration
-from foretune.tune import verifier
 from foretune.tune.functions import tuning
 
 TIMING = Timing(max_seconds=0.02, warmup_s=0.002)
@@ -130,7 +129,6 @@ def arguments(name):
 
 def tune(name, monkeypatch):
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
-    monkeypatch.setattr(verifier, "LOOKS", {3: 1.0})
     function = getattr(cheats, name)
     return ft.tune_function(
         function, KNOBS, arguments(name), budget=2, verify_s=0.1, progress=False, store=False

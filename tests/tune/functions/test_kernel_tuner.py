@@ -61,7 +61,7 @@ def builds(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, builds):
-    """No probe; short measurements in few processes; the same source is compiled once."""
+    """No probe; short measurements; the same source is compiled once."""
 
     def found(name, measure=True):
         return DEVICE if name == "cpu" else local_device(name, measure)
@@ -69,7 +69,6 @@ def _quick(monkeypatch, builds):
     for module in (tuning, kernel_tuner):
         monkeypatch.setattr(module, "local_device", found)
     monkeypatch.setenv(BUILD_FOLDER, str(builds))
-    monkeypatch.setattr(verifier, "LOOKS", {3: 1.0})
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
     usual = Timing.__init__
     monkeypatch.setattr(

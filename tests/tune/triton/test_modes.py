@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import sys
 import threading
 import time
 import warnings
