@@ -13,6 +13,7 @@ from foretune.cli import main
 from foretune.cli.tune_program import parse_argument, parse_values
 from foretune.collect import Timing
 from foretune.errors import UsageError
+from foretune.tune import verifier
 from foretune.tune.functions import tuning
 
 SCRIPT = "import sys; print(f'took {8.0 / int(sys.argv[1])} us, sum 0x1f {sys.argv[2:]}')"
@@ -39,6 +40,7 @@ best = ft.tune_function(sums, {"parts": [1, 64]}, args=(np.ones((64, 64)),), bud
 
 
 def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys, monkeypatch):
+    monkeypatch.setattr(verifier, "LOOKS", {1: 1.0})  # each process imports the module
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
     monkeypatch.setattr(Timing, "__init__", lambda self, **_: vars(self).update(vars(quick)))
     Path("tuned_on_import.py").write_text(ON_IMPORT)

@@ -9,7 +9,7 @@ from commands import fails, run_json
 from foretune.cli import main
 
 MODEL = "meta-llama/Llama-3.1-8B"
-PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "--osl", "128",
+PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "--osl", "32",
         "--formats", "bf16,fp8/fp8"]  # fmt: skip
 
 
