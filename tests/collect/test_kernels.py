@@ -98,8 +98,8 @@ def test_matmul_columns_that_fill_no_panel(micro_n, dtype):
     for n in (7, 61):
         problem = kernel.problem(M=13, N=n, K=19, dtype=dtype)
         config = {
-            **kernel.default(problem), "micro_n": micro_n, "vector_bits": 512, "split": "n",
-            "block_m": 16, "block_n": 64,
+            **kernel.default(problem), "micro_m": 2, "micro_n": micro_n, "vector_bits": 512,
+            "split": "n", "block_m": 16, "block_n": 64,
         }  # fmt: skip
         for packed in (False, True):
             inputs = kernel.make_inputs(problem)
