@@ -84,6 +84,7 @@ def test_what_only_looks_right_is_refused(cheat, why):
 
 def test_outputs_may_be_written_into_arguments():
     given = {"inputs": "cheats:inputs_into", "reference": "cheats:reference_into"}
+    given["problems"] = PROBLEMS[:1]
     assert judge("into", **given).accepted
     said = judge("forgets_to_write", **given).refused
     assert "it does not write into its argument 1" in said
