@@ -103,11 +103,34 @@ class Rows:
         more._memo = {}
         return more
 
+    def take(self, numbers: np.ndarray) -> "Rows":
+        """Return some of the rows; columns are converted once for all."""
+        return _SomeRows(self, numbers)
+
     def memoized(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return ``make()``, computed once per ``key``."""
         if key not in self._memo:
             self._memo[key] = make()
         return self._memo[key]
+
+
+class _SomeRows(Rows):
+    """Rows of other `Rows`, by number."""
+
+    def __init__(self, rows: Rows, numbers: np.ndarray) -> None:
+        self.columns = rows.columns
+        self._rows, self._numbers = rows, numbers
+        self._memo = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        return self._rows[column][self._numbers]
+
+    def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        texts, codes = self._rows.distinct(column)
+        return texts, codes[self._numbers]
 
 
 class SingleRow(Rows):

@@ -251,10 +251,10 @@ class TargetModel:
         self, rows: pd.DataFrame, held_out: list[np.ndarray], trials: "_Trials"
     ) -> np.ndarray:
         """Return how far outside the range the scored rows were; update `reach`."""
-        self.reach, outside = {}, []
+        self.reach, outside, table = {}, [], Rows(rows)
         for number, out in enumerate(held_out):
-            known = TrainingRange.from_runs(rows[~out])
-            scored_rows = rows.iloc[trials.rows[trials.number == number]]
+            known = TrainingRange.from_runs(table.take(np.flatnonzero(~out)))
+            scored_rows = table.take(trials.rows[trials.number == number])
             outside.append(known.octaves_outside(scored_rows))
             for column, far in known.reach(scored_rows).items():
                 self.reach[column] = max(far, self.reach.get(column, 0.0))

@@ -7,12 +7,11 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.schema import columns_of
-from foretune.features.arrays import Rows, SingleRow, as_array
+from foretune.features.arrays import Rows, SingleRow
 
 UNSEEN_OCTAVES = 1.0
 """Distance in octaves of an unseen text value, or of a new number in a constant column."""
-GROUPS = ("problem", "config", "device")
+GROUPS = ("problem.", "config.", "device.")
 
 
 @dataclass
@@ -26,11 +25,11 @@ class TrainingRange:
     texts: dict[str, list[str]]
 
     @classmethod
-    def from_runs(cls, runs: pd.DataFrame) -> Self:
+    def from_runs(cls, runs: pd.DataFrame | Rows) -> Self:
         """Return the range of ``runs``."""
-        numbers, texts = {}, {}
-        for column in _columns(runs):
-            values = as_array(runs[column])
+        numbers, texts, rows = {}, {}, Rows.from_table(runs)
+        for column in ["device", *(c for g in GROUPS for c in rows.columns if c.startswith(g))]:
+            values = rows[column]
             if values.dtype.kind == "U":
                 texts[column] = sorted(set(np.unique(values).tolist()))
             elif np.isfinite(values).any():
@@ -53,10 +52,10 @@ class TrainingRange:
             np.fmax(farthest, self._outside(column, rows) - margin, out=farthest)
         return farthest
 
-    def reach(self, rows: pd.DataFrame) -> dict[str, float]:
+    def reach(self, rows: pd.DataFrame | Rows) -> dict[str, float]:
         """Return the maximum distance of ``rows`` per column outside the range."""
-        known = Rows(rows)
-        farthest = {c: float(self._outside(c, known).max()) for c in self._columns_outside(known)}
+        rows = Rows.from_table(rows)
+        farthest = {c: float(self._outside(c, rows).max()) for c in self._columns_outside(rows)}
         return {column: far for column, far in farthest.items() if far > 0.0}
 
     def explain(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -132,7 +131,3 @@ class TrainingRange:
 
 def _is_outside(value: Any, low: float, high: float) -> bool:
     return isinstance(value, str) or value < low or value > high
-
-
-def _columns(runs: pd.DataFrame) -> list[str]:
-    return ["device", *(c for g in GROUPS for c in columns_of(runs, g))]

@@ -6,7 +6,7 @@ from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.search.factory import make_searcher
-    from foretune.search.loop import Batch, SearchLoop, SearchResult, run, run_parallel, search
+    from foretune.search.loop import Batch, SearchLoop, SearchResult, run, run_concurrently, search
     from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import AskTell, Prior, Searcher
     from foretune.search.standalone import SearchOutcome, run_search
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AskTell", "Batch", "Prior", "SearchLoop", "SearchOutcome", "SearchResult", "Searcher",
-    "Stopping", "SurrogateSampler", "make_searcher", "run", "run_parallel", "run_search", "search",
+    "Stopping", "SurrogateSampler", "make_searcher", "run", "run_concurrently", "run_search",
+    "search",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker, any name would do

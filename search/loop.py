@@ -1,6 +1,6 @@
 """The search loop: a generator that yields what to measure and receives measurements.
 
-Every search runs through it. A driver (`run`, `run_parallel`) measures the configurations in
+Every search runs through it. A driver (`run`, `run_concurrently`) measures the configurations in
 `Batch.start`, sends the measurements back, and repeats this until the generator returns. It may
 send them in any order, one by one or together.
 """
@@ -176,7 +176,7 @@ def run(
     raise UsageError(f"{batch.pending} configurations have no measurement: return one for each")
 
 
-def run_parallel(
+def run_concurrently(
     loop: SearchLoop[C], submit: Callable[[C], object], finished: Callable[[], Measurement]
 ) -> SearchResult:
     """Drive a search on several devices: ``finished`` waits for the next one that is done."""

@@ -13,7 +13,7 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
-from foretune.search.loop import SearchResult, run, run_parallel, search
+from foretune.search.loop import SearchResult, run, run_concurrently, search
 from foretune.search.searcher import Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace
@@ -137,7 +137,7 @@ def run_search(
     else:
         finished: queue.SimpleQueue[Future[Measurement]] = queue.SimpleQueue()
         with ThreadPoolExecutor(parallel) as pool:
-            result = run_parallel(
+            result = run_concurrently(
                 loop,
                 lambda config: pool.submit(measure_one, config).add_done_callback(finished.put),
                 lambda: finished.get().result(),

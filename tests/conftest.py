@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from foretune import registry
-from foretune.collect import machine_load
+from foretune.collect import IsolatedRunner, Timing, machine_load
 from foretune.collect.devices import cache_directory
 from foretune.datasets import from_measurements
 from foretune.device import Device
@@ -30,6 +30,7 @@ from foretune.measurement import Measurement, Status
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.forest import ForestModel
 from foretune.registry import get_kernel
+from foretune.tune import judge, verifier
 
 settings.register_profile(
     "foretune",
@@ -121,6 +122,13 @@ def _quiet_machine(monkeypatch):
     for name in ("MAX_OTHER_LOAD", "MAX_STEAL"):
         monkeypatch.setattr(machine_load, name, math.inf)
     monkeypatch.setattr(machine_load, "_throttle_counts", dict)
+
+
+@pytest.fixture(autouse=True)
+def _few_processes(monkeypatch):
+    """Compare in three processes, unless a test is about how many there are."""
+    for module in (verifier, judge):
+        monkeypatch.setattr(module, "LOOKS", {3: 1.0})
 
 
 @pytest.fixture(autouse=True)
@@ -261,9 +269,16 @@ def toy_registered(monkeypatch):
 
 @pytest.fixture
 def toy_place(tmp_path, monkeypatch, toy_registered) -> Path:
-    """An empty directory, the toy kernel registered, its device, which needs no probe."""
+    """An empty directory, the toy kernel registered, its device needs no probe; quick runs."""
     from toy_kernel import DEVICE
 
+    quick = Timing(max_seconds=0.01, warmup_s=0.001)
+
+    class Quick(IsolatedRunner):
+        def __init__(self, device, timing=None, limit_s=10.0, power=True):
+            super().__init__(device, quick, limit_s, power)
+
+    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", Quick)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("foretune.collect.devices.local_device", lambda name: DEVICE)
     return tmp_path

@@ -1,28 +1,19 @@
 """The command line as its users meet it: JSON, tables, one line for everything that is wrong."""
 
 import json
-import math
-import operator
 import os
 import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 from commands import fails, run_json
 from toy_kernel import DEVICE, FakeRunner, Toy
 
-import foretune.cli.doctor
-import foretune.collect
-import foretune.tune.doors
 from foretune.cli import main
-from foretune.cli.doctor import Finding
-from foretune.collect import IsolatedRunner, Timing, machine_load
-from foretune.collect.devices import Probe
-from foretune.collect.dissection import Dissection, Level, MemoryCurve
+from foretune.collect import machine_load, runner
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
 from foretune.tune.campaign.campaign import PRESETS, Preset
@@ -32,17 +23,17 @@ PROBLEM = "n=30"
 
 @pytest.fixture(autouse=True)
 def place(toy_place, monkeypatch):
-    """`toy_place`, where measuring is quick."""
+    """`toy_place`, whose kernel other processes find, and where they hang for a second."""
     toy = str(Path(__file__).parent / "toy")
     path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    quick = Timing(max_seconds=0.01, warmup_s=0.001)
+    quick = runner.IsolatedRunner
 
-    class Quick(IsolatedRunner):
+    class Quick(quick):
         def __init__(self, device, timing=None, limit_s=10.0, power=True):
-            super().__init__(device, quick, min(limit_s, 1.0), power)
+            super().__init__(device, timing, min(limit_s, 1.0), power)
 
-    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", Quick)
+    monkeypatch.setattr(runner, "IsolatedRunner", Quick)
     return toy_place
 
 
@@ -178,68 +169,6 @@ def test_campaign_and_report(capsys, monkeypatch, place, template):
     assert "time_ms" in done["predictor"]
     again = run_json(capsys, "campaign", "--report", done["folder"])
     assert again["report"] == done["report"]
-
-
-def test_doctor_and_devices(capsys, monkeypatch):
-    known = run_json(capsys, "doctor", "--known")
-    assert any(d["name"] == "NVIDIA H200" for d in known["devices"])
-    here = run_json(capsys, "doctor")
-    assert here["devices"][0]["specs"]["cores"] >= 1
-    checks = here["checks"]
-    assert {"versions", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
-
-
-def test_doctor_names_the_doors_into_other_tools(capsys, monkeypatch):
-    def version(package):
-        if package == "helion":
-            return "9.9"
-        raise PackageNotFoundError(package)
-
-    monkeypatch.setattr(foretune.cli.doctor, "version", version)
-    notes = {c["what"]: (c["works"], c["note"]) for c in run_json(capsys, "doctor")["checks"]}
-    assert notes["inside helion"][0]
-    assert notes["inside helion"][1].startswith("9.9, tested 1.5.1")
-    assert not notes["inside flashinfer-python"][0]
-    for package, (_, line) in foretune.cli.doctor.DOORS.items():
-        assert notes[f"inside {package}"][1].endswith(line)
-        for name in re.findall(r"(?:foretune\.)?((?:search\.)?\w+)\(\)", line):
-            assert operator.attrgetter(name)(foretune)
-
-
-def test_doctor_probes_again(capsys, monkeypatch, tmp_path):
-    probes = {False: Probe({"memory_gbps": 12.5}, "busy"), True: Probe({"memory_gbps": 38.0}, "")}
-    levels = Level("L1", 4.0, 1.0, 200.0, 0.0), Level("memory", math.inf, 80.0, 20.0, 0.5)
-    curve = MemoryCurve((4.0, 8.0), (1.0, 80.0), (200.0, 20.0), levels)
-    found = Dissection(curve, {"fp32 x 256": 9.5}, 120.0, {"0-1": 50.0}, 1, 2, 3)
-    monkeypatch.setattr(
-        "foretune.collect.devices.probe_cpu", lambda refresh=False, **_: probes[refresh]
-    )
-    monkeypatch.setattr("foretune.collect.dissection.dissect_cpu", lambda progress: found)
-    assert main(["doctor", "--probe", "--plot", str(tmp_path / "new" / "levels.png")]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"memory_gbps\W+12\.5\W+38\.0", out)
-    assert re.search(r"memory +- +- +80.0 +20.0 +two rounds differ by 50%", out)
-    assert "L1: smaller than the system says" in out
-    assert (tmp_path / "new" / "levels.png").exists()
-    now = run_json(capsys, "doctor", "--probe")
-    assert now["before"] == {"specs": {"memory_gbps": 12.5}, "disturbance": "busy"}
-    assert now["now"]["specs"] == {"memory_gbps": 38.0}
-    assert now["dissection"]["memory"]["levels"][1]["size_kib"] is None
-
-
-def test_doctor_says_at_once_where_it_cannot_draw(capsys, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr("foretune.collect.dissection.dissect_cpu", lambda progress: 1 / 0)
-    wrong = str(tmp_path / "file" / "levels.png")
-    assert "cannot write" in fails(capsys, 1, "doctor", "--probe", "--plot", wrong)
-    assert "give both" in fails(capsys, 2, "doctor", "--plot", "levels.png")
-
-
-def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):
-    finding = Finding("torch", False, "pip install '.[gpu]'")
-    monkeypatch.setattr(foretune.cli.doctor, "examine", lambda: [finding])
-    assert main(["doctor"]) == 0
-    assert "'.[gpu]'" in capsys.readouterr().out
 
 
 def test_a_kernel_whose_code_changed_needs_a_new_predictor(capsys, predictor):
@@ -399,57 +328,6 @@ def test_interruption_is_one_line(capsys, monkeypatch):
     assert "run the same command to continue" in capsys.readouterr().err
 
 
-def gemm_table(path, device="NVIDIA H100 80GB HBM3", n=240, factor=1.0):
-    """Write runs that another tool measured: there is no kernel of ours to run."""
-    import numpy as np
-    import pandas as pd
-
-    from foretune.device import find_device
-
-    specs = {f"device.{k}": v for k, v in find_device(device).specs.items()}
-    rng = np.random.default_rng(3)
-    runs = pd.DataFrame({f"problem.{axis}": 2.0 ** rng.integers(5, 12, n) for axis in "MNK"})
-    runs = runs.assign(kernel="gemm", device=device, status="ok", **specs)
-    runs["config.format"] = rng.choice(["bf16", "fp8"], n)
-    flops = 2.0 * runs["problem.M"] * runs["problem.N"] * runs["problem.K"]
-    rate = specs["device.bf16_gflops"] * (1 + (runs["config.format"] == "fp8"))
-    runs["time_ms"] = factor * (0.004 + flops / rate / 1e6)
-    write_runs(path, runs)
-    return path
-
-
-@pytest.fixture(scope="module")
-def gemm_predictor(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gemm")
-    runs = read_runs(gemm_table(folder / "gemm.parquet"))
-    Predictor(parameters={"rounds": 60}).fit(runs).save(folder / "predictor")
-    return str(folder / "predictor")
-
-
-def test_predicting_a_kernel_that_cannot_run_here(capsys, gemm_predictor):
-    device = ("--device", "NVIDIA H100 80GB HBM3")
-    asked = ("predict", gemm_predictor, "--kernel", "gemm", *device)
-    found = run_json(capsys, *asked, "--problem", "M=512,N=1024,K=2048")
-    assert {c["config"]["format"] for c in found["configs"]} == {"bf16", "fp8"}
-    assert found["configs"][0]["config"]["format"] == "fp8"
-    assert found["configs"][0]["outside"] == []
-    assert main([*asked, "--problem", "M=512,N=1024,K=65536"]) == 0
-    assert "problem.K=65536" in capsys.readouterr().out
-
-
-def test_calibrate(capsys, gemm_predictor, place):
-    there = str(gemm_table(place / "there.parquet", "NVIDIA L40S", 60, 1.7))
-    done = run_json(capsys, "calibrate", gemm_predictor, there, "--out", "calibrated")
-    assert done["rows"] == 60
-    assert done["devices"] == "NVIDIA L40S"
-    before, after = (
-        run_json(capsys, "evaluate", folder, there)["time_ms"]["mape"]
-        for folder in (gemm_predictor, "calibrated")
-    )
-    assert after < 0.5 * before
-    assert Predictor.load("calibrated").training_["calibrated"] == ["NVIDIA L40S"]
-
-
 def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
     assert main(["evaluate", predictor, str(runs)]) == 0
     assert "were learned from" in capsys.readouterr().out
@@ -498,20 +376,3 @@ def test_a_simulator_is_scored_beside_the_predictor(capsys, runs, predictor):
     scores = run_json(capsys, "evaluate", predictor, str(runs))
     assert scores["simulated.cycles"]["mape"] == pytest.approx(0, abs=1e-9)
     assert scores["time_ms"]["mape"] > 0
-
-
-def test_a_kernel_that_never_ran_is_ranked_by_its_code(capsys, place):
-    text = """
-import numba, numpy as np, foretune
-@foretune.tunable(step=(1, 4), inputs=lambda n=1000: (np.ones(n),))
-@numba.njit
-def add(x, step=1):
-    for i in range(0, x.size, step):
-        x[i] += 1 / x[i]
-"""
-    (place / "added.py").write_text(text)
-    ranked = run_json(capsys, "predict", "added.py:add", "--from", "code", "--problem", "n=64000")
-    times = {c["config"]["step"]: c["time_ms"] for c in ranked["configs"]}
-    assert times[4] < times[1]
-    says = fails(capsys, 1, "predict", "added.py:add", "--from", "nowhere.json")
-    assert "nowhere.json" in says

@@ -11,6 +11,7 @@ from toy_kernel import DEVICE
 
 from foretune.cli import main
 from foretune.cli.tune_program import parse_argument, parse_values
+from foretune.collect import Timing
 from foretune.errors import UsageError
 from foretune.tune import verifier
 from foretune.tune.functions import tuning
@@ -39,7 +40,9 @@ best = ft.tune_function(sums, {"parts": [1, 64]}, args=(np.ones((64, 64)),), bud
 
 
 def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys, monkeypatch):
-    monkeypatch.setattr(verifier, "LOOKS", {2: 1.0})
+    monkeypatch.setattr(verifier, "LOOKS", {1: 1.0})  # each process imports the module
+    quick = Timing(max_seconds=0.02, warmup_s=0.001)
+    monkeypatch.setattr(Timing, "__init__", lambda self, **_: vars(self).update(vars(quick)))
     Path("tuned_on_import.py").write_text(ON_IMPORT)
     line = ("tuned_on_import.py:sums", "--param", "parts=1,64", "--arg", "float64[512,8]")
     assert main(["tune", "--json", *line, "--budget", "2"]) == 0
@@ -106,19 +109,8 @@ def test_wrong_use_is_one_line(capsys, arguments, message):
 
 def test_failures_are_counted(capsys):
     script = "import sys; sys.exit({tile} == 3)"
-    words = (
-        "tune",
-        "--budget",
-        "3",
-        "--param",
-        "tile=1,2,3",
-        "--",
-        sys.executable,
-        "-S",
-        "-c",
-        script,
-    )
-    assert main([*words]) == 0
+    options = ("--budget", "3", "--param", "tile=1,2,3", "--repeats", "1")
+    assert main(["tune", *options, "--", sys.executable, "-S", "-c", script]) == 0
     said = capsys.readouterr().out
     assert "1 of 3 failed, like tile=3: RuntimeError: it ends with exit code 1" in said
 

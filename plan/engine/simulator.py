@@ -7,6 +7,7 @@ their tokens, so none is evicted.
 """
 
 import os
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field, fields
 from heapq import heappop, heappush
@@ -169,7 +170,7 @@ class Scheduler:
         cache_tokens: capacity of the cache, over all requests in flight.
         chunked: whether prompts may be split over steps; else they wait for a step with room.
         host: CPU times.
-        graph_sizes: captured batch sizes; decode steps are padded to the next one.
+        graph_sizes: captured batch sizes, ascending; decode steps are padded to the next one.
         drafted: tokens drafted per request and step, verified in the next.
         accepted_tokens: mean tokens per request and step.
     """
@@ -185,7 +186,8 @@ class Scheduler:
 
     def graph_size(self, requests: int) -> int:
         """Return the size of the CUDA graph for ``requests`` answers; 0 if none fits."""
-        size = min((size for size in self.graph_sizes if size >= requests), default=0)
+        place = bisect_left(self.graph_sizes, requests)
+        size = self.graph_sizes[place] if place < len(self.graph_sizes) else 0
         return min(size, max(self.max_batch, requests))
 
 

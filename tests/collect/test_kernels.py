@@ -95,11 +95,11 @@ def test_single_thread_and_all_threads_agree(kernel, problems):
 @pytest.mark.parametrize(("micro_n", "dtype"), [(3, "fp32"), (1, "fp64")])
 def test_matmul_columns_that_fill_no_panel(micro_n, dtype):
     kernel = Matmul()
-    for n in (1, 7, 61, 100):
+    for n in (7, 61):
         problem = kernel.problem(M=13, N=n, K=19, dtype=dtype)
         config = {
-            **kernel.default(problem), "micro_n": micro_n, "vector_bits": 512, "split": "n",
-            "block_m": 16, "block_n": 64,
+            **kernel.default(problem), "micro_m": 2, "micro_n": micro_n, "vector_bits": 512,
+            "split": "n", "block_m": 16, "block_n": 64,
         }  # fmt: skip
         for packed in (False, True):
             inputs = kernel.make_inputs(problem)
@@ -144,8 +144,10 @@ def test_fewer_bits_move_fewer_bytes():
     assert moved[0] > 3.7 * moved[1] > 3.7 * 1.8 * moved[2]
 
 
-@pytest.mark.parametrize("vector_bits", [128, 512])
-@pytest.mark.parametrize("algorithm", ["three_pass_recompute", "three_pass_reload", "two_pass"])
+@pytest.mark.parametrize(
+    ("algorithm", "vector_bits"),
+    [("three_pass_recompute", 128), ("three_pass_reload", 512), ("two_pass", 512)],
+)
 def test_softmax_of_large_numbers(algorithm, vector_bits):
     kernel = Softmax()
     problem = kernel.problem(R=6, C=1100)

@@ -108,7 +108,7 @@ def said(call):
 
 @pytest.mark.parametrize("name", ["on a grid", "scattered", "calibrated"])
 @pytest.mark.filterwarnings("ignore:(divide by zero|overflow|invalid value):RuntimeWarning")
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(cells=values)
 def test_as_in_a_table(predictors, name, cells):
     question = asked(cells)

@@ -8,7 +8,7 @@ import pytest
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.search.loop import run, run_parallel, search
+from foretune.search.loop import run, run_concurrently, search
 from foretune.search.searcher import ExhaustiveSearcher, RandomSearcher
 from foretune.search.stopping import Stopping
 from foretune.space import SearchSpace
@@ -116,7 +116,7 @@ def test_several_devices_are_kept_busy_and_results_come_in_any_order():
         return measurement(under_way.pop())
 
     searcher = Counting(SPACE)
-    result = run_parallel(search(searcher, Stopping(9), parallel=3), submit, finished)
+    result = run_concurrently(search(searcher, Stopping(9), parallel=3), submit, finished)
     assert (result.measured, most) == (9, 3)
     assert len({m.config for m in searcher.told}) == 9
 

@@ -11,7 +11,7 @@ from foretune.collect.power import PowerMeter
 from foretune.device import Device
 from foretune.family import Cost
 from foretune.models.trees.forest import ForestModel
-from foretune.search.loop import run, run_parallel
+from foretune.search.loop import run, run_concurrently
 from foretune.search.searcher import RandomSearcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import (
@@ -295,7 +295,7 @@ def one_by_one(loop, measure):
 
 def newest_first(loop, measure):
     waiting = []
-    return run_parallel(loop, waiting.append, lambda: measure(waiting.pop()))
+    return run_concurrently(loop, waiting.append, lambda: measure(waiting.pop()))
 
 
 @pytest.mark.parametrize("drive", [one_by_one, newest_first])

@@ -131,7 +131,7 @@ def tune(name, monkeypatch):
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
     function = getattr(cheats, name)
     return ft.tune_function(
-        function, KNOBS, arguments(name), budget=2, verify_s=0.2, progress=False, store=False
+        function, KNOBS, arguments(name), budget=2, verify_s=0.1, progress=False, store=False
     )
 
 

@@ -22,12 +22,13 @@ from foretune.tune.judge import CandidateRejected, JudgeBenchmark
 CHEATS = Path(cheats.__file__)
 PROBLEMS = [{"n": 64}, {"n": 48}]
 PROBLEM = Problem(PROBLEMS[0])
-MAX_CLOCK_RATIO = module.MAX_CLOCK_RATIO
+LOOKS, MAX_CLOCK_RATIO = module.LOOKS, module.MAX_CLOCK_RATIO
 
 
 @pytest.fixture(autouse=True)
 def _any_load(monkeypatch):
-    """Short bursts; and a busy machine makes no honest process look like a liar."""
+    """Few processes, short bursts; a busy machine makes no honest process look like a liar."""
+    monkeypatch.setattr(module, "LOOKS", {2: 1.0})
     monkeypatch.setattr(module, "BURST_S", 0.005)
     monkeypatch.setattr(module, "MAX_CLOCK_RATIO", 1000.0)
 
@@ -83,6 +84,7 @@ def test_what_only_looks_right_is_refused(cheat, why):
 
 def test_outputs_may_be_written_into_arguments():
     given = {"inputs": "cheats:inputs_into", "reference": "cheats:reference_into"}
+    given["problems"] = PROBLEMS[:1]
     assert judge("into", **given).accepted
     said = judge("forgets_to_write", **given).refused
     assert "it does not write into its argument 1" in said
@@ -98,26 +100,39 @@ def test_functions_of_a_script_are_sent_along():
     assert verdict.accepted
 
 
-def test_tensors(monkeypatch):
-    pytest.importorskip("torch", reason="needs torch")
+class SameProcess:
+    """An implementation in this process: another one imports torch for seconds."""
+
+    def __init__(self, code, inputs):
+        self.implementation = IsolatedImplementation(code, inputs)
+
+    def call(self, method, *arguments, limit_s):
+        return getattr(self.implementation, method)(*arguments)
+
+    def close(self):
+        """Nothing has started."""
+
+
+def test_tensors():
+    torch = pytest.importorskip("torch", reason="needs torch")
 
     def inputs(n, seed):
-        import torch
-
         return (torch.rand(n, 8, generator=torch.Generator().manual_seed(seed)),)
 
     def reference(x):
         return x.sum(dim=1)
 
-    def candidate(x):
-        return x @ x.new_ones(8)
+    def check(candidate):
+        codes = {"reference": reference, "candidate": candidate, "again": reference}
+        processes = {name: SameProcess(code, inputs) for name, code in codes.items()}
+        bench = JudgeBenchmark(processes, tolerance=1e-4, limit_s=3.0)
+        bench.check(Problem(n=16))
+        return bench.compare(Problem(n=16), 0.0, LoadMonitor(Device("CPU", "cpu")))
 
-    def narrow(x):
-        return reference(x).half()
-
-    assert module.judge(candidate, reference, [{"n": 16}], inputs=inputs, session_s=0.01).accepted
-    refused = module.judge(narrow, reference, [{"n": 16}], inputs=inputs, session_s=0.01).refused
-    assert "torch.Tensor of float16 instead of torch.Tensor of float32" in refused
+    assert check(lambda x: x @ x.new_ones(8)).relative_error < 1e-6
+    wrong_type = "torch.Tensor of float16 instead of torch.Tensor of float32"
+    with pytest.raises(CandidateRejected, match=wrong_type):
+        check(lambda x: reference(x).half())
 
 
 def test_what_proves_nothing_is_an_error():
@@ -186,6 +201,7 @@ class HangingProcess(FakeProcess):
 
 @pytest.fixture
 def clock(monkeypatch):
+    monkeypatch.setattr(module, "LOOKS", LOOKS)
     monkeypatch.setattr(module, "MAX_CLOCK_RATIO", MAX_CLOCK_RATIO)
     clock = FakeClock()
     monkeypatch.setattr(module, "time", clock)

@@ -11,10 +11,9 @@ from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Limit, Objective
-from foretune.tune import job, tune_pareto, tune_problem
+from foretune.tune import job, tune_pareto, tune_problem, verifier
 from foretune.tune.store import Choice, Store
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.verifier import LOOKS
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -60,7 +59,7 @@ def test_the_second_time_nothing_is_measured_and_it_is_said():
     assert again.measured == []
     assert (first.measured, second.measured) == (8, 0)
     assert second.winner.config == first.winner.config
-    assert second.processes == min(LOOKS), "verified anew"
+    assert second.processes == min(verifier.LOOKS), "verified anew"
     assert said.lines == [
         "n=100,dtype=fp32: 8 measurements known from the store, nothing new is measured"
     ]

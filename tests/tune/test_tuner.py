@@ -13,7 +13,7 @@ from foretune.device import Device
 from foretune.errors import MeterUnavailable, PredictorError
 from foretune.models import Predictor
 from foretune.objective import Objective
-from foretune.tune import job, tune_problem
+from foretune.tune import job, tune_problem, verifier
 from foretune.tune.results import TuneResult
 from foretune.tune.store import Store
 from foretune.tune.verifier import METERED_LOOKS
@@ -152,7 +152,8 @@ def test_a_runner_is_told_what_to_beat():
     assert runner.bounds == [math.inf, *best[:-1].tolist()]
 
 
-def test_without_a_win_the_default_stays():
+def test_without_a_win_the_default_stays(monkeypatch):
+    monkeypatch.setattr(verifier, "LOOKS", {9: 1.0})
     flat = FlatRunner(noise=0.001)
     result = tune_problem(KERNEL, PROBLEM, flat, budget=5)
     assert not result.verified

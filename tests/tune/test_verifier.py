@@ -9,6 +9,7 @@ from toy_kernel import FakeRunner, FlatRunner, Toy, config, time_ms
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.errors import MeasurementError
 from foretune.space import Configuration
+from foretune.tune import verifier
 from foretune.tune.job import TuningJob
 from foretune.tune.results import Comparison
 from foretune.tune.store.cache import MeasurementCache
@@ -18,6 +19,11 @@ KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
 DEFAULT = KERNEL.default(PROBLEM)
 BASE = "default"
+
+
+@pytest.fixture(autouse=True)
+def _all_processes(monkeypatch):
+    monkeypatch.setattr(verifier, "LOOKS", LOOKS)
 
 
 def verified(runner, *candidates):

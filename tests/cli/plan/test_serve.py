@@ -9,7 +9,7 @@ from commands import fails, run_json
 from foretune.cli import main
 
 MODEL = "meta-llama/Llama-3.1-8B"
-PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "--osl", "128",
+PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "--osl", "32",
         "--formats", "bf16,fp8/fp8"]  # fmt: skip
 
 
@@ -62,8 +62,9 @@ def test_own_qualities_count(capsys, tmp_path):
 
 
 def test_a_rate_and_pools(capsys):
-    assert answered(capsys, "--rate", "2")["best"]["good"] >= 0.9
-    pooled = answered(capsys, "--pools")
+    short = "--osl", "16"
+    assert answered(capsys, "--rate", "2", *short)["best"]["good"] >= 0.9
+    pooled = answered(capsys, "--pools", *short)
     assert any(row["prefill"] for row in pooled["pareto"])
 
 

@@ -122,7 +122,7 @@ def test_killed_and_started_again(place, never_killed, after):
 
     if not never_killed:
         never_killed += campaign(
-            KERNEL, FakeRunner(), TINY, out=place / "whole", store=False
+            KERNEL, FakeRunner(), TINY, out=place / "whole", store=False, observers=[]
         ).results
     assert [r.winner for r in never_killed] == [r.winner for r in done.results]
     assert [s.config for r in never_killed for s in r.trace] == [
@@ -131,32 +131,32 @@ def test_killed_and_started_again(place, never_killed, after):
 
 
 def test_what_the_store_knows_is_not_measured_again(place):
-    first = campaign(KERNEL, FakeRunner(), TINY)
+    first = campaign(KERNEL, FakeRunner(), TINY, observers=[])
     state = json.loads((first.folder / "campaign.json").read_text())
     assert state["device"]["name"] == DEVICE.name
     runner = FakeRunner()
-    again = campaign(KERNEL, runner, TINY)
+    again = campaign(KERNEL, runner, TINY, observers=["report"])
     assert again.folder.name == "toy-002"  # a finished one is not gone on with
     assert runner.measured == []
     assert [r.winner.config for r in again.results] == [r.winner.config for r in first.results]
     assert len(read_runs(again.folder / "runs.parquet")) == 5 * 10
     assert "came from the store" in again.report.read_text()
     alone = FakeRunner()
-    campaign(KERNEL, alone, TINY, store=False)
+    campaign(KERNEL, alone, TINY, store=False, observers=[])
     assert len(alone.measured) == 5 * 10 + 2 * 4
 
 
 def test_another_request_does_not_take_over_an_unfinished_campaign(place):
     with pytest.raises(KeyboardInterrupt):
-        campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
-    other = campaign(KERNEL, FakeRunner(), TINY, seed=1)
+        campaign(KERNEL, FakeRunner(interrupt_after=3), TINY, observers=[])
+    other = campaign(KERNEL, FakeRunner(), TINY, seed=1, observers=[])
     assert other.folder.name == "toy-002"
 
 
 def test_the_problems_asked_for_are_tuned_and_not_learned(place):
     wanted = KERNEL.training_problems(2)
     runner = FakeRunner()
-    done = campaign(KERNEL, runner, TINY, problems=wanted)
+    done = campaign(KERNEL, runner, TINY, problems=wanted, observers=[])
     assert [r.problem for r in done.results] == wanted
     profiled = {p for p, _ in runner.measured[:50]}
     assert not profiled & set(wanted)
@@ -185,7 +185,7 @@ def test_too_few_problems(place):
 
 
 def test_the_report_can_be_written_again(place):
-    done = campaign(KERNEL, FakeRunner(), TINY)
+    done = campaign(KERNEL, FakeRunner(), TINY, observers=["report"])
     (said,) = re.findall(r'<p class="headline">(.*)</p>', done.report.read_text("utf-8"))
     done.report.unlink()
     assert notify_observers(done.folder, ["report"]).report == done.report
@@ -196,7 +196,7 @@ def test_a_kernel_of_a_file_is_found_again(place):
     (place / "mine.py").write_text(
         "from toy_kernel import Toy\n\n\nclass Mine(Toy):\n    name = 'mine'\n"
     )
-    done = campaign(get_kernel("mine.py:Mine"), FakeRunner(), TINY)
+    done = campaign(get_kernel("mine.py:Mine"), FakeRunner(), TINY, observers=["report"])
     assert f"foretune tune {place / 'mine.py'}:Mine --problem" in done.report.read_text("utf-8")
     registered("kernels").pop("mine")  # as in another process
     assert notify_observers(done.folder, ["report"]).report == done.report
@@ -206,7 +206,7 @@ def test_no_report_without_a_finished_campaign(place):
     with pytest.raises(UsageError, match="no campaign's folder"):
         notify_observers(place, ["report"])
     with pytest.raises(KeyboardInterrupt):
-        campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
+        campaign(KERNEL, FakeRunner(interrupt_after=3), TINY, observers=[])
     with pytest.raises(UsageError, match="not finished"):
         notify_observers(place / "campaigns" / "toy-001", ["report"])
 

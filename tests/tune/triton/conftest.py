@@ -46,6 +46,17 @@ def driver():
 
 
 @pytest.fixture
+def device():
+    """Let kernels be launched on a device whose times follow `replayed_tuning.by_problem`."""
+    pytest.importorskip("triton")
+    from replay_driver import ReplayDriver
+    from replayed_tuning import by_problem
+
+    with ReplayDriver(by_problem).active() as active:
+        yield active
+
+
+@pytest.fixture
 def tensors():
     """Return an input of fp16 and an output of fp32, of 64 elements each."""
     torch = pytest.importorskip("torch")

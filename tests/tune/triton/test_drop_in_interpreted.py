@@ -13,7 +13,10 @@ pytest.importorskip("triton")
 SCRIPT = Path(__file__).parents[2] / "toy" / "interpreted_tuning.py"
 
 
-@pytest.fixture(scope="module", params=["stock", "foretune"])
+STOCK = pytest.param("stock", marks=pytest.mark.extended)  # what is expected is Triton's own
+
+
+@pytest.fixture(scope="module", params=[STOCK, "foretune"])
 def found(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("interpreted")
     run = subprocess.run(

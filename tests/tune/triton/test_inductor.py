@@ -150,6 +150,7 @@ def test_patching_and_undoing(tmp_path):
         foretune.patch_inductor(budget=0)
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_a_program_on_the_cpu_is_compiled_with_what_was_timed_before(tmp_path, monkeypatch, store):
     """Inductor's own C++ templates, compiled and timed for real; the second time nothing is."""

@@ -1,10 +1,12 @@
 """Processes that tune the same kernel at the same time: they share the work, and agree."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,57 +26,66 @@ from foretune.tune.store.store import this_process
 from foretune.tune.triton import stalled
 
 BLOCKS = [2**i for i in range(4, 14)]
-RANK = """
-import sys, time
-sys.path += [sys.argv[1], sys.argv[1] + "/../replay_gpu"]
+SERVER = """
+import json, os, signal, sys, time
+sys.path += sys.argv[1:]
 import torch, triton, tuned_kernels, foretune
 from replay_driver import ReplayDriver
 
-def times(launch):
-    time.sleep(float(sys.argv[4]))
-    return 1.0 + abs(launch.config["BLOCK"] - 512) / 512
+def tune(place, blocks, seconds, end, deadly):
+    def times(launch):
+        time.sleep(seconds)
+        if end and launch.config["BLOCK"] in deadly:
+            os.kill(os.getpid(), signal.Signals[end])
+        return 1.0 + abs(launch.config["BLOCK"] - 512) / 512
 
-budget = sys.argv[3] if sys.argv[3] == "all" else int(sys.argv[3])
-kernel = foretune.autotune(tuned_kernels.configs(*eval(sys.argv[5])), ["n"], budget=budget,
-    store=sys.argv[2])(triton.jit(tuned_kernels.copy))
-print("ready", flush=True)
-sys.stdin.readline()
-with ReplayDriver(times).active() as driver:
-    kernel[(1,)](torch.ones(64, dtype=torch.float16), torch.zeros(64), 1024)
-print(len(driver.launches) - 1, kernel.best_config.kwargs["BLOCK"], flush=True)
+    kernel = foretune.autotune(tuned_kernels.configs(*blocks), ["n"], budget="all", store=place)(
+        triton.jit(tuned_kernels.copy)
+    )
+    with ReplayDriver(times).active() as driver:
+        kernel[(1,)](torch.ones(64, dtype=torch.float16), torch.zeros(64), 1024)
+    return len(driver.launches) - 1, kernel.best_config.kwargs["BLOCK"]
+
+tune(False, [16, 32], 0.0, None, [])  # what a first call imports
+for line in sys.stdin:
+    ranks = {}
+    for asked in json.loads(line):
+        read, write = os.pipe()
+        if not (pid := os.fork()):
+            os.write(write, json.dumps(tune(*asked)).encode())
+            os._exit(0)
+        os.close(write)
+        ranks[pid] = read
+    said = [os.read(read, 100).decode() or "null" for read in ranks.values()]
+    ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+    print(json.dumps([[json.loads(s), e] for s, e in zip(said, ends)]), flush=True)
 """
 
 
+@pytest.fixture(scope="module")
+def server():
+    """A process that has imported what takes seconds, and forks ranks that tune at once."""
+    toys = Path(tuned_kernels.__file__).parent
+    run = [sys.executable, "-P", "-W", "ignore", "-c", SERVER, toys, toys.parent / "replay_gpu"]
+    with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield server
+        server.kill()
+
+
 @pytest.fixture
-def ranks(tmp_path):
-    started = []
+def ranks(server, tmp_path):
+    def run(ends, blocks=BLOCKS, deadly=BLOCKS, seconds=0.0):
+        """Return what each rank measured and chose, and how it ended: some die by a signal."""
+        asked = [[str(tmp_path / "tuned.db"), blocks, seconds, end, deadly] for end in ends]
+        print(json.dumps(asked), file=server.stdin, flush=True)
+        return json.loads(server.stdout.readline())
 
-    def start(count, budget="all", seconds=0.05):
-        toys = tuned_kernels.__file__.rpartition("/")[0]
-        place = tmp_path / "tuned.db"
-        run = [sys.executable, "-P", "-W", "ignore", "-c", RANK, toys, place, budget, str(seconds)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        started.extend(subprocess.Popen([*run, repr(BLOCKS)], **pipes) for _ in range(count))
-        for rank in started:
-            assert rank.stdout.readline() == "ready\n"
-        for rank in started:
-            rank.stdin.write("go\n")
-            rank.stdin.flush()
-        return started
-
-    yield start
-    for rank in started:
-        rank.kill()
-        rank.communicate()
-
-
-def said(rank):
-    measured, block = map(int, rank.communicate(timeout=120)[0].split())
-    return measured, block
+    return run
 
 
 def test_ranks_share_the_work_and_agree(ranks):
-    found = [said(rank) for rank in ranks(3, seconds=0.2)]
+    found, ends = zip(*ranks([None] * 3, seconds=0.2), strict=True)
+    assert ends == (0, 0, 0)
     assert {block for _, block in found} == {512}
     measured = sum(count for count, _ in found)
     assert len(BLOCKS) <= measured <= len(BLOCKS) + 3  # alone, each would have measured all
@@ -82,9 +93,21 @@ def test_ranks_share_the_work_and_agree(ranks):
 
 
 def test_a_rank_that_dies_keeps_nobody_waiting(ranks):
-    first, other = ranks(2, seconds=0.3)
-    first.send_signal(signal.SIGKILL)
-    assert said(other)[1] == 512
+    (nothing, end), (found, _) = ranks(["SIGKILL", None], seconds=0.1)
+    assert (nothing, end) == (None, -signal.SIGKILL)
+    assert found[1] == 512
+
+
+@pytest.mark.parametrize("ends", [["SIGKILL"], ["SIGTERM", "SIGKILL"]])
+def test_a_second_killed_process_bans_what_it_measured(ranks, driver, tensors, tmp_path, ends):
+    for end in ends:
+        assert ranks([end], [64, 128, 256], [128]) == [[None, -signal.Signals[end]]]
+    kernel = foretune.autotune(
+        tuned_kernels.configs(64, 128, 256), ["n"], budget="all", store=tmp_path / "tuned.db"
+    )(triton.jit(tuned_kernels.copy))
+    kernel[(1,)](*tensors, 1024)
+    measured = {launch.config["BLOCK"] for launch in driver.launches[:-1]}
+    assert (128 in measured) is (len(ends) == 1)
 
 
 def test_a_claim_of_another_process_counts_as_long_as_it_may_live(tmp_path, monkeypatch):

@@ -1,0 +1,78 @@
+"""`foretune predict` and `calibrate` of kernels that cannot run here, or never ran."""
+
+import pytest
+from commands import fails, run_json
+
+from foretune.cli import main
+from foretune.datasets import read_runs, write_runs
+from foretune.models import Predictor
+
+pytestmark = pytest.mark.usefixtures("toy_place")
+
+
+def gemm_table(path, device="NVIDIA H100 80GB HBM3", n=240, factor=1.0):
+    """Write runs that another tool measured: there is no kernel of ours to run."""
+    import numpy as np
+    import pandas as pd
+
+    from foretune.device import find_device
+
+    specs = {f"device.{k}": v for k, v in find_device(device).specs.items()}
+    rng = np.random.default_rng(3)
+    runs = pd.DataFrame({f"problem.{axis}": 2.0 ** rng.integers(5, 12, n) for axis in "MNK"})
+    runs = runs.assign(kernel="gemm", device=device, status="ok", **specs)
+    runs["config.format"] = rng.choice(["bf16", "fp8"], n)
+    flops = 2.0 * runs["problem.M"] * runs["problem.N"] * runs["problem.K"]
+    rate = specs["device.bf16_gflops"] * (1 + (runs["config.format"] == "fp8"))
+    runs["time_ms"] = factor * (0.004 + flops / rate / 1e6)
+    write_runs(path, runs)
+    return path
+
+
+@pytest.fixture(scope="module")
+def gemm_predictor(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gemm")
+    runs = read_runs(gemm_table(folder / "gemm.parquet"))
+    Predictor(parameters={"rounds": 60}).fit(runs).save(folder / "predictor")
+    return str(folder / "predictor")
+
+
+def test_predicting_a_kernel_that_cannot_run_here(capsys, gemm_predictor):
+    device = ("--device", "NVIDIA H100 80GB HBM3")
+    asked = ("predict", gemm_predictor, "--kernel", "gemm", *device)
+    found = run_json(capsys, *asked, "--problem", "M=512,N=1024,K=2048")
+    assert {c["config"]["format"] for c in found["configs"]} == {"bf16", "fp8"}
+    assert found["configs"][0]["config"]["format"] == "fp8"
+    assert found["configs"][0]["outside"] == []
+    assert main([*asked, "--problem", "M=512,N=1024,K=65536"]) == 0
+    assert "problem.K=65536" in capsys.readouterr().out
+
+
+def test_calibrate(capsys, gemm_predictor, toy_place):
+    there = str(gemm_table(toy_place / "there.parquet", "NVIDIA L40S", 60, 1.7))
+    done = run_json(capsys, "calibrate", gemm_predictor, there, "--out", "calibrated")
+    assert done["rows"] == 60
+    assert done["devices"] == "NVIDIA L40S"
+    before, after = (
+        run_json(capsys, "evaluate", folder, there)["time_ms"]["mape"]
+        for folder in (gemm_predictor, "calibrated")
+    )
+    assert after < 0.5 * before
+    assert Predictor.load("calibrated").training_["calibrated"] == ["NVIDIA L40S"]
+
+
+def test_a_kernel_that_never_ran_is_ranked_by_its_code(capsys, toy_place):
+    text = """
+import numba, numpy as np, foretune
+@foretune.tunable(step=(1, 4), inputs=lambda n=1000: (np.ones(n),))
+@numba.njit
+def add(x, step=1):
+    for i in range(0, x.size, step):
+        x[i] += 1 / x[i]
+"""
+    (toy_place / "added.py").write_text(text)
+    ranked = run_json(capsys, "predict", "added.py:add", "--from", "code", "--problem", "n=64000")
+    times = {c["config"]["step"]: c["time_ms"] for c in ranked["configs"]}
+    assert times[4] < times[1]
+    says = fails(capsys, 1, "predict", "added.py:add", "--from", "nowhere.json")
+    assert "nowhere.json" in says

@@ -1,0 +1,124 @@
+"""The memory of `foretune.autotune`: what was measured and chosen is known again."""
+
+import dataclasses
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+from replay_driver import ReplayDriver
+from replayed_tuning import all_configs, by_problem, call, make, metered
+from tuned_kernels import blocks_of, configs
+
+import foretune
+from foretune import Configuration
+from foretune.errors import ForetuneWarning
+from foretune.measurement import Status
+from foretune.tune.store.cache import MeasurementCache
+
+
+class TestStore:
+    def test_another_kernel_of_the_same_code_knows(self, device, tensors, tmp_path):
+        first = make(store=tmp_path / "tuned.db", budget=4)
+        assert call(first, device, tensors, 1024) == 4
+        second = make(store=tmp_path / "tuned.db", budget=4)
+        assert call(second, device, tensors, 1024) == 0
+        assert second.best_config == first.best_config
+
+    def test_one_more_configuration_is_one_more_measurement(self, device, tensors, tmp_path):
+        few = all_configs()[:10]
+        assert call(make(few, store=tmp_path / "t.db", budget="all"), device, tensors, 1024) == 10
+        more = make(all_configs()[:11], store=tmp_path / "t.db", budget="all")
+        assert call(more, device, tensors, 1024) == 1
+        assert len(more.configs_timings) == 11
+
+    def test_a_larger_budget_goes_on(self, device, tensors, tmp_path):
+        call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
+        more = make(store=tmp_path / "t.db", budget=6)
+        assert 0 < call(more, device, tensors, 1024) <= 6
+        again = make(store=tmp_path / "t.db", budget=6)
+        assert call(again, device, tensors, 1024) == 0
+        assert again.best_config == more.best_config
+
+    def test_another_device_knows_nothing(self, device, tensors, tmp_path):
+        call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
+        with ReplayDriver(by_problem, device="NVIDIA A100-SXM4-80GB").active() as other:
+            assert call(make(store=tmp_path / "t.db", budget=2), other, tensors, 1024) == 2
+
+    def test_a_broken_store_costs_one_warning(self, device, tensors, tmp_path):
+        broken = tmp_path / "t.db"
+        broken.write_bytes(b"no database" * 500)
+        kernel = make(store=broken, budget=3)
+        with pytest.warns(ForetuneWarning, match=r"t\.db") as caught:
+            assert call(kernel, device, tensors, 1024) == 3
+        assert len(caught) == 1
+        assert call(kernel, device, tensors, 512) == 3
+        assert broken.read_bytes().startswith(b"no database")
+
+    def test_results_can_be_shipped(self, device, tensors, tmp_path):
+        call(make(store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
+        foretune.Store(tmp_path / "t.db").export(tmp_path / "tuned.json")
+        kernel = make(shipped=tmp_path / "tuned.json", budget=4)
+        assert call(kernel, device, tensors, 1024) == 0
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+
+    def test_another_objective_is_another_choice(self, device, tensors, tmp_path, monkeypatch):
+        metered(monkeypatch, device)
+        listed = configs(64, 128, 256)
+        saving = make(listed, store=tmp_path / "t.db", objective="energy", budget="all")
+        fast = make(listed, store=tmp_path / "t.db", budget="all")
+        call(saving, device, tensors, 1024)
+        call(fast, device, tensors, 1024)
+        assert blocks_of([saving.best_config, fast.best_config]) == [64, 256]
+
+    def test_times_alone_do_not_answer_for_energy(self, device, tensors, tmp_path, monkeypatch):
+        call(make(configs(64, 256), store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
+        metered(monkeypatch, device)
+        saving = make(configs(64, 256, 512), store=tmp_path / "t.db", objective="energy",
+                      budget="all")  # fmt: skip
+        call(saving, device, tensors, 1024)
+        assert saving.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_missing_shipped_file_leaves_the_store_alone(self, device, tensors, tmp_path):
+        kernel = make(configs(64, 256), store=tmp_path / "t.db", shipped=tmp_path / "none.json")
+        with pytest.warns(ForetuneWarning, match="shipped results are not used"):
+            call(kernel, device, tensors, 1024)
+        assert len(foretune.Store(tmp_path / "t.db").runs()) == 2
+
+    def test_a_choice_that_later_times_refute_is_made_again(self, device, tensors, tmp_path):
+        first = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
+        call(first, device, tensors, 1024)
+        store = foretune.Store(tmp_path / "t.db")
+        (subject,) = store.subjects()
+        (run,) = store.measurements(subject)
+        other = ({64, 256} - {run.config["BLOCK"]}).pop()
+        config = Configuration({**run.config, "BLOCK": other})
+        for time_ms, chosen in ((0.99, run.config["BLOCK"]), (0.5, other)):
+            faster = dataclasses.replace(run, config=config, time_ms=time_ms * run.time_ms)
+            store.put(subject, [faster])
+            again = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
+            assert call(again, device, tensors, 1024) == 0
+            assert again.best_config.kwargs["BLOCK"] == chosen
+
+    def test_a_verified_choice_that_fails_later_is_made_again(self, device, tensors, tmp_path):
+        call(make(configs(64, 256), store=tmp_path / "t.db", budget=1), device, tensors, 1024)
+        store = foretune.Store(tmp_path / "t.db")
+        (subject,) = store.subjects()
+        ((problem, choice),) = store.choices(subject).items()
+        store.choose(subject, problem, dataclasses.replace(choice, how="verified"), choice)
+        (best,) = (m for m in store.measurements(subject) if m.config == choice.config)
+        failed = {"status": Status.RUNTIME_ERROR, "time_ms": math.nan, "time_ms_samples": ()}
+        store.put(subject, [dataclasses.replace(best, **failed)])
+        again = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
+        call(again, device, tensors, 1024)
+        assert again.best_config.kwargs["BLOCK"] != choice.config["BLOCK"]
+
+    def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path, monkeypatch):
+        first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)
+        second = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=3)
+        monkeypatch.setattr(MeasurementCache, "choice", lambda *_, **__: None)  # it began before
+        call(first, device, tensors, 1024)
+        call(second, device, tensors, 1024)
+        assert second.best_config == first.best_config
