@@ -49,9 +49,12 @@ class Benchmarker:
     source = "foretune"
 
     def __init__(
-        self, device: Device, timing: Timing | None = None, power: bool = True,
+        self,
+        device: Device,
+        timing: Timing | None = None,
+        power: bool = True,
         build_folder: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         if build_folder:
             os.environ.setdefault(BUILD_FOLDER, build_folder)
         self.device = device
@@ -69,9 +72,12 @@ class Benchmarker:
         return not self.device_lost and not self.has_traces
 
     def measure(
-        self, kernel: Kernel, problem: Problem, config: Configuration,
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Configuration,
         incumbent_ms: float = math.inf,
-    ) -> Measurement:  # fmt: skip
+    ) -> Measurement:
         """Build, check and time ``config``; return failures as statuses.
 
         A configuration that changes its inputs, or replaces the clock or the checker, is wrong.
@@ -81,8 +87,10 @@ class Benchmarker:
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         state, judges, self._output = (
-            state_guard.own_state(kernel), state_guard.judges_of(kernel), None,
-        )  # fmt: skip
+            state_guard.own_state(kernel),
+            state_guard.judges_of(kernel),
+            None,
+        )
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
         if self.device_lost:  # its memory cannot be read
             return measured
@@ -104,9 +112,14 @@ class Benchmarker:
         return ", ".join(replaced[:3])
 
     def _measure(
-        self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float,
-        timer: Timer, prepared: PreparedInputs,
-    ) -> Measurement:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Configuration,
+        incumbent_ms: float,
+        timer: Timer,
+        prepared: PreparedInputs,
+    ) -> Measurement:
         limit, row = (
             kernel.error_limit(problem, config),
             partial(self._row, kernel, problem, config),
@@ -134,14 +147,22 @@ class Benchmarker:
         time_ms = float(np.median(samples))
         power_w, energy_mj = self._measure_power(launch, time_ms, timer)
         return row(
-            time_ms=time_ms, time_ms_samples=tuple(map(float, samples)), power_w=power_w,
-            energy_mj=energy_mj, compile_s=compile_s, relative_error=error,
-        )  # fmt: skip
+            time_ms=time_ms,
+            time_ms_samples=tuple(map(float, samples)),
+            power_w=power_w,
+            energy_mj=energy_mj,
+            compile_s=compile_s,
+            relative_error=error,
+        )
 
     def compare_interleaved(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
-        max_seconds: float, seed: int = 0,
-    ) -> Rounds:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float,
+        seed: int = 0,
+    ) -> Rounds:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer, judges = self._timer(kernel, problem), state_guard.judges_of(kernel)
         try:
@@ -243,21 +264,37 @@ class Benchmarker:
         return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)
 
     def _failed(
-        self, kernel: Kernel, problem: Problem, config: Configuration, status: Status,
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Configuration,
+        status: Status,
         reason: Exception,
-    ) -> Measurement:  # fmt: skip
+    ) -> Measurement:
         if isinstance(reason, TimeoutError):
             return self._row(kernel, problem, config, Status.TIMEOUT, first_line(reason))
         return self._row(kernel, problem, config, status, describe_error(reason))
 
     def _row(
-        self, kernel: Kernel, problem: Problem, config: Configuration, status: Status = Status.OK,
-        error: str = "", **values: Any,
-    ) -> Measurement:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Configuration,
+        status: Status = Status.OK,
+        error: str = "",
+        **values: Any,
+    ) -> Measurement:
         return Measurement(
-            kernel.name, problem, config, self.device.name, status, error=error,
-            source=self.source, environment=environment(kernel), **values,
-        )  # fmt: skip
+            kernel.name,
+            problem,
+            config,
+            self.device.name,
+            status,
+            error=error,
+            source=self.source,
+            environment=environment(kernel),
+            **values,
+        )
 
 
 def _parts(result: Any) -> Any:

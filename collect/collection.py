@@ -113,9 +113,13 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
 
 
 def collect_runs(
-    kernel: Kernel, plan: dict[Problem, list[Configuration]], log: RunLog | RunSink, runner: Runner,
-    progress: Progress = SILENT, stage: str = "profiling",
-) -> CollectSummary:  # fmt: skip
+    kernel: Kernel,
+    plan: dict[Problem, list[Configuration]],
+    log: RunLog | RunSink,
+    runner: Runner,
+    progress: Progress = SILENT,
+    stage: str = "profiling",
+) -> CollectSummary:
     """Measure the configurations of ``plan`` that ``log`` does not have yet.
 
     Each row is on disk before the next one is measured. After an interruption, a call with the

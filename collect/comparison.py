@@ -125,9 +125,14 @@ class InterleavedComparison:
     """
 
     def __init__(
-        self, bench: Any, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
-        timer: Timer, seed: int,
-    ) -> None:  # fmt: skip
+        self,
+        bench: Any,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        timer: Timer,
+        seed: int,
+    ) -> None:
         self._bench, self._kernel, self._problem = bench, kernel, problem
         self._timer = _RecordingTimer(timer)
         self._wait = timer.wait

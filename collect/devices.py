@@ -128,10 +128,13 @@ def _amd_gpu(torch: Any, index: int) -> Device:
     }
     known = _known_gpu(properties.name, reported["memory_gib"])
     return Device(
-        name=canonical_name(properties.name), kind="gpu",
-        architecture=properties.gcnArchName.partition(":")[0], specs={**known.specs, **reported},
-        source="; ".join(filter(None, ["torch for ROCm", known.source])), index=index,
-    )  # fmt: skip
+        name=canonical_name(properties.name),
+        kind="gpu",
+        architecture=properties.gcnArchName.partition(":")[0],
+        specs={**known.specs, **reported},
+        source="; ".join(filter(None, ["torch for ROCm", known.source])),
+        index=index,
+    )
 
 
 def local_gpus() -> list[Device]:
@@ -206,9 +209,12 @@ def local_cpu(measure: bool = True) -> Device:
     except MissingExtra:
         source = "operating system; rates not measured: pip install '.[cpu]'"
     return Device(
-        name=cpu_name(), kind="cpu", architecture=architecture(features),
-        specs={spec: value for spec, value in specs.items() if value > 0}, source=source,
-    )  # fmt: skip
+        name=cpu_name(),
+        kind="cpu",
+        architecture=architecture(features),
+        specs={spec: value for spec, value in specs.items() if value > 0},
+        source=source,
+    )
 
 
 def probe_cpu(

@@ -189,9 +189,12 @@ class NvmlMeter(PowerMeter):
     device_kind = "gpu"
 
     def __init__(
-        self, index: int = 0, nvml: Any = None, poll_s: float = 0.004,
+        self,
+        index: int = 0,
+        nvml: Any = None,
+        poll_s: float = 0.004,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._index, self._nvml, self._poll_s, self._clock = index, nvml, poll_s, clock
         self._handle: Any = None
         self._ticks: list[tuple[float, float]] = []
@@ -273,9 +276,12 @@ MAX_CAPTURED = 1000
 
 
 def measure_power(
-    meter: PowerMeter, run: Callable[[], Any], time_ms: float, wait: Callable[[], object],
+    meter: PowerMeter,
+    run: Callable[[], Any],
+    time_ms: float,
+    wait: Callable[[], object],
     interface: Any = None,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Return the mean power (W) of back-to-back launches and the energy of one launch (mJ).
 
     A launch takes about ``time_ms``; ``wait`` returns when all launches are done; ``interface`` is

@@ -31,18 +31,23 @@ class Runner(ABC):
 
     @abstractmethod
     def run(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:  # fmt: skip
+    ) -> Iterator[Measurement]:
         """Yield one measurement per configuration, in order, from one device.
 
         A failure is a measurement too.
         """
 
     def run_many(
-        self, kernel: Kernel, work: Iterable[tuple[Problem, Configuration]],
+        self,
+        kernel: Kernel,
+        work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:  # fmt: skip
+    ) -> Iterator[Measurement]:
         """Yield one measurement per problem and configuration, in order of completion.
 
         A runner with several devices uses all of them.
@@ -52,9 +57,13 @@ class Runner(ABC):
 
     @abstractmethod
     def compare_interleaved(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
-        max_seconds: float = 0.5, seed: int = 0,
-    ) -> Rounds:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
         """Return times in interleaved rounds, in a fresh process if the runner has one.
 
         The default, which comes first, is built twice. All launches get new inputs in every round,
@@ -98,18 +107,25 @@ class InProcessRunner(Runner):
         self._benchmarker = Benchmarker(device, timing, power)
 
     def run(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:  # fmt: skip
+    ) -> Iterator[Measurement]:
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
             yield self._benchmarker.measure(kernel, problem, config, incumbent_ms)
 
     def compare_interleaved(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
-        max_seconds: float = 0.5, seed: int = 0,
-    ) -> Rounds:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
         """Return times in interleaved rounds."""
         self.check(kernel)
         return self._benchmarker.compare_interleaved(kernel, problem, configs, max_seconds, seed)
@@ -133,9 +149,12 @@ class IsolatedRunner(Runner):
     """
 
     def __init__(
-        self, device: Device, timing: Timing | None = None, limit_s: float = 30.0,
+        self,
+        device: Device,
+        timing: Timing | None = None,
+        limit_s: float = 30.0,
         power: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.device = device
         self.limit_s = limit_s
         builds = tempfile.mkdtemp(prefix="foretune-")  # what one process compiled, others load
@@ -146,9 +165,12 @@ class IsolatedRunner(Runner):
         )
 
     def run(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:  # fmt: skip
+    ) -> Iterator[Measurement]:
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
@@ -160,9 +182,13 @@ class IsolatedRunner(Runner):
             yield measured
 
     def compare_interleaved(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
-        max_seconds: float = 0.5, seed: int = 0,
-    ) -> Rounds:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
         """Return times in interleaved rounds of a fresh process."""
         self.check(kernel)
         self.renew()

@@ -176,9 +176,13 @@ class DeviceTimer(Timer):
     """
 
     def __init__(
-        self, event: Callable[[], Any], synchronize: Callable[[], None],
-        before_sample: Callable[[int], object], max_launches: int = 1, interface: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        event: Callable[[], Any],
+        synchronize: Callable[[], None],
+        before_sample: Callable[[int], object],
+        max_launches: int = 1,
+        interface: Any = None,
+    ) -> None:
         self.interface = interface
         self._event = event
         self._synchronize = synchronize

@@ -167,12 +167,15 @@ def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> 
     scalars = {n: record[n] for n in _SCALARS if n in record and not _missing(record[n])}
     samples = record.get("time_ms_samples")
     return Measurement(
-        kernel=record["kernel"], problem=Problem(_values(record, groups["problem"])),
-        config=Configuration(_values(record, groups["config"])), device=record["device"],
-        status=Status(record["status"]), static=_cells(record, groups["static"]),
+        kernel=record["kernel"],
+        problem=Problem(_values(record, groups["problem"])),
+        config=Configuration(_values(record, groups["config"])),
+        device=record["device"],
+        status=Status(record["status"]),
+        static=_cells(record, groups["static"]),
         time_ms_samples=() if samples is None or _missing(samples) else tuple(map(float, samples)),
         **scalars,
-    )  # fmt: skip
+    )
 
 
 def _cells(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:

@@ -13,9 +13,12 @@ from foretune.values import FrozenParameters
 
 
 def candidate_rows(
-    kernel: str, problem: Problem, space: SearchSpace, device: Device,
+    kernel: str,
+    problem: Problem,
+    space: SearchSpace,
+    device: Device,
     indices: np.ndarray | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Return one row per configuration of ``space``, or per index, as input for a predictor.
 
     Text columns are categorical, to save memory.

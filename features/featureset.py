@@ -168,9 +168,11 @@ class FeatureSet(TransformerMixin, Estimator):
 
     @classmethod
     def from_json(
-        cls, data: Mapping[str, Any], family: Family | None = None,
+        cls,
+        data: Mapping[str, Any],
+        family: Family | None = None,
         extra_columns: Sequence[str] = (),
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Return the feature set that `to_json` wrote; other keys are ignored."""
         features = cls(family, extra_columns)
         for name, kind in FITTED_STATE.items():

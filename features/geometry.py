@@ -14,8 +14,10 @@ _CLBLAST = ("MWG", "NWG", "MDIMC", "NDIMC")
 
 
 def launch_geometry(
-    problem: Cells, config: Cells, device: Cells,
-) -> dict[str, Quantity]:  # fmt: skip
+    problem: Cells,
+    config: Cells,
+    device: Cells,
+) -> dict[str, Quantity]:
     """Return threads per block, work per thread, tile sizes and waves, if the names are known.
 
     Sizes are log2. ``padding`` is 1 if the tiles divide the problem: compilers then omit bounds
@@ -57,8 +59,11 @@ def launch_geometry(
 
 
 def _halo(
-    problem: Cells, edges: list[Quantity], blocks: list[np.ndarray], tile: Quantity,
-) -> dict[str, Quantity]:  # fmt: skip
+    problem: Cells,
+    edges: list[Quantity],
+    blocks: list[np.ndarray],
+    tile: Quantity,
+) -> dict[str, Quantity]:
     """Return the loads of a stencil or convolution beyond its tile, and their rounds."""
     if not {"filter_width", "filter_height"} <= problem.keys():
         return {}
@@ -75,19 +80,26 @@ def _halo(
 
 
 def _clblast(
-    problem: Cells, config: Cells, device: Cells,
-) -> dict[str, Quantity]:  # fmt: skip
+    problem: Cells,
+    config: Cells,
+    device: Cells,
+) -> dict[str, Quantity]:
     """Return the geometry of CLBlast's GEMM (Nugteren, IWOCL 2018)."""
     m, n = config["MWG"], config["NWG"]
     threads = config["MDIMC"] * config["NDIMC"]
     k = problem.get("KWG", config.get("KWG", np.float64(32.0)))
     shared = config.get("SA", 0.0) * m * k + config.get("SB", 0.0) * n * k
     features: dict[str, Quantity] = {
-        "log2_threads": np.log2(threads), "log2_work_m": np.log2(m / config["MDIMC"]),
-        "log2_work_n": np.log2(n / config["NDIMC"]), "log2_work": np.log2(m * n / threads),
-        "log2_tile": np.log2(m * n), "log2_tile_aspect": np.log2(m / n), "shared_words": shared,
-        "loads_per_flop": 1.0 / m + 1.0 / n, "loads_per_thread": k * (m + n) / threads,
-    }  # fmt: skip
+        "log2_threads": np.log2(threads),
+        "log2_work_m": np.log2(m / config["MDIMC"]),
+        "log2_work_n": np.log2(n / config["NDIMC"]),
+        "log2_work": np.log2(m * n / threads),
+        "log2_tile": np.log2(m * n),
+        "log2_tile_aspect": np.log2(m / n),
+        "shared_words": shared,
+        "loads_per_flop": 1.0 / m + 1.0 / n,
+        "loads_per_thread": k * (m + n) / threads,
+    }
     if {"size_0", "size_1"} <= problem.keys():
         tiles = np.ceil(problem["size_0"] / m) * np.ceil(problem["size_1"] / n)
         features |= wave_features("blocks", tiles, device)

@@ -161,9 +161,12 @@ def _geometry(
 
 
 def _times(
-    x: dict[str, np.ndarray], tiled: TiledLaunch, device: Device, asynchronous: bool,
+    x: dict[str, np.ndarray],
+    tiled: TiledLaunch,
+    device: Device,
+    asynchronous: bool,
     fits: np.ndarray,
-) -> dict[str, Quantity]:  # fmt: skip
+) -> dict[str, Quantity]:
     """Return the analytic time, its parts, and its rank among the candidates."""
     slow = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
     area, waves = x["tile_m"] * x["tile_n"], x["tiles"] / cores_of(device.specs)

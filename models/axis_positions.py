@@ -220,6 +220,8 @@ class _Line:
         row_below = self.order[below] if below >= self.first[number] else -1
         row_above = self.order[above] if above < self.last[number] else -1
         return _Adjacent(
-            row_below, row_above, wanted - row_coordinates[row_below] if row_below >= 0 else NAN,
+            row_below,
+            row_above,
+            wanted - row_coordinates[row_below] if row_below >= 0 else NAN,
             row_coordinates[row_above] - wanted if row_above >= 0 else NAN,
-        )  # fmt: skip
+        )

@@ -124,9 +124,12 @@ class CalibratedRoofline:
     by_group: dict[str, np.ndarray] = field(default_factory=dict)
 
     def fit(
-        self, limits: np.ndarray, log_value: np.ndarray, groups: Groups,
+        self,
+        limits: np.ndarray,
+        log_value: np.ndarray,
+        groups: Groups,
         problems: np.ndarray | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Fit to runs.
 
         ``limits`` are logs of each part's time in ms (rows, parts), ``log_value`` that of the
@@ -176,9 +179,12 @@ class CalibratedRoofline:
 
 
 def _fit(
-    law: Law, limits: np.ndarray, log_value: np.ndarray, start: np.ndarray,
+    law: Law,
+    limits: np.ndarray,
+    log_value: np.ndarray,
+    start: np.ndarray,
     problems: np.ndarray | None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     from scipy.optimize import least_squares
 
     weights, regularization = np.ones(len(limits)), _REGULARIZATION * np.sqrt(len(limits))

@@ -119,9 +119,11 @@ def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.n
 
 
 def choose_rows(
-    rows: pd.DataFrame, count: int,
-    predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]], seed: int,
-) -> pd.DataFrame:  # fmt: skip
+    rows: pd.DataFrame,
+    count: int,
+    predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]],
+    seed: int,
+) -> pd.DataFrame:
     """Return ``count`` representative rows per device, grouped by device."""
     chosen = []
     for _, device_rows in rows.groupby("device", observed=True, sort=True):
@@ -282,9 +284,13 @@ class Calibration:
         return sorted(self.ranges)
 
     def with_runs(
-        self, runs: pd.DataFrame, training_runs: pd.DataFrame, targets: Sequence[Target],
-        predict_uncorrected: PredictUncorrected, seed: int,
-    ) -> Self:  # fmt: skip
+        self,
+        runs: pd.DataFrame,
+        training_runs: pd.DataFrame,
+        targets: Sequence[Target],
+        predict_uncorrected: PredictUncorrected,
+        seed: int,
+    ) -> Self:
         """Return the calibration with more runs, besides the earlier ones.
 
         ``runs`` are of one or more devices; the first of the predictor's ``targets`` decides about
@@ -323,9 +329,13 @@ class Calibration:
         return outside
 
     def correct(
-        self, target: Target, rows: Rows, features: CorrectionFeatures, log_value: np.ndarray,
+        self,
+        target: Target,
+        rows: Rows,
+        features: CorrectionFeatures,
+        log_value: np.ndarray,
         width: np.ndarray,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Correct ``log_value`` and ``width`` in place for calibrated devices."""
         for device, indices, device_rows in self._calibrated_devices(rows):
             if (correction := self.corrections.get((target, device))) is not None:

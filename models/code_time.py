@@ -63,9 +63,12 @@ class CodePredictor:
     model: CodeTime = field(default_factory=CodeTime.load)
 
     def predict_space(
-        self, problem: Problem, space: SearchSpace, device: Device,
+        self,
+        problem: Problem,
+        space: SearchSpace,
+        device: Device,
         indices: np.ndarray | None = None,
-    ) -> pd.DataFrame:  # fmt: skip
+    ) -> pd.DataFrame:
         """Return time and 90 % interval per configuration; NaN where the code does not compile.
 
         Raises PredictorError if there are too many configurations to compile.

@@ -190,9 +190,14 @@ class Experts:
 
     @classmethod
     def fit(
-        cls, make_regressor: RegressorFactory, table: Table, rows: np.ndarray,
-        known: np.ndarray | None, smooth: SmoothExpert | None, rng: np.random.Generator,
-    ) -> Self:  # fmt: skip
+        cls,
+        make_regressor: RegressorFactory,
+        table: Table,
+        rows: np.ndarray,
+        known: np.ndarray | None,
+        smooth: SmoothExpert | None,
+        rng: np.random.Generator,
+    ) -> Self:
         """Fit to ``rows``, with neighbors among ``known`` unless it is None.
 
         ``smooth`` has the hyperparameters of the smooth expert.
@@ -290,9 +295,14 @@ class Stack:
 
     @classmethod
     def fit(
-        cls, Z: np.ndarray, predictions: np.ndarray, truth: np.ndarray, new_device: np.ndarray,
-        problems: np.ndarray | None = None, seed: int = 0,
-    ) -> Self:  # fmt: skip
+        cls,
+        Z: np.ndarray,
+        predictions: np.ndarray,
+        truth: np.ndarray,
+        new_device: np.ndarray,
+        problems: np.ndarray | None = None,
+        seed: int = 0,
+    ) -> Self:
         """Fit to the predictions of held-out rows (rows, experts), and their true values.
 
         The features ``Z`` tell where an expert errs. ``new_device`` are the rows whose device was

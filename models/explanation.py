@@ -136,9 +136,11 @@ def compare(
     table = table.sort_values("log", key=np.abs, ascending=False, kind="stable", ignore_index=True)
     predicted = predictor.predict(pair)[target].to_numpy()
     return Comparison(
-        target, table.assign(factor=np.exp(table["log"])).drop(columns="log"),
-        tree=float(np.exp(table["log"].sum())), predicted=float(predicted[1] / predicted[0]),
-    )  # fmt: skip
+        target,
+        table.assign(factor=np.exp(table["log"])).drop(columns="log"),
+        tree=float(np.exp(table["log"].sum())),
+        predicted=float(predicted[1] / predicted[0]),
+    )
 
 
 def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
@@ -202,9 +204,11 @@ CONFIGURATIONS = 2000  # configurations that importances of parameters are avera
 
 
 def parameter_importance(
-    predictor: Predictor, problems: Iterable[Problem], space_of: Callable[[Problem], SearchSpace],
+    predictor: Predictor,
+    problems: Iterable[Problem],
+    space_of: Callable[[Problem], SearchSpace],
     device: Device,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Return the factor by which each tunable parameter alone changes the predicted time.
 
     Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over random configurations: one

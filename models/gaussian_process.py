@@ -154,10 +154,17 @@ class Posterior:
     """
 
     def __init__(
-        self, process: GaussianProcess, X: np.ndarray, y: np.ndarray,
-        candidates: np.ndarray | None = None, *, prior: np.ndarray | float = 0.0,
-        scale: float = 1.0, extra_noise: np.ndarray | float = 0.0, observation_noise: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        process: GaussianProcess,
+        X: np.ndarray,
+        y: np.ndarray,
+        candidates: np.ndarray | None = None,
+        *,
+        prior: np.ndarray | float = 0.0,
+        scale: float = 1.0,
+        extra_noise: np.ndarray | float = 0.0,
+        observation_noise: bool = False,
+    ) -> None:
         self.process = process
         self.prior, self.scale = prior, scale
         self.observation_noise = observation_noise

@@ -50,9 +50,11 @@ def mixed_holdouts(
 
 
 def _mixed_holdout(
-    positions: AxisPositions, kinds: list[tuple[int, ...]], order: np.ndarray,
+    positions: AxisPositions,
+    kinds: list[tuple[int, ...]],
+    order: np.ndarray,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, list[int]]:  # fmt: skip
+) -> tuple[np.ndarray, list[int]]:
     n = len(positions.shared)
     held_out = np.zeros(n, dtype=bool)
     share_per_kind = SHARE / len(order)

@@ -52,9 +52,15 @@ class ConformalInterval:
 
     @classmethod
     def fit(
-        cls, X: np.ndarray, errors: np.ndarray, holdouts: np.ndarray, octaves_outside: np.ndarray,
-        kind: np.ndarray, seed: int = 0, problems: np.ndarray | None = None,
-    ) -> Self:  # fmt: skip
+        cls,
+        X: np.ndarray,
+        errors: np.ndarray,
+        holdouts: np.ndarray,
+        octaves_outside: np.ndarray,
+        kind: np.ndarray,
+        seed: int = 0,
+        problems: np.ndarray | None = None,
+    ) -> Self:
         """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
 
         ``X`` tells hard rows from easy ones. The factor is found across ``holdouts``, the hold-out
@@ -93,9 +99,12 @@ class ConformalInterval:
         return cls(factor, error_model(seed).fit(X, size), median_half_width, factors)
 
     def half_width(
-        self, X: np.ndarray, octaves_outside: np.ndarray, octaves_beyond: np.ndarray,
+        self,
+        X: np.ndarray,
+        octaves_outside: np.ndarray,
+        octaves_beyond: np.ndarray,
         kind: np.ndarray,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         """Return the half-width of each row; arguments are as in training.
 
         ``octaves_beyond`` is the distance from where rows were held out.
@@ -117,9 +126,12 @@ class ConformalInterval:
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
         data = {
-            "factor": self.factor, "factors": self.factors, "typical": self.median_half_width,
-            "modelled": self.model is not None, "usual": self.median_error,
-        }  # fmt: skip
+            "factor": self.factor,
+            "factors": self.factors,
+            "typical": self.median_half_width,
+            "modelled": self.model is not None,
+            "usual": self.median_error,
+        }
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
         if self.model is not None:
             self.model.save(folder / f"{name}{BoostingModel.suffix}")

@@ -215,9 +215,12 @@ class NeighborIndex:
             self.axes[i] = Axis(axis.column, axis.octaves, axis.span, error)
 
     def neighbor_features(
-        self, known: AxisPositions, values: np.ndarray, wanted: AxisPositions | AxisPosition,
+        self,
+        known: AxisPositions,
+        values: np.ndarray,
+        wanted: AxisPositions | AxisPosition,
         one_sided: np.ndarray | None = None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> np.ndarray:
         """Return the neighbor features of ``wanted`` among ``known`` (float32, `columns`).
 
         Per axis: the interpolated value, the neighbors' values (all three less ``interpolation``)

@@ -72,10 +72,14 @@ class Predictor(Estimator):
     """
 
     def __init__(
-        self, model: str = "xgboost", targets: tuple[Target, ...] | None = None, seed: int = 0,
-        kernel: Family | None = None, extra_columns: Sequence[str] = (),
+        self,
+        model: str = "xgboost",
+        targets: tuple[Target, ...] | None = None,
+        seed: int = 0,
+        kernel: Family | None = None,
+        extra_columns: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model = model
         self.targets = targets
         self.seed = seed
@@ -167,9 +171,12 @@ class Predictor(Estimator):
         )
 
     def predict_space(
-        self, problem: Problem, space: SearchSpace, device: Device,
+        self,
+        problem: Problem,
+        space: SearchSpace,
+        device: Device,
         indices: np.ndarray | None = None,
-    ) -> pd.DataFrame:  # fmt: skip
+    ) -> pd.DataFrame:
         """Return `predict` for every configuration of ``space``, or for ``indices``."""
         check_is_fitted(self, "targets_")
         selected = np.arange(len(space.codes)) if indices is None else np.asarray(indices)
@@ -233,9 +240,12 @@ class Predictor(Estimator):
         return found.sort_values("row", kind="stable")
 
     def choose(
-        self, count: int, rows: pd.DataFrame | None = None, device: Device | None = None,
+        self,
+        count: int,
+        rows: pd.DataFrame | None = None,
+        device: Device | None = None,
         seed: int = 0,
-    ) -> pd.DataFrame:  # fmt: skip
+    ) -> pd.DataFrame:
         """Return the rows whose measurement is most informative for `calibrate`.
 
         They are ``count`` per device of ``rows``, by default the training rows, each run once; they

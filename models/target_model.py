@@ -94,9 +94,12 @@ class TargetModel:
         self.neighbor_index: NeighborIndex | None = None
 
     def fit(
-        self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray,
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame,
+        X: np.ndarray,
         repeats: holdouts.Repeats | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Fit to ``rows``, which all have the target, with features ``X``.
 
         The interval covers any of the ``repeats``, the other measurements of the same rows.
@@ -155,9 +158,13 @@ class TargetModel:
         return value
 
     def predict(
-        self, features: FeatureSet, rows: pd.DataFrame | Rows, X: np.ndarray, outside: np.ndarray,
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame | Rows,
+        X: np.ndarray,
+        outside: np.ndarray,
         beyond: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, per row, the log of the target, its interval's half-width and expert differences.
 
         The differences are each expert's log less the weighted log (rows, experts). ``X`` are the
@@ -207,9 +214,14 @@ class TargetModel:
         positions = neighbor_index.locate(rows)
         neighbor_index.measure_axes(positions, log_target - log_unit)
         return Table(
-            features.columns_ or (), X, log_target - log_unit, self.scale.roofline is not None,
-            neighbor_index, positions, holdouts.holdout_kinds(neighbor_index.axes),
-        )  # fmt: skip
+            features.columns_ or (),
+            X,
+            log_target - log_unit,
+            self.scale.roofline is not None,
+            neighbor_index,
+            positions,
+            holdouts.holdout_kinds(neighbor_index.axes),
+        )
 
     def _holdouts(
         self, table: Table, rows: pd.DataFrame, problems: np.ndarray | None,
@@ -228,9 +240,13 @@ class TargetModel:
         return [folds == fold for fold in np.unique(folds)]
 
     def _trial(
-        self, table: Table, rows: pd.DataFrame, out: np.ndarray, smooth: SmoothExpert | None,
+        self,
+        table: Table,
+        rows: pd.DataFrame,
+        out: np.ndarray,
+        smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> "_Trials":  # fmt: skip
+    ) -> "_Trials":
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
@@ -267,9 +283,12 @@ class TargetModel:
         self.interval.save(folder, "spread")
         self.stack.save(folder)
         card: dict[str, Any] = {
-            "scale": self.scale.to_json(), "reach": self.reach, "devices": self.devices,
-            "experts": self.experts.parts, "neighbors": None,
-        }  # fmt: skip
+            "scale": self.scale.to_json(),
+            "reach": self.reach,
+            "devices": self.devices,
+            "experts": self.experts.parts,
+            "neighbors": None,
+        }
         if (index := self.neighbor_index) is not None:
             self.positions.save(folder / NEIGHBORS_FILE, self.values)
             card["neighbors"] = {

@@ -54,9 +54,13 @@ class TargetScale:
 
     @classmethod
     def fit(
-        cls, target: Target, features: FeatureSet, runs: pd.DataFrame, log_target: np.ndarray,
+        cls,
+        target: Target,
+        features: FeatureSet,
+        runs: pd.DataFrame,
+        log_target: np.ndarray,
         problems: np.ndarray | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Return the scale of ``target``, its roofline calibrated on runs with known rooflines.
 
         ``problems`` are the problem numbers of the rows, if there are few problems.

@@ -73,9 +73,12 @@ class Validation:
 
 
 def cross_validate(
-    predictor: Predictor, runs: pd.DataFrame, group: str = "problem",
-    splits: Sequence[Split] | None = None, level: ValidationLevel = "full",
-) -> Validation:  # fmt: skip
+    predictor: Predictor,
+    runs: pd.DataFrame,
+    group: str = "problem",
+    splits: Sequence[Split] | None = None,
+    level: ValidationLevel = "full",
+) -> Validation:
     """Return the scores of predictors like ``predictor`` on held-out rows.
 
     Every fold fits a new predictor, intervals included, on all measurements of the other folds.
@@ -158,9 +161,13 @@ def count_seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
 
 
 def _predict_folds(
-    predictor: Predictor, runs: pd.DataFrame, folds: np.ndarray, all_runs: pd.DataFrame,
-    folds_of_all_runs: np.ndarray, one_fold: bool,
-) -> dict[Target, pd.DataFrame]:  # fmt: skip
+    predictor: Predictor,
+    runs: pd.DataFrame,
+    folds: np.ndarray,
+    all_runs: pd.DataFrame,
+    folds_of_all_runs: np.ndarray,
+    one_fold: bool,
+) -> dict[Target, pd.DataFrame]:
     """Return the predictions of the folds of ``runs``, or of one fold.
 
     ``all_runs`` includes older measurements.
@@ -221,9 +228,12 @@ def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
 
 
 def learning_curve(
-    predictor: Predictor, runs: pd.DataFrame, target: Target = "time_ms", group: str = "problem",
+    predictor: Predictor,
+    runs: pd.DataFrame,
+    target: Target = "time_ms",
+    group: str = "problem",
     shares: Sequence[float] = CURVE_SHARES,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Return the error on held-out groups by number of training runs.
 
     One fold of the grouped split is held out; growing shares of the other rows are used to fit
@@ -302,12 +312,18 @@ class Training(Result):
 
 
 def train_predictor(
-    runs: pd.DataFrame, model: str = "xgboost", targets: tuple[Target, ...] | None = None,
-    group: str = "problem", seed: int = 0, kernel: Family | None = None,
-    splits: Sequence[Split] | None = None, extra_columns: Sequence[str] = (),
-    parameters: Mapping[str, Any] | None = None, validate: ValidationLevel = "quick",
+    runs: pd.DataFrame,
+    model: str = "xgboost",
+    targets: tuple[Target, ...] | None = None,
+    group: str = "problem",
+    seed: int = 0,
+    kernel: Family | None = None,
+    splits: Sequence[Split] | None = None,
+    extra_columns: Sequence[str] = (),
+    parameters: Mapping[str, Any] | None = None,
+    validate: ValidationLevel = "quick",
     sizes: Sequence[str] = (),
-) -> Training:  # fmt: skip
+) -> Training:
     """Fit a predictor and validate it on held-out rows.
 
     Args:

@@ -116,9 +116,12 @@ def _describe_tensor(value: Any) -> Tensor:
     else:
         storage = value.ptr_range() if hasattr(value, "ptr_range") else 0
     return Tensor(
-        element=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape),
-        strides=tuple(strides), address=value.data_ptr() % 16, bytes=int(storage),
-    )  # fmt: skip
+        element=str(value.dtype).removeprefix("torch."),
+        shape=tuple(value.shape),
+        strides=tuple(strides),
+        address=value.data_ptr() % 16,
+        bytes=int(storage),
+    )
 
 
 def parse_argument(text: str) -> tuple[str, Any]:

@@ -55,10 +55,16 @@ class CompileResult:
 
 
 def compile_configs(
-    kernel: Any, args: Sequence[Any], configs: Iterable[Mapping[str, Any]], target: Target, *,
-    kwargs: Mapping[str, Any] | None = None, jobs: int | None = None, limit_s: float = LIMIT_S,
+    kernel: Any,
+    args: Sequence[Any],
+    configs: Iterable[Mapping[str, Any]],
+    target: Target,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    limit_s: float = LIMIT_S,
     cache_dir: str | Path | None = None,
-) -> Iterator[tuple[int, CompileResult]]:  # fmt: skip
+) -> Iterator[tuple[int, CompileResult]]:
     """Compile all configurations in parallel; yield (position, result) as each one finishes.
 
     The machine code stays in Triton's cache, by default that of ``TRITON_CACHE_DIR``. A launch
@@ -73,11 +79,13 @@ def compile_configs(
     an argument is missing or unknown.
     """
     make_compiler = partial(
-        _Compiler, kernel if isinstance(kernel, str) else kernel_reference(kernel),
+        _Compiler,
+        kernel if isinstance(kernel, str) else kernel_reference(kernel),
         tuple(map(describe, args)),
-        {name: describe(value) for name, value in (kwargs or {}).items()}, target,
+        {name: describe(value) for name, value in (kwargs or {}).items()},
+        target,
         None if cache_dir is None else str(Path(cache_dir).absolute()),
-    )  # fmt: skip
+    )
     wanted = list(map(Configuration, configs))
     n = min(jobs or available_cores(), len(wanted))
     workers = [WorkerProcess(make_compiler, _PICKLING_ADVICE) for _ in range(n)]

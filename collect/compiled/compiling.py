@@ -35,9 +35,12 @@ class SpecializedKernel:
 
 
 def specialize(
-    kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], config: Mapping[str, Any],
+    kernel: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    config: Mapping[str, Any],
     target: Target,
-) -> SpecializedKernel:  # fmt: skip
+) -> SpecializedKernel:
     """Specialize a kernel as a launch with these arguments and this configuration does.
 
     A kernel is a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
@@ -47,9 +50,11 @@ def specialize(
     Triton kernel.
     """
     function, values = _unwrap(
-        kernel, list(map(describe, args)),
-        {name: describe(value) for name, value in kwargs.items()}, dict(config),
-    )  # fmt: skip
+        kernel,
+        list(map(describe, args)),
+        {name: describe(value) for name, value in kwargs.items()},
+        dict(config),
+    )
     backend = make_backend(target.triton_target)
     options = _launch_options(function, values)
     _check_arguments(function, args, options, backend)
@@ -77,9 +82,12 @@ def first_code(specialized: SpecializedKernel) -> str:
     ir.load_dialects(context)
     backend.load_dialects(context)
     module = specialized.source.make_ir(
-        specialized.target.triton_target, specialized.options,
-        backend.get_codegen_implementation(specialized.options), backend.get_module_map(), context,
-    )  # fmt: skip
+        specialized.target.triton_target,
+        specialized.options,
+        backend.get_codegen_implementation(specialized.options),
+        backend.get_module_map(),
+        context,
+    )
     return str(module)
 
 

@@ -52,9 +52,11 @@ class Dispatcher:
     """
 
     def __init__(
-        self, pool: WorkerPool, on_ready: Callable[[Any], None] = lambda _: None,
+        self,
+        pool: WorkerPool,
+        on_ready: Callable[[Any], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pool, self._on_ready, self._clock = pool, on_ready, clock
         self._starting: set[Worker] = set()
         self._free: list[Worker] = []

@@ -67,9 +67,14 @@ class RayRunner(Runner):
     """
 
     def __init__(
-        self, kernel: Kernel, device: Device | str, timing: Timing | None = None,
-        limit_s: float = 30.0, power: bool = True, address: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kernel: Kernel,
+        device: Device | str,
+        timing: Timing | None = None,
+        limit_s: float = 30.0,
+        power: bool = True,
+        address: str | None = None,
+    ) -> None:
         if isinstance(device, Device):
             self.device = device
             self.check(kernel)
@@ -88,17 +93,22 @@ class RayRunner(Runner):
         return len(self._dispatcher)
 
     def run(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:  # fmt: skip
+    ) -> Iterator[Measurement]:
         """Yield one measurement per configuration, from one device unless it is lost."""
         for config in configs:
             yield from self.run_many(kernel, [(problem, config)], incumbent_ms)
 
     def run_many(
-        self, kernel: Kernel, work: Iterable[tuple[Problem, Configuration]],
+        self,
+        kernel: Kernel,
+        work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
-    ) -> Iterator[Measurement]:  # fmt: skip
+    ) -> Iterator[Measurement]:
         """Yield one measurement per problem and configuration as each finishes on any device."""
         self.check(kernel)
         pairs, pickled = list(work), PickledKernel.from_kernel(kernel)
@@ -113,15 +123,23 @@ class RayRunner(Runner):
                 yield from answer
 
     def compare_interleaved(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration],
-        max_seconds: float = 0.5, seed: int = 0,
-    ) -> Rounds:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
         """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
         answer = self._call(
-            "compare_interleaved", PickledKernel.from_kernel(kernel), problem, list(configs),
-            max_seconds, seed,
-        )  # fmt: skip
+            "compare_interleaved",
+            PickledKernel.from_kernel(kernel),
+            problem,
+            list(configs),
+            max_seconds,
+            seed,
+        )
         if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"
@@ -184,9 +202,14 @@ class RayWorkerPool:
     """Actors on a Ray cluster, all on equal devices; parameters and errors as in `RayRunner`."""
 
     def __init__(
-        self, kernel: Kernel, device: Device | str, address: str | None, timing: Timing | None,
-        limit_s: float, power: bool,
-    ) -> None:  # fmt: skip
+        self,
+        kernel: Kernel,
+        device: Device | str,
+        address: str | None,
+        timing: Timing | None,
+        limit_s: float,
+        power: bool,
+    ) -> None:
         for name, value in RAY_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._ray = require("ray", "ray", "measuring on Ray")

@@ -35,9 +35,13 @@ Clock = Callable[[], int]  # returns nanoseconds
 
 
 def collect_network(
-    operators: Sequence[NetworkOperator], log: RunLog, device: Device, minutes: float,
-    clock: Clock = time.perf_counter_ns, progress: Progress = SILENT,
-) -> CollectSummary:  # fmt: skip
+    operators: Sequence[NetworkOperator],
+    log: RunLog,
+    device: Device,
+    minutes: float,
+    clock: Clock = time.perf_counter_ns,
+    progress: Progress = SILENT,
+) -> CollectSummary:
     """Measure operators group by group until the time is over; a group's rows are written at once.
 
     Operators, the most important first, that are in ``log`` are not measured again, so a repeated

@@ -164,9 +164,12 @@ class OperatorBenchmarker:
 
 
 def collect_operators(
-    operators: Sequence[OperatorRun], log: RunLog, benchmarker: OperatorBenchmarker, minutes: float,
+    operators: Sequence[OperatorRun],
+    log: RunLog,
+    benchmarker: OperatorBenchmarker,
+    minutes: float,
     progress: Progress = SILENT,
-) -> CollectSummary:  # fmt: skip
+) -> CollectSummary:
     """Measure operators in their order until the time is over; each row is written at once.
 
     The most informative operators come first; ``minutes`` limits when another one starts. Operators

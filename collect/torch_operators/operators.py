@@ -361,9 +361,11 @@ def experts(
 
 
 def combine_experts(
-    activations: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor,
+    activations: torch.Tensor,
+    rows: torch.Tensor,
+    weights: torch.Tensor,
     run: Callable[[torch.Tensor], torch.Tensor],
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """Return the weighted sum of the experts' outputs per token, (tokens, hidden).
 
     ``rows`` is the token and ``weights`` the weight of each token-expert pair, sorted by expert.

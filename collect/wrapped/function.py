@@ -35,14 +35,22 @@ class FunctionKernel(WrappedKernel):
     """
 
     def __init__(
-        self, function: Callable[..., Any], knobs: Mapping[str, Sequence[Value]],
+        self,
+        function: Callable[..., Any],
+        knobs: Mapping[str, Sequence[Value]],
         args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
-        kwargs: Mapping[str, Any] | None = None, *, check: Any = None,
-        verify: OutputCheck | None = None, tolerance: float = 1e-4,
-        restrictions: Restrictions = None, default: Mapping[str, Any] | None = None,
-        name: str | None = None, cost: CostOf | None = None,
-        device_kind: Literal["cpu", "gpu"] = "cpu", pinned: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        check: Any = None,
+        verify: OutputCheck | None = None,
+        tolerance: float = 1e-4,
+        restrictions: Restrictions = None,
+        default: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        cost: CostOf | None = None,
+        device_kind: Literal["cpu", "gpu"] = "cpu",
+        pinned: Sequence[str] = (),
+    ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
         parameters = parameters_of(function)

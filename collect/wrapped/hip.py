@@ -83,9 +83,14 @@ def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     name = build.source.name.encode()
     headers = len(BUILTIN_HEADERS)
     rtc(
-        "CreateProgram", byref(program), build.text.encode(), b"kernel.hip", c_int(headers),
-        (c_char_p * headers)(*[b"\n"] * headers), (c_char_p * headers)(*BUILTIN_HEADERS),
-    )  # fmt: skip
+        "CreateProgram",
+        byref(program),
+        build.text.encode(),
+        b"kernel.hip",
+        c_int(headers),
+        (c_char_p * headers)(*[b"\n"] * headers),
+        (c_char_p * headers)(*BUILTIN_HEADERS),
+    )
     try:
         with include_folders(build) as folders:
             rtc("AddNameExpression", program, name)

@@ -135,11 +135,16 @@ class ProgramKernel(WrappedKernel):
     tolerance = 0.5
 
     def __init__(
-        self, program: Program, knobs: Mapping[str, Sequence[Value]],
-        scratch: str | os.PathLike[str], *, restrictions: Restrictions = None,
-        default: Mapping[str, Any] | None = None, name: str | None = None,
+        self,
+        program: Program,
+        knobs: Mapping[str, Sequence[Value]],
+        scratch: str | os.PathLike[str],
+        *,
+        restrictions: Restrictions = None,
+        default: Mapping[str, Any] | None = None,
+        name: str | None = None,
         cost: CostOf | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not program.words:
             raise UsageError("there is no program: write it after --")
         _check_patterns(program)

@@ -44,12 +44,21 @@ class SourceKernel(WrappedKernel):
     """
 
     def __init__(
-        self, source: sources.Source, shape: sources.LaunchShape, arguments: Sequence[Any],
-        knobs: Mapping[str, Sequence[Value]], *, defines: Mapping[str, Any] | None = None,
-        restrictions: Restrictions = None, answer: Sequence[Any] | None = None, atol: float = 1e-6,
-        verify: Verify | None = None, default: Mapping[str, Any] | None = None,
-        cost: CostOf | None = None, device_kind: Literal["cpu", "gpu"] = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        source: sources.Source,
+        shape: sources.LaunchShape,
+        arguments: Sequence[Any],
+        knobs: Mapping[str, Sequence[Value]],
+        *,
+        defines: Mapping[str, Any] | None = None,
+        restrictions: Restrictions = None,
+        answer: Sequence[Any] | None = None,
+        atol: float = 1e-6,
+        verify: Verify | None = None,
+        default: Mapping[str, Any] | None = None,
+        cost: CostOf | None = None,
+        device_kind: Literal["cpu", "gpu"] = "cpu",
+    ) -> None:
         _check_arguments(source.name, arguments, answer)
         names = _argument_names(source, len(arguments))
         problem = {**arrays.describe_arguments(names, arguments), **shape.problem_sizes()}
@@ -258,8 +267,11 @@ def _used_knobs(
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs
     texts = [
-        source.text, *source.extra_files.values(), *shape.expressions(), *(source.options or ()),
-    ]  # fmt: skip
+        source.text,
+        *source.extra_files.values(),
+        *shape.expressions(),
+        *(source.options or ()),
+    ]
     used = {
         w for text in (*texts, *map(str, definitions)) for w in re.findall(r"[A-Za-z_]\w*", text)
     }

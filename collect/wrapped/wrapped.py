@@ -45,10 +45,15 @@ class WrappedKernel(Kernel):
     is_importable_remotely = False
 
     def __init__(
-        self, name: str, knobs: Mapping[str, Sequence[Value]], restrictions: Restrictions,
-        default: Mapping[str, Any] | None, problem: Mapping[str, Any], code: str,
+        self,
+        name: str,
+        knobs: Mapping[str, Sequence[Value]],
+        restrictions: Restrictions,
+        default: Mapping[str, Any] | None,
+        problem: Mapping[str, Any],
+        code: str,
         cost: CostOf | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_mapping(name, knobs)
         self.name = as_identifier(name)
         self.knobs = {  # the space rejects anything but a list of values

@@ -98,10 +98,15 @@ StrPath = str | os.PathLike[str]
 
 
 def import_runs(
-    path: StrPath | Iterable[StrPath], format: str, *, kernel: str | None = None,
-    device: str | None = None, mapping: Mapping[str, str] | None = None,
-    constants: Mapping[str, Value] | None = None, progress: Progress = SILENT,
-) -> ImportResult:  # fmt: skip
+    path: StrPath | Iterable[StrPath],
+    format: str,
+    *,
+    kernel: str | None = None,
+    device: str | None = None,
+    mapping: Mapping[str, str] | None = None,
+    constants: Mapping[str, Value] | None = None,
+    progress: Progress = SILENT,
+) -> ImportResult:
     """Read another tool's results as a run table.
 
     Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are

@@ -72,10 +72,14 @@ def _outcome(entry: Mapping[str, Any]) -> dict[str, Any]:
         error = time if isinstance(time, str) else "failed"
         return {"status": status.value, "error": error, **_notes(entry)}
     return {
-        "status": Status.OK.value, "time_ms": time, "time_ms_samples": entry.get("times"),
-        "power_w": _first(entry, POWER), "energy_mj": _first(entry, ENERGY, 1e3),
-        **{f"counter.{n}": v for n, v in entry.items() if is_counter(n)}, **_notes(entry),
-    }  # fmt: skip
+        "status": Status.OK.value,
+        "time_ms": time,
+        "time_ms_samples": entry.get("times"),
+        "power_w": _first(entry, POWER),
+        "energy_mj": _first(entry, ENERGY, 1e3),
+        **{f"counter.{n}": v for n, v in entry.items() if is_counter(n)},
+        **_notes(entry),
+    }
 
 
 def _notes(entry: Mapping[str, Any]) -> dict[str, Any]:

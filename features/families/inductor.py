@@ -41,12 +41,16 @@ class InductorMm(InductorTemplate):
         tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
         a, b = _bytes(problem)
         return TiledLaunch(
-            blocks=np.ceil(m / tile_m) * np.ceil(n / tile_n), steps=np.ceil(k / tile_k),
-            flops=2.0 * tile_m * tile_n * tile_k, step_bytes=tile_k * (a * tile_m + b * tile_n),
-            sums=tile_m * tile_n, warps=1.0 * config["num_warps"],
-            stages=1.0 * config["num_stages"], moved_bytes=a * m * k + b * k * n + a * m * n,
+            blocks=np.ceil(m / tile_m) * np.ceil(n / tile_n),
+            steps=np.ceil(k / tile_k),
+            flops=2.0 * tile_m * tile_n * tile_k,
+            step_bytes=tile_k * (a * tile_m + b * tile_n),
+            sums=tile_m * tile_n,
+            warps=1.0 * config["num_warps"],
+            stages=1.0 * config["num_stages"],
+            moved_bytes=a * m * k + b * k * n + a * m * n,
             dtype=_precision(problem),
-        )  # fmt: skip
+        )
 
     def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return features of the tile, the launch and the memory layout."""
@@ -97,21 +101,30 @@ class InductorFlexAttention(InductorTemplate):
         tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
         cost, size = self.cost(problem, config), formats.weight_bytes(problem["dtype"])
         return TiledLaunch(
-            blocks=heads * np.ceil(queries / tile_m), steps=1.0, flops=4.0 * tile_m * tile_n * dim,
-            step_bytes=2.0 * size * dim * (tile_m + tile_n), sums=tile_m * (tile_n + dim),
-            warps=1.0 * config["num_warps"], stages=1.0 * config["num_stages"],
-            moved_bytes=cost.bytes_moved, dtype=cost.dtype,
-        )  # fmt: skip
+            blocks=heads * np.ceil(queries / tile_m),
+            steps=1.0,
+            flops=4.0 * tile_m * tile_n * dim,
+            step_bytes=2.0 * size * dim * (tile_m + tile_n),
+            sums=tile_m * (tile_n + dim),
+            warps=1.0 * config["num_warps"],
+            stages=1.0 * config["num_stages"],
+            moved_bytes=cost.bytes_moved,
+            dtype=cost.dtype,
+        )
 
     def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return features of the tile and the launch."""
         _, queries, keys, dim = _attention(problem)
         tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
         return {
-            "area": tile_m * tile_n, "aspect": np.log2(tile_m / tile_n), "width": dim,
-            "log2_keys": np.log2(keys), "padding_m": padding(queries, tile_m),
-            "padding_n": padding(keys, tile_n), **self.launch(problem, config).features(device),
-        }  # fmt: skip
+            "area": tile_m * tile_n,
+            "aspect": np.log2(tile_m / tile_n),
+            "width": dim,
+            "log2_keys": np.log2(keys),
+            "padding_m": padding(queries, tile_m),
+            "padding_n": padding(keys, tile_n),
+            **self.launch(problem, config).features(device),
+        }
 
 
 def _bytes(problem: Cells) -> tuple[Quantity, Quantity]:

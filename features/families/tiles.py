@@ -97,9 +97,13 @@ def map_texts(texts: Any, number: Callable[[str], float]) -> Quantity:
 
 
 def tile_features(
-    tile: Mapping[str, Quantity], m: Quantity, n: Quantity, k: Quantity, batch: Quantity,
+    tile: Mapping[str, Quantity],
+    m: Quantity,
+    n: Quantity,
+    k: Quantity,
+    batch: Quantity,
     device: Cells,
-) -> dict[str, Quantity]:  # fmt: skip
+) -> dict[str, Quantity]:
     """Return waves, padding and shape of the ``tile`` that ran; nothing if it is unknown."""
     if not tile:
         return {}
@@ -113,8 +117,12 @@ def tile_features(
 
 
 def wave_rounding(
-    tile: Mapping[str, Quantity], m: Quantity, n: Quantity, batch: Quantity, device: Cells,
-) -> Quantity:  # fmt: skip
+    tile: Mapping[str, Quantity],
+    m: Quantity,
+    n: Quantity,
+    batch: Quantity,
+    device: Cells,
+) -> Quantity:
     """Return the time of whole tiles in whole waves over that of the operations alone."""
     blocks = batch * np.ceil(m / tile["m"]) * np.ceil(n / tile["n"])
     waves = blocks / cores_of(device)

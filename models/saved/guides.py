@@ -43,9 +43,12 @@ class SpacePredictor(Protocol):
     """
 
     def predict_space(
-        self, problem: "Problem", space: "SearchSpace", device: "Device",
+        self,
+        problem: "Problem",
+        space: "SearchSpace",
+        device: "Device",
         indices: np.ndarray | None = None,
-    ) -> "pd.DataFrame":  # fmt: skip
+    ) -> "pd.DataFrame":
         """Return one row per configuration of ``space``, or per index.
 
         The column ``time_ms`` holds milliseconds; NaN or infinity means that the configuration is
@@ -69,9 +72,12 @@ class GuideModel:
         return self.name
 
     def predict_space(
-        self, problem: "Problem", space: "SearchSpace", device: "Device",
+        self,
+        problem: "Problem",
+        space: "SearchSpace",
+        device: "Device",
         indices: np.ndarray | None = None,
-    ) -> "pd.DataFrame":  # fmt: skip
+    ) -> "pd.DataFrame":
         """Return the completed table; see `SpacePredictor.predict_space`."""
         try:
             predicted = self.model(problem, space, device, indices)

@@ -29,9 +29,12 @@ class ForestModel(Regressor):
         from sklearn.ensemble import RandomForestRegressor
 
         forest = RandomForestRegressor(
-            n_estimators=self.trees, max_features=self.columns, min_samples_leaf=self.min_leaf_rows,
-            n_jobs=threads_for(len(X)), random_state=self.seed,
-        ).fit(X, y)  # fmt: skip
+            n_estimators=self.trees,
+            max_features=self.columns,
+            min_samples_leaf=self.min_leaf_rows,
+            n_jobs=threads_for(len(X)),
+            random_state=self.seed,
+        ).fit(X, y)
         self.trees_: list[Any] = [tree.tree_ for tree in forest.estimators_]
 
     def _predict(self, X: np.ndarray) -> np.ndarray:

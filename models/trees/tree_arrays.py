@@ -284,10 +284,13 @@ class TreeArrays:
             left=left,
             slot=np.append(2 * columns, np.where(inner, column + columns * default, 2 * columns)),
             bound=np.append(np.inf, np.where(inner, bound, np.inf)).astype(np.float32),
-            leaf=np.append(base, np.where(inner, 0.0, bound)).astype(np.float32), roots=roots,
-            first=np.array([0, len(roots)]), depth=np.array([_depth(left, roots)]),
-            features=columns, logistic=logistic,
-        )  # fmt: skip
+            leaf=np.append(base, np.where(inner, 0.0, bound)).astype(np.float32),
+            roots=roots,
+            first=np.array([0, len(roots)]),
+            depth=np.array([_depth(left, roots)]),
+            features=columns,
+            logistic=logistic,
+        )
 
     @classmethod
     def join(cls, models: Sequence[Self]) -> Self:
@@ -304,9 +307,11 @@ class TreeArrays:
             bound=np.concatenate([m.bound for m in models]),
             leaf=np.concatenate([m.leaf for m in models]),
             roots=np.concatenate([m.roots + n for m, n in zip(models, nodes, strict=False)]),
-            first=trees, depth=np.concatenate([m.depth for m in models]), features=features,
+            first=trees,
+            depth=np.concatenate([m.depth for m in models]),
+            features=features,
             logistic=models[0].logistic,
-        )  # fmt: skip
+        )
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return the prediction of each model (rows, models), in XGBoost's precision."""

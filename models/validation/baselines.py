@@ -19,9 +19,12 @@ MAX_NEIGHBOR_ROWS = 20_000
 
 
 def predict_baselines(
-    target: Target, family: Family | None, known: pd.DataFrame, test: pd.DataFrame,
+    target: Target,
+    family: Family | None,
+    known: pd.DataFrame,
+    test: pd.DataFrame,
     names: Sequence[str] = BASELINES,
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """Return what baselines that learned from ``known`` predict for the rows ``test``, by name.
 
     All rows of ``known`` have the target. The roofline is the plain bound; calibrated, its overhead

@@ -15,9 +15,11 @@ METRICS = (
 
 
 def score(
-    truth: np.ndarray, prediction: np.ndarray, groups: np.ndarray,
+    truth: np.ndarray,
+    prediction: np.ndarray,
+    groups: np.ndarray,
     interval: tuple[np.ndarray, np.ndarray] | None = None,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Return every metric; percentages as fractions, NaN where undefined.
 
     Values are positive. ``groups`` has one integer per row; ranks and regrets are within groups,

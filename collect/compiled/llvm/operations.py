@@ -166,12 +166,21 @@ def throughput(kinds: Counts) -> float:
     k = kinds
     vector = k["fmul"] + k["fma"] + k["fadd"] + k["valu"] + k["shuffle"] + k["cvt"] + k["vmul"]
     return max(
-        (k["fmul"] + k["fma"]) / 2, k["fadd"] / 2, (vector + k["reduce"]) / 4,
-        (k["load"] + k["store"] + k["gather"]) / 2, k["store"] + k["copy"],
-        (k["alu"] + k["branch"] + k["mul"]) / 4, sum(k.values()) / 6,
-        k["fdiv"] * 3 + k["fdiv64"] * 5, k["idiv"] * 8, (k["cvt"] + k["vmul"]) / 2,
-        (k["shuffle"] + k["reduce"]) / 2, k["gather"], k["scatter"] * 1.5, k["call"] * 20,
-    )  # fmt: skip
+        (k["fmul"] + k["fma"]) / 2,
+        k["fadd"] / 2,
+        (vector + k["reduce"]) / 4,
+        (k["load"] + k["store"] + k["gather"]) / 2,
+        k["store"] + k["copy"],
+        (k["alu"] + k["branch"] + k["mul"]) / 4,
+        sum(k.values()) / 6,
+        k["fdiv"] * 3 + k["fdiv64"] * 5,
+        k["idiv"] * 8,
+        (k["cvt"] + k["vmul"]) / 2,
+        (k["shuffle"] + k["reduce"]) / 2,
+        k["gather"],
+        k["scatter"] * 1.5,
+        k["call"] * 20,
+    )
 
 
 def copied_bytes(run: SampledRun, i: ir.Instruction) -> float:
