@@ -30,7 +30,7 @@ def test_a_problem_given_twice_is_refused():
 @pytest.mark.usefixtures("toy_place")
 class TestCommand:
     @pytest.fixture(autouse=True)
-    def _fake(self, monkeypatch):
+    def _fake(self, monkeypatch, toy_place):
         monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda d, *_: FakeRunner(d))
 
     def test_it_reads_calls(self, capsys, tmp_path):
