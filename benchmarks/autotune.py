@@ -168,7 +168,7 @@ class Replayed:
         cache = CallTunerFactory(options).cache_of(call)
         cache.append(*self._runs)
         priors = PriorFactory(call.kernel, call.subject.source, self._device, options)
-        tuning = CallTuner(call, list(self._table[problem]), options, cache, priors, {})
+        tuning = CallTuner(call, list(self._table[problem]), options, cache, priors)
         run(tuning.start_search(), lambda batch: [self._table[problem][c] for c in batch])
         self._runs = known_runs(cache, call)
         return tuning.best, tuning.new_count

@@ -207,7 +207,7 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
             lambda places, rng: np.zeros(len(places.shared), dtype=bool),
         )
     ],
-    "hold-outs: all sizes but one": lambda: [(target_model, "holdout_kinds", singles_and_all)],
+    "hold-outs: all sizes but one": lambda: [(holdouts, "holdout_kinds", singles_and_all)],
     "corrected: views from one side": lambda: [(experts, "ONE_SIDED_SHARE", 0.0)],
     "neighbors: how well each axis does": lambda: [
         (neighbors.NeighborIndex, "measure_axes", lambda self, places, values: None)

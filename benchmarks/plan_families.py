@@ -25,6 +25,8 @@ OTHER_NAMES = {
     "num_experts_per_tok": ("moe_k", "moe_topk"),
 }
 """Names of fields that no class declares as the usual one."""
+POPPED = {"bloom": {"hidden_size": "n_embed"}, "falcon": {"hidden_size": "n_embed"}}
+"""Names that classes take out of the file by hand."""
 PATTERN = re.compile(r'"sliding_window_pattern", (\d+)|\(\(?i \+ 1\) % (\d+)\)')
 """How classes say which of their layers have a window."""
 
@@ -77,7 +79,8 @@ def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, 
     if pattern := PATTERN.search(source):
         defaults["sliding_window_pattern"] = int(pattern[1] or pattern[2])
     known = {k: v for k, v in defaults.items() if isinstance(v, int)}
-    return str(values.get("model_type", "")), {"aliases": aliases, "defaults": known}
+    family = str(values.get("model_type", ""))
+    return family, {"aliases": aliases | POPPED.get(family, {}), "defaults": known}
 
 
 if __name__ == "__main__":

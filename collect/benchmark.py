@@ -86,11 +86,8 @@ class Benchmarker:
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
-        state, judges, self._output = (
-            state_guard.own_state(kernel),
-            state_guard.judges_of(kernel),
-            None,
-        )
+        state, judges = state_guard.own_state(kernel), state_guard.judges_of(kernel)
+        self._output = None
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
         if self.device_lost:  # its memory cannot be read
             return measured
@@ -120,10 +117,8 @@ class Benchmarker:
         timer: Timer,
         prepared: PreparedInputs,
     ) -> Measurement:
-        limit, row = (
-            kernel.error_limit(problem, config),
-            partial(self._row, kernel, problem, config),
-        )
+        limit = kernel.error_limit(problem, config)
+        row = partial(self._row, kernel, problem, config)
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)

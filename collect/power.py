@@ -35,11 +35,15 @@ class Window:
 
 
 class PowerMeter(ABC):
-    """Measures the energy of one device of a ``device_kind``: ``cpu`` or ``gpu``.
+    """Measures the energy of one device.
 
     To add a meter, register a subclass under the entry point ``foretune.meters``. Its constructor
     takes the device's number among the devices of its kind, and must not fail;
     `unavailable_because` reports problems.
+
+    Attributes:
+        name: the registered name.
+        device_kind: kind of the metered devices: ``cpu`` or ``gpu``.
     """
 
     name: str

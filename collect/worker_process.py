@@ -67,10 +67,12 @@ class WorkerProcess:
     def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
         """Return the result of one method call on the object.
 
-        Raises TimeoutError if the call took longer than ``limit_s``; the process was killed. The
-        time starts when the child has done the imports of factory and arguments; ChildProcessError
-        if the process died, or its answer cannot be read; ForetuneError if the method or the
-        factory raised an error, the process did not start, or an argument cannot be pickled.
+        The time starts when the child has done the imports of factory and arguments.
+
+        Raises TimeoutError if the call took longer than ``limit_s``, and the process was killed;
+        ChildProcessError if the process died, or its answer cannot be read; ForetuneError if the
+        method or the factory raised an error, the process did not start, or an argument cannot be
+        pickled.
         """
         request = self._pickle((method, arguments))
         channel = self._channel or self._start()

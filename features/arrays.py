@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -84,7 +85,9 @@ class Rows:
     def group(self, name: str) -> Mapping[str, Any]:
         """Return the columns of a dotted group by short name."""
         names = short_names(self.columns, name)
-        return self.memoized(("group", name), lambda: {s: self[c] for s, c in names.items()})
+        return self.memoized(
+            ("group", name), lambda: MappingProxyType({s: self[c] for s, c in names.items()})
+        )
 
     def without(self, columns: Collection[str]) -> "Rows":
         """Return the same rows without ``columns``."""
@@ -120,13 +123,15 @@ class _SomeRows(Rows):
     def __init__(self, rows: Rows, numbers: np.ndarray) -> None:
         self.columns = rows.columns
         self._rows, self._numbers = rows, numbers
-        self._memo = {}
+        self._arrays, self._memo = {}, {}
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __getitem__(self, column: str) -> np.ndarray:
-        return self._rows[column][self._numbers]
+        if column not in self._arrays:
+            self._arrays[column] = self._rows[column][self._numbers]
+        return self._arrays[column]
 
     def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         texts, codes = self._rows.distinct(column)

@@ -78,7 +78,7 @@ class TileLaunch:
 
 @dataclass(frozen=True)
 class LaunchFeatures:
-    """Features (candidates, features) of the candidates of one problem.
+    """Features of one problem's candidates; arrays have shape (candidates, features).
 
     ``analytic_log_time`` is the log of the analytic time over the fastest, at most `MAX_LOG_RATIO`;
     ``fits`` tells whether the steps in flight fit a block's shared memory, and the sums its

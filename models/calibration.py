@@ -26,7 +26,7 @@ WORK_FEATURES = ("log2_flops", "log2_bytes", "log2_intensity", "log2_roofline_ms
 """Features of the amount and kind of work, present if the cost is known."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CorrectionFeatures:
     """Features of rows besides their settings; NaN is unknown.
 

@@ -55,7 +55,7 @@ class CodeTime:
             ) from e
 
 
-@dataclass
+@dataclass(eq=False)
 class CodePredictor:
     """Predicts the configurations of a CPU kernel from their code (a `SpacePredictor`)."""
 

@@ -155,7 +155,10 @@ class NetworkPredictor:
         ):
             return None
         if kernel not in self._fitted:
-            self._fitted[kernel] = (_Linear if kernel in LINEAR else Predictor()).fit(rows)
+            if kernel in LINEAR:
+                self._fitted[kernel] = _Linear.fit(rows)
+            else:
+                self._fitted[kernel] = Predictor().fit(rows)
         return self._fitted[kernel]
 
 

@@ -135,7 +135,7 @@ class TuningJob:
         budget, seconds = options.get("budget"), options.get("seconds")
         if budget is None and seconds is None:
             budget = default_budget
-        progress = options.get("progress", SILENT)
+        progress = options.get("progress") or SILENT
         return cls(
             kernel, runner,
             MeasurementCache.for_kernel(kernel, runner.device, options.get("store"), log),

@@ -5,7 +5,7 @@ import random
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -269,12 +269,11 @@ class JudgeBenchmark:
             for name in self.implementations:
                 self._call(name, problem, "run", seed)
             rights.append(self._compare_outputs(problem))
-        with suppress(CandidateRejected):  # of other shapes
-            if _relative_error(rights[0], rights[1]) == 0.0:
-                raise UsageError(
-                    f"the reference gives the same for different inputs of {problem}: nothing can "
-                    "be proved; let inputs() use its seed, or choose another problem"
-                )
+        if _equal_outputs(rights[0], rights[1]):
+            raise UsageError(
+                f"the reference gives the same for different inputs of {problem}: nothing can be "
+                "proved; let inputs() use its seed, or choose another problem"
+            )
 
     def compare(self, problem: Problem, session_s: float, watch: LoadMonitor) -> ProblemVerdict:
         """Compare the candidate with the rivals in fresh processes, until it is clear who wins.
@@ -395,6 +394,13 @@ class JudgeBenchmark:
     def _new_seeds(self, n: int) -> list[int]:
         """Return unused random seeds."""
         return [self._random.getrandbits(32) for _ in range(n)]
+
+
+def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
+    try:
+        return _relative_error(one, other) == 0.0
+    except CandidateRejected:  # their shapes differ
+        return False
 
 
 def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:

@@ -190,9 +190,9 @@ def tune_pareto(
     objectives = tuple(dict.fromkeys(objectives))
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
-    job = TuningJob.from_options(kernel, runner, options, *objectives, log=log)
-    if job.stopping.regret is not None:
-        raise UsageError("a Pareto front has no regret: give --budget a number")
+    if options.get("budget") == "auto":
+        raise UsageError("a Pareto front has no regret: give budget a number")
+    job = TuningJob.from_options(kernel, runner, options, *objectives, log=log, lacks=("regret",))
     start = time.perf_counter()
     job.wait_until_idle()
     known = job.known(problem, kernel.space(problem))

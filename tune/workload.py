@@ -129,7 +129,7 @@ class _WorkloadSearch:
         """Measure until the budget is spent."""
         job, parts = self._job, self._parts
         if job.stopping.regret is not None:
-            raise UsageError("a workload takes a number or seconds as --budget")
+            raise UsageError("a workload takes a number or seconds as budget")
         known = [m for p in parts for m in self._jobs[p.kernel].known(p.problem, p.space)]
         for m in known:
             self._add(m, known=True)

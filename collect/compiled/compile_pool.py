@@ -6,13 +6,14 @@ import os
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
@@ -26,18 +27,23 @@ from foretune.measurement import Status
 from foretune.space import Configuration
 
 LIMIT_S = 60.0
-MAX_ERROR_LENGTH = 300  # characters kept of a compiler's message
+MAX_ERROR_LENGTH = 300
+"""Characters kept of a compiler's message."""
 
 
 @dataclass(frozen=True)
 class CompileResult:
     """The result of compiling one configuration.
 
-    ``status`` is ``ok``, ``invalid`` (compiled, but too large to launch on the target),
-    ``compile_error`` or ``timeout``, and ``error`` the reason, on one line. ``static`` are features
-    of the code by their names in `FEATURES`, ``compile_s`` the seconds (NaN if the compiler died or
-    timed out). ``cached`` tells whether Triton's cache had the code, in the folder that ``hash``
-    names.
+    Attributes:
+        config: the configuration.
+        status: ``ok``; ``invalid`` (compiled, but too large to launch on the target);
+            ``compile_error``; ``timeout``.
+        error: why it failed, on one line.
+        static: features of the code by their names in `FEATURES`; empty if it did not compile.
+        compile_s: compilation time in seconds; NaN if the compiler died or timed out.
+        cached: whether Triton's cache already had the code.
+        hash: Triton's hash, which names the folder in its cache; empty if it did not compile.
     """
 
     config: Configuration
@@ -52,6 +58,17 @@ class CompileResult:
     def ok(self) -> bool:
         """Whether it compiled and can be launched."""
         return self.status is Status.OK
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The settings that all configurations of a batch share; arguments as `describe` returns."""
+
+    kernel: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    target: Target
+    cache_dir: str = ""
 
 
 def compile_configs(
@@ -78,44 +95,70 @@ def compile_configs(
     number of processes, by default one per core. Raises UsageError if the kernel does not exist, or
     an argument is missing or unknown.
     """
-    make_compiler = partial(
-        _Compiler,
-        kernel if isinstance(kernel, str) else kernel_reference(kernel),
-        tuple(map(describe, args)),
-        {name: describe(value) for name, value in (kwargs or {}).items()},
-        target,
-        None if cache_dir is None else str(Path(cache_dir).absolute()),
+    request = _Request(
+        kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
+        args=tuple(map(describe, args)),
+        kwargs={name: describe(value) for name, value in (kwargs or {}).items()},
+        target=target,
+        cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
-    wanted = list(map(Configuration, configs))
-    n = min(jobs or available_cores(), len(wanted))
-    workers = [WorkerProcess(make_compiler, _PICKLING_ADVICE) for _ in range(n)]
-    idle: SimpleQueue[WorkerProcess] = SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
-
-    def compile_one(config: Configuration) -> CompileResult:
-        worker = idle.get()
-        try:
-            return _compile_or_fail(worker, config, limit_s)
-        finally:
-            idle.put(worker)
-
-    pool = ThreadPoolExecutor(max(n, 1))  # a thread for each process
-    positions = {pool.submit(compile_one, config): i for i, config in enumerate(wanted)}
-    try:
-        for done in as_completed(positions):
-            yield positions[done], done.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        while not all(future.done() for future in positions):
-            for worker in workers:
-                worker.kill()  # again, if a thread was just starting the process
-            time.sleep(0.05)
-        for worker in workers:
-            worker.close()
+    waiting = deque((i, Configuration(c)) for i, c in enumerate(configs))
+    n = min(jobs or available_cores(), len(waiting))
+    yield from _compile_in_parallel(request, waiting, n, limit_s)
 
 
+_Job = tuple[int, Configuration]
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
+
+
+def _compile_in_parallel(
+    request: _Request, waiting: deque[_Job], n: int, limit_s: float
+) -> Iterator[tuple[int, CompileResult]]:
+    """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
+
+    Raises ForetuneError if the request is wrong for every configuration.
+    """
+    pending = len(waiting)
+    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
+    workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
+    threads = [
+        Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
+        for worker in workers
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(pending):
+            finished = done.get()
+            if isinstance(finished, BaseException):
+                raise finished
+            yield finished
+    finally:
+        waiting.clear()
+        for worker, thread in zip(workers, threads, strict=True):
+            while thread.is_alive():
+                worker.kill()  # again, if the thread was just starting the process
+                thread.join(0.05)
+
+
+def _drive(
+    worker: WorkerProcess,
+    waiting: deque[_Job],
+    done: "SimpleQueue[tuple[int, CompileResult] | BaseException]",
+    limit_s: float,
+) -> None:
+    """Compile waiting jobs in one process until none is left."""
+    try:
+        while True:
+            try:
+                position, config = waiting.popleft()
+            except IndexError:
+                return
+            done.put((position, _compile_or_fail(worker, config, limit_s)))
+    except BaseException as e:
+        done.put(e)
+    finally:
+        worker.close()
 
 
 def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:
@@ -131,18 +174,16 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
 class _Compiler:
     """Compiles configurations of one kernel; lives in a worker process."""
 
-    def __init__(
-        self, kernel: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Target,
-        cache_dir: str | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, request: _Request) -> None:
         warnings.simplefilter("ignore")  # the launching process shows Triton's own warnings
-        if cache_dir:
-            os.environ["TRITON_CACHE_DIR"] = cache_dir
+        if request.cache_dir:
+            os.environ["TRITON_CACHE_DIR"] = request.cache_dir
         os.environ.pop("TRITON_INTERPRET", None)  # else Triton's own functions are interpreted
         require("triton", "gpu", "compiling Triton kernels")
         # Imported now, so that the import does not count in a configuration's time.
         importlib.import_module("foretune.collect.compiled.compiling")
-        self._call, self._target = (load_kernel(kernel), args, kwargs), target
+        self._request = request
+        self._kernel = load_kernel(request.kernel)
 
     def compile(self, config: Configuration) -> CompileResult:
         """Return the result for one configuration; raise UsageError if all would fail alike."""
@@ -150,20 +191,22 @@ class _Compiler:
 
         from foretune.collect.compiled.compiling import compile_full, specialize
 
-        started, hits = time.perf_counter(), list[bool]()
+        request, started, hits = self._request, time.perf_counter(), list[bool]()
         try:
-            specialized = specialize(*self._call, config, self._target)
+            specialized = specialize(
+                self._kernel, request.args, request.kwargs, config, request.target
+            )
             started = time.perf_counter()
             knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
             compiled = compile_full(specialized)
             seconds = time.perf_counter() - started
-            features = static_features(compiled, self._target)
+            features = static_features(compiled, request.target)
         except UsageError:
             raise
         except Exception as e:
             seconds = time.perf_counter() - started
             return CompileResult(config, Status.COMPILE_ERROR, _first_line(e), compile_s=seconds)
-        excess = occupancy_of(features, self._target)[1] if "registers" in features else ""
+        excess = occupancy_of(features, request.target)[1] if "registers" in features else ""
         status = Status.INVALID if excess else Status.OK
         cached = bool(hits and hits[-1])
         return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)

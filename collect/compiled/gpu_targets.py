@@ -27,8 +27,8 @@ class Limits:
     together; they are allocated in units of ``register_granule`` per thread. At most ``warps``
     (AMD: waves) are resident, and ``ctas`` blocks of more than one warp. A block has at most
     ``shared_bytes_per_cta`` of the ``shared_bytes`` (AMD: LDS), allocated by ``shared_granule``, of
-    which the system reserves ``shared_reserved``. ``tensor_memory`` are its columns, 0 on targets
-    without it.
+    which the system reserves ``shared_reserved``. ``tensor_memory`` is the number of columns
+    of tensor memory, 0 on targets without it.
     """
 
     warps: int

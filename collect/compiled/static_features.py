@@ -43,8 +43,9 @@ LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
 
 def occupancy_of(features: Mapping[str, float], target: Target) -> tuple[dict[str, float], str]:
     """Return further `FEATURES`, of a multiprocessor's occupancy, and why no block fits ("")."""
-    needed = (features.get(n, 0) for n in ("warps", "registers", "shared_bytes", "tensor_memory"))
-    warps, registers, shared_bytes, tensor_memory = map(int, needed)
+    warps, registers = int(features["warps"]), int(features["registers"])
+    shared_bytes = int(features["shared_bytes"])
+    tensor_memory = int(features.get("tensor_memory", 0))
     limits = target.limits
     shared = _round_up(shared_bytes + limits.shared_reserved, limits.shared_granule)
     max_blocks = {

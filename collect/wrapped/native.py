@@ -2,12 +2,9 @@
 
 import ctypes
 import functools
-import hashlib
-import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.wrapped.call_arguments import Arguments, ResettingLaunch
 from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
 from foretune.errors import UsageError
-from foretune.files import atomic_write
 from foretune.kernel import Clock
 
 DEFAULT_OPTIONS = ("-O3",)
@@ -91,32 +86,14 @@ def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
 
 
 def _load(build: Build) -> Any:
-    """Return the function of a library that only this launch uses: it may keep a state."""
-    with tempfile.NamedTemporaryFile(prefix="foretune-", suffix=".so") as file:
-        file.write(_compile_library(build))
-        file.flush()
-        loaded = ctypes.CDLL(file.name)
+    """Return the function of a freshly compiled library."""
+    source = build.source
+    with compile_native(build, _compiler(source), "-shared", "-fPIC") as library:
+        loaded = ctypes.CDLL(str(library))
     try:
-        return getattr(loaded, build.source.name)
+        return getattr(loaded, source.name)
     except AttributeError:
-        raise RuntimeError(f"the source has no function {build.source.name!r}") from None
-
-
-def _compile_library(build: Build) -> bytes:
-    """Return the compiled library; the processes of a runner compile the same only once."""
-    compiler = _compiler(build.source)
-    identity = repr((compiler, build.text, build.options, sorted(build.extra_files.items())))
-    shared = Path(
-        os.environ.get(BUILD_FOLDER, ""), f"{hashlib.sha256(identity.encode()).hexdigest()}.so"
-    )
-    if BUILD_FOLDER in os.environ and shared.exists():
-        return shared.read_bytes()
-    with compile_native(build, compiler, "-shared", "-fPIC") as output:
-        library = output.read_bytes()
-    if BUILD_FOLDER in os.environ:
-        with atomic_write(shared) as temporary:
-            temporary.write_bytes(library)
-    return library
+        raise RuntimeError(f"the source has no function {source.name!r}") from None
 
 
 def _is_c(source: Source) -> bool:

@@ -23,9 +23,10 @@ CHUNK = 2**20  # experts processed at a time, to bound memory
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Load of the busiest rank, per row: token-expert ``pairs``, ``active`` experts, ``largest``.
+    """Load of the busiest rank, per row.
 
-    Experts are active with at least one token; the largest one's tokens count.
+    ``pairs`` are of a token and an expert; ``active`` experts have at least one token; ``largest``
+    is the number of tokens of the most loaded one.
     """
 
     pairs: np.ndarray

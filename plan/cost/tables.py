@@ -43,7 +43,7 @@ class EngineTables:
     """Measured operators of engines.
 
     They are in a file per system, engine, version and operation
-    (``FOLDER/SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``), or one per operation
+    (``FOLDER/SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``), or else in one per operation
     (``FOLDER/OP.parquet``).
     """
 
@@ -93,7 +93,8 @@ class EngineTables:
     def _flat(self) -> pd.DataFrame:
         """The systems and engines in files of one operation."""
         columns = ["system", "backend"]
-        files = [p for op in OPERATIONS if (p := self.folder / f"{op}.parquet").is_file()]
+        paths = [] if self._paths else [self.folder / f"{op}.parquet" for op in OPERATIONS]
+        files = [path for path in paths if path.is_file()]
         found = [pd.read_parquet(path, columns=columns).drop_duplicates() for path in files]
         return pd.concat(found) if found else pd.DataFrame(columns=columns)
 

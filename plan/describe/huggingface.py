@@ -60,7 +60,8 @@ UNSUPPORTED_FAMILIES = {
 """Family -> unsupported kind of layer."""
 STATE_FIELDS = {
     "mamba_d_state": "Mamba layers", "mamba_d_conv": "Mamba layers", "lru_width": "RG-LRU layers",
-    "conv_L_cache": "short convolutions", "attn_layer_period": "layers without attention",
+    "layer_group_size": "layers of linear attention",
+    "attn_layer_period": "layers without attention",
 }  # fmt: skip
 """Field -> layers that only `mixed_layers` can plan."""
 _FAMILIES = shipped_json("families.json")
@@ -91,6 +92,7 @@ PART_FIELDS = ("ffn_hidden_size", "kv_n_heads", "moe_num_experts", "moe_top_k")
 SHARED_FIELDS = (
     "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"
 )  # fmt: skip
+LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 WIDTH_FIELDS = ("intermediate_size", "ffn_hidden_size")
 
 
@@ -120,6 +122,8 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     decoder = next((part for part in parts if isinstance(part, Mapping)), config)
     text = _with_family_facts(decoder, config)
     kinds = config.get("architectures") or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise UsageError(f"{name}: architectures in {CONFIG_FILE} must be a list of names")
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
         raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
     for field, layers in UNSUPPORTED_FIELDS.items():
@@ -155,7 +159,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "weight_format": formats.weights,
         "moe_format": formats.moe,
         "kv_format": formats.kv,
-        "longest": _positive_int(text, "max_position_embeddings"),
+        "longest": _positive_int(text, *LENGTH_FIELDS),
         "drafting_layers": _positive_int(
             text, "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
         ),
@@ -192,7 +196,8 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
 
 
 def _key_heads(text: Fields, heads: int) -> int:
-    if text.get("multi_query") and not text.get("new_decoder_architecture"):
+    shared = text.get("multi_query", text.get("model_type") in ("falcon", "gpt_bigcode"))
+    if shared and not text.get("new_decoder_architecture"):
         return 1
     return _positive_int(text, *KEY_HEADS_FIELDS) or heads
 
@@ -202,6 +207,8 @@ def _require_planned_kinds(text: Fields, name: str) -> None:
     kinds = [kind for field in KIND_FIELDS for kind in text.get(field) or ()]
     unknown = [f"layers of kind {kind!r}" for kind in kinds if kind not in PLANNED_KINDS]
     unknown += [layers for field, layers in STATE_FIELDS.items() if text.get(field)]
+    if 0 in (text.get("attn_type_list") or ()):  # MiniMax-Text-01's
+        unknown.append("layers of linear attention")
     if unknown:
         raise UsageError(f"{name}: {unknown[0]} cannot be planned yet")
 
@@ -414,8 +421,15 @@ def _by_algorithm(stored: Fields) -> str:
     return MODELOPT_FORMATS.get(str(stored.get("quant_algo", "")).upper(), "")
 
 
+UNPLANNED_METHODS = ("aqlm", "bitsandbytes", "eetq", "hqq", "quark", "torchao", "vptq")
+
+
 def _by_method(stored: Fields) -> str:
     method = stored.get("quant_method")
+    if method in UNPLANNED_METHODS:
+        raise UsageError(f"checkpoints quantized by {method} cannot be planned yet")
+    if method == "fbgemm_fp8":
+        return "fp8"
     if method == "fp8":
         return "fp8_block" if stored.get("weight_block_size") else "fp8"
     if method in ("gptq", "awq"):

@@ -118,7 +118,8 @@ def _attention(model: ModelDescription, layout: Layout) -> str | None:
     for _, _, heads in () if model.mla else model.softmax_groups():
         if heads.kv_heads % tp and tp % heads.kv_heads:
             return f"{heads.kv_heads} key heads can neither be split over nor copied to tp={tp}"
-    if linear and (linear.key_heads % tp or linear.value_heads % tp):
+    copied = linear is not None and linear.kind == "mamba2" and linear.key_heads == 1
+    if linear and ((linear.key_heads % tp and not copied) or linear.value_heads % tp):
         return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
     if model.compressed and model.compressed.o_groups % tp:
         return f"{model.compressed.o_groups} groups of heads cannot be split over tp={tp}"

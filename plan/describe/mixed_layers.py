@@ -56,27 +56,38 @@ def nemotron_h(text: Fields, name: str) -> dict[str, Any]:
     }
 
 
+def _integer(text: Fields, field: str) -> int:
+    value = text[field]
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{field} is {value!r}")
+    return value
+
+
 def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of Granite 4, Bamba and Falcon-H1, whose layers all have an MLP.
 
     A layer with attention and a state side by side counts as two.
     """
-    layers = text["num_hidden_layers"]
+    layers, heads = text["num_hidden_layers"], _integer(text, "mamba_n_heads")
     beside = "mamba_d_ssm" in text
+    head_dim = text["mamba_d_head"]
+    if head_dim == "auto":
+        head_dim = _integer(text, "mamba_expand") * text["hidden_size"] // heads
     kinds = [SAVED_KINDS.get(k, k) for k in text.get("layer_types") or ()]
     attention = kinds.count("attention") if kinds else len(text.get("attn_layer_indices") or ())
     if set(kinds) - {"mamba", "attention"} or not (attention or beside):
         raise UsageError(f"{name}: layers without attention cannot be planned yet")
     state = LinearAttention(
         layers=layers if beside else layers - attention,
-        key_heads=text["mamba_n_groups"],
-        key_dim=text["mamba_d_state"],
-        value_heads=text["mamba_n_heads"],
-        value_dim=text["mamba_d_head"],
-        convolution=text["mamba_d_conv"],
+        key_heads=_integer(text, "mamba_n_groups"),
+        key_dim=_integer(text, "mamba_d_state"),
+        value_heads=heads,
+        value_dim=int(head_dim),
+        convolution=_integer(text, "mamba_d_conv"),
         kind="mamba2",
     )
-    fields: dict[str, Any] = {"layers": 2 * layers if beside else layers, "linear": state}
+    fields: dict[str, Any] = {"layers": 2 * layers if beside else layers}
+    fields["linear"] = state if state.layers else None
     if beside:
         fields["without_mlp"] = layers
     if "shared_intermediate_size" in text and not text.get("num_local_experts"):
@@ -87,6 +98,10 @@ def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
 def short_convolutions(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of LFM2: most layers have a gated convolution over a few tokens."""
     kinds = list(text.get("layer_types") or ())
+    if not kinds:
+        attention = text.get("full_attn_idxs") or range(text["num_hidden_layers"])
+        numbers = range(text["num_hidden_layers"])
+        kinds = ["full_attention" if i in attention else "conv" for i in numbers]
     if set(kinds) - {"conv", "full_attention"} or "full_attention" not in kinds:
         raise UsageError(f"{name}: short convolutions without attention cannot be planned yet")
     heads = text["hidden_size"] // CHANNELS
@@ -94,12 +109,15 @@ def short_convolutions(text: Fields, name: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if layers:
         fields["linear"] = LinearAttention(
-            layers, heads, 0, heads, CHANNELS, text["conv_L_cache"], kind="convolution"
+            layers, heads, 0, heads, CHANNELS, _integer(text, "conv_L_cache"), kind="convolution"
         )
-    if text.get("block_auto_adjust_ff_dim"):
-        multiple = text["block_multiple_of"]
-        width = int(text["block_ffn_dim_multiplier"] * int(2 * text["intermediate_size"] / 3))
-        fields["intermediate"] = ceil(width / multiple) * multiple
+    if text.get("model_type") == "lfm2":
+        width = int(text.get("block_ff_dim") or text["intermediate_size"])
+        if text.get("block_auto_adjust_ff_dim", True):
+            multiple = text.get("block_multiple_of", 256)
+            width = int(text.get("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
+            width = ceil(width / multiple) * multiple
+        fields["intermediate"] = width
     return fields
 
 
@@ -128,12 +146,8 @@ def deci_lm(text: Fields, name: str) -> dict[str, Any]:
 
 def gemma4(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of Gemma 4: wide full-attention heads, and experts plus a dense MLP."""
-    for field, what in (
-        ("hidden_size_per_layer_input", "embeddings of every layer"),
-        ("num_kv_shared_layers", "layers that share a cache"),
-    ):
-        if text.get(field):
-            raise UsageError(f"{name}: {what} ({field}) cannot be planned yet")
+    if text.get("num_kv_shared_layers"):
+        raise UsageError(f"{name}: layers that share a cache cannot be planned yet")
     dense_width = text["intermediate_size"] if text.get("enable_moe_block") else 0
     heads, dim = text["num_attention_heads"], text["head_dim"]
     return {

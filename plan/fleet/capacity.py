@@ -220,7 +220,8 @@ def _unserved_message(
     return (
         f"no instance meets the limits for requests of {demand}: the nearest is "
         f"{nearest['gpus']} × {nearest['system']} with {nearest['ttft_ms']:.0f} ms to the first "
-        f"token and {nearest['tpot_ms']:.1f} ms per further token; raise --ttft or --tpot to that"
+        f"token and {nearest['tpot_ms']:.1f} ms per further token; raise --limit ttft= or tpot= to "
+        "that"
     )
 
 

@@ -334,7 +334,7 @@ def _check_options(
     if reason := unsupported_offload(offload, backend):
         raise UsageError(reason)
     if offload.cache_gib and not workload.prefix:
-        raise UsageError("--offload-cache keeps prefixes in host memory: add --prefix TOKENS")
+        raise UsageError("--offload cache=GIB keeps prefixes in host memory: add --prefix TOKENS")
 
 
 def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:

@@ -231,7 +231,7 @@ def possible_recipes(
         for plain in _layouts(model, task, system, gpus)
         for layout in _schedules(plain, zero_bubble)
         if is_possible_layout(model, layout, task)
-        for recipe in _recipes(layout, offload, host_gib)
+        for recipe in _recipes(model, layout, offload, host_gib)
         if is_possible(recipe, task)
     ]
 
@@ -241,8 +241,11 @@ def _schedules(layout: TrainingLayout, zero_bubble: bool) -> list[TrainingLayout
     return [layout, *(replace(layout, zero_bubble=n) for n in (1, 2) if fillable)]
 
 
-def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator[Recipe]:
-    single_replica = max(layout.replicas, layout.expert_replicas) == 1
+def _recipes(
+    model: ModelDescription, layout: TrainingLayout, offload: bool, host_gib: float
+) -> Iterator[Recipe]:
+    expert_replicas = layout.expert_replicas if model.is_moe else 1
+    single_replica = max(layout.replicas, expert_replicas) == 1
     # Stages 2 and 3 sum gradients per micro-batch, which pipelines do not.
     stages = (0,) if single_replica else (1,) if layout.pp > 1 else (1, 2, 3)
     for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):

@@ -20,6 +20,7 @@ from foretune.plan.train.recipe import (
 )
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
+    fullest_stage,
     host_bytes,
     stage_parameters,
 )
@@ -86,18 +87,15 @@ class TimedSteps:
         self.model, self.system, self.recipes, self.task = model, system, recipes, task
         self._timer = timer
         self._micro_batches = self._look_up_micro_batches()
-        self._replicas_ms = self._exchange_times(
-            [
-                tuple(
-                    replica_exchanges(
-                        recipe, task, stage_parameters(model, recipe.layout, 0),
-                        stage_layers(model, recipe.layout)[0],
-                    )
-                )
-                for recipe in recipes
-            ]
-        )  # fmt: skip
+        self._replicas_ms = self._exchange_times([self._replica_exchanges(r) for r in recipes])
         """Each recipe's milliseconds of replica exchanges per step, without overlap."""
+
+    def _replica_exchanges(self, recipe: Recipe) -> tuple[Exchange, ...]:
+        layout = recipe.layout
+        stage = fullest_stage(self.model, layout)
+        parameters = stage_parameters(self.model, layout, stage)
+        layers = stage_layers(self.model, layout)[stage]
+        return tuple(replica_exchanges(recipe, self.task, parameters, layers))
 
     def _look_up_micro_batches(self) -> dict[tuple[object, ...], dict[str, float]]:
         """Return the milliseconds of every kind of micro-batch in all layers, looked up at once."""
@@ -156,7 +154,8 @@ class TimedSteps:
             recipe.zero, fullest_ms
         )
         hidden = min((1.0 - calibration.exposed) * replicas, overlap)
-        updated = stage_parameters(model, layout, 0).held(layout, split=recipe.zero >= 1)
+        fullest = stage_parameters(model, layout, fullest_stage(model, layout))
+        updated = fullest.held(layout, split=recipe.zero >= 1)
         parts = {
             "compute_ms": mean * (layers_ms + first + last),
             "recompute_ms": mean * recompute_ms,

@@ -77,21 +77,34 @@ class StageParameters:
 def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> TrainingMemory:
     """Return the memory of the fullest GPU.
 
-    The first stage has the most micro-batches in flight, the second may have more layers, and the
-    last has the logits.
+    The first stage has the most micro-batches in flight, another may have more layers, and the last
+    has the logits.
     """
-    pp = recipe.layout.pp
-    stages = {0, min(1, pp - 1), pp - 1}
+    stages = _extreme_stages(model, recipe.layout)
     found = [_stage_memory(model, recipe, task, stage) for stage in stages]
     return max(found, key=lambda memory: memory.total)
+
+
+def _extreme_stages(model: ModelDescription, layout: TrainingLayout) -> set[int]:
+    """Return the first and the last stage, and the first one with the most layers."""
+    layers = stage_layers(model, layout)
+    return {0, layers.index(max(layers)), layout.pp - 1}
+
+
+def fullest_stage(model: ModelDescription, layout: TrainingLayout) -> int:
+    """Return a stage with the most parameters."""
+
+    def parameters(stage: int) -> float:
+        return stage_parameters(model, layout, stage).held(layout, split=False)
+
+    return max(sorted(_extreme_stages(model, layout)), key=parameters)
 
 
 def offloaded_gib(model: ModelDescription, recipe: Recipe) -> float:
     """Return the maximum GiB of a GPU's optimizer states in host memory."""
     layout = recipe.layout
-    stages = (stage_parameters(model, layout, stage) for stage in {0, layout.pp - 1})
-    held = (stage_params.held(layout, recipe.zero >= 1) for stage_params in stages)
-    return max(host_bytes(recipe, parameters) for parameters in held) / GIB
+    fullest = stage_parameters(model, layout, fullest_stage(model, layout))
+    return host_bytes(recipe, fullest.held(layout, recipe.zero >= 1)) / GIB
 
 
 @lru_cache(2**14)
@@ -154,7 +167,7 @@ def _stage_memory(
         gradients=task.gradient_bytes * stage_params.held(layout, zero >= 2),
         optimizer=OPTIMIZER_BYTES * optimizer - host_bytes(recipe, optimizer),
         activations=_activations(model, recipe, task, stage),
-        buffers=_buffers(model, recipe, task, stage_params),
+        buffers=_buffers(model, recipe, task, stage),
     )
 
 
@@ -177,13 +190,12 @@ def _activations(model: ModelDescription, recipe: Recipe, task: TrainingTask, st
     return total
 
 
-def _buffers(
-    model: ModelDescription, recipe: Recipe, task: TrainingTask, stage_params: StageParameters
-) -> float:
+def _buffers(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int) -> float:
     layout = recipe.layout
     if layout.gpus == 1:
         return 0.0
-    layer = stage_params.projections / stage_layers(model, layout)[0]
+    stage_params = stage_parameters(model, layout, stage)
+    layer = stage_params.projections / stage_layers(model, layout)[stage]
     # At most all remote parameters can be gathered.
     remote = stage_params.dense + stage_params.experts - stage_params.held(layout, True)
     gathered = WEIGHT_BYTES * min(GATHERED_LAYERS * layer, remote) if recipe.zero >= 3 else 0.0

@@ -120,7 +120,7 @@ def plan_training(
     memories = {recipe: training_memory(model, recipe, task) for recipe in recipes}
     fitting = _fitting(memories, system)
     if not fitting and not offload:  # offload the optimizer states
-        recipes = possible_recipes(model, task, system, gpus, offload=True)
+        recipes = possible_recipes(model, task, system, gpus, offload=True, zero_bubble=zero_bubble)
         considered += len(recipes)
         memories = {recipe: training_memory(model, recipe, task) for recipe in recipes}
         fitting = _fitting(memories, system)

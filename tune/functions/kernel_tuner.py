@@ -137,16 +137,24 @@ def tune_kernel(
 ) -> TunedKernel:
     """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
 
-    Names and meanings are Kernel Tuner's; ``options`` are in `KernelTunerOptions`. Differences:
+    Names and meanings are Kernel Tuner's; ``options`` are in `KernelTunerOptions`. The source is
+    its text, its file, a list of files, or a function from knobs to it; each knob becomes a
+    ``#define``. ``restrictions`` are expressions, or functions of a mapping of knobs.
+    ``grid_div_x`` has the divisors of the problem size, by default ``["block_size_x"]``.
+    Differences:
 
-    - Without ``strategy``, ``budget`` configurations are measured instead of all. They run in
-      another process, until their medians are precise.
-    - Without ``answer``, outputs must equal the default's; ``verify(answer, contents, atol=None)``
+    - Without ``strategy``, ``budget`` configurations are measured instead of all;
+      ``strategy="brute_force"`` measures all. They run in another process, until their medians are
+      precise.
+    - ``answer`` has each argument's right content after a launch, None for inputs. Without it,
+      outputs must equal the default's; ``verify(answer, contents, atol=None)``
       judges them instead, both lists with one element per argument.
     - ``lang`` is ``C`` (also C++), ``OpenCL``, ``CUDA`` or ``HIP``. C is compiled with ``-O3`` by
       default, and a function that returns no float is timed from outside.
     - ``smem_args`` is ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
-      number, an expression or a function of knobs. ``verbose`` is ignored.
+      number, an expression or a function of knobs. ``cmem_args`` maps a ``__constant__`` variable
+      to its array. ``device`` is the number of the OpenCL device, of ``platform``, or of torch's
+      GPU. ``verbose`` is ignored.
 
     Raises:
         UsageError: an argument is not supported or invalid.

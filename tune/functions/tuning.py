@@ -118,8 +118,9 @@ def _tune_on(
     goal = ConstrainedObjective(objective, limits_of(options))
     if not spent and cache.choice(wanted, goal, unfinished=True):  # before it was interrupted
         spent = 1
-    seconds = options.get("seconds")
-    budget = options.get("budget", DEFAULT_BUDGET if seconds is None else None)
+    budget, seconds = options.get("budget"), options.get("seconds")
+    if budget is None and seconds is None:
+        budget = DEFAULT_BUDGET
     if seconds is not None and seconds > 0:  # the default's measurements count
         seconds = max(seconds - (time.monotonic() - started_at), 1e-3)
     if isinstance(budget, int) and not isinstance(budget, bool):

@@ -117,7 +117,7 @@ class Chart:
         if line.steps:
             x = [value for value in x for _ in range(2)][1:]
             y = [value for value in y for _ in range(2)][:-1]
-        positions = map(self.position, x, y)
+        positions = (self.position(*point) for point in zip(x, y, strict=True))
         return " ".join(f"{a:g},{b:g}" for a, b in positions if math.isfinite(a + b))
 
     def spans(self, spans: Spans) -> list[tuple[float, float, float]]:

@@ -44,11 +44,9 @@ def tile_launches(
     if tiles is None:
         return None
     a, b = operands[0], operands[min(1, len(operands) - 1)]
-    precisions = [v for n, v in call.arguments.items() if re.search("TF32|PRECISION", n, re.I)]
-    is_exact = any(v is False or v == 0 or v == "ieee" for v in precisions)  # no rounding to TF32
-    exact = float(_bits(a) == 32 and is_exact)
+    exact = float(_bits(a) == 32 and _is_exact(call.arguments))
     both = [s for s in a.shape if s in b.shape and s not in (tiles.size_m, tiles.size_n)]
-    inner_size = float(both[-1]) if both else DEFAULT_DEPTH
+    inner_size = (float(both[-1]) if both else 0.0) or DEFAULT_DEPTH
     moved = float(sum(math.prod(t.shape) * _bits(t) / 8 for t in operands))
     width = _head_width(call.arguments, a)
     launches = []
@@ -211,6 +209,12 @@ def _bits(tensor: Any) -> float:
     """Return the bits per element; 0 for indices."""
     name = str(tensor.dtype).removeprefix("torch.")
     return 8.0 if name.startswith("float8") else float(DATA_BITS.get(name, 0))
+
+
+def _is_exact(arguments: Mapping[str, Any]) -> bool:
+    """Whether arguments turn off TF32 rounding."""
+    precisions = [v for n, v in arguments.items() if re.search("TF32|PRECISION", n, re.I)]
+    return any(v is False or v == 0 or v == "ieee" for v in precisions)
 
 
 def _transposed(tensor: Any) -> float:

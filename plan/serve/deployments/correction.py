@@ -7,6 +7,7 @@ Their errors condition such a process, too, which says how far each candidate sh
 """
 
 import hashlib
+import importlib.resources
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -320,6 +321,8 @@ def fit_or_load_correction(
 def _fingerprint(path: Path) -> str:
     """Return a hash of the training data, versions and code."""
     digest = hashlib.sha256(path.read_bytes())
+    for name in ("formats.csv", "checkpoint_formats.json", "families.json", "models.csv"):
+        digest.update((importlib.resources.files("foretune.plan.describe") / name).read_bytes())
     tables = find_tables()
     inputs = {
         "versions": package_versions(),

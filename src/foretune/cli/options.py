@@ -131,7 +131,7 @@ RAY_ADDRESS = typer.Option(
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
 RUNNER_OPTIONS = ("runner", "ray_address", "device")
-"""Names of their parameters, and of `DEVICE`'s."""
+"""Parameters of a command that uses a runner; see `make_runner`."""
 
 
 def parse_budget(text: str) -> "SearchOptions":

@@ -24,7 +24,7 @@ NOTES = (
 )
 ZERO_BUBBLE_NOTE = (
     "zb1 and zb2: zero bubble within one and two times the activations (arXiv:2401.10241); "
-    "Megatron-LM itself has no such schedule, its fork sail-sg/zero-bubble-pipeline-parallelism has"
+    "not in Megatron-LM itself, but in its fork sail-sg/zero-bubble-pipeline-parallelism"
 )
 TOKENS = typer.Option(0.0, help="Tokens to train on; adds days and cost.", show_default=False)
 FORMATS = typer.Option(

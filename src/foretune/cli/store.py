@@ -85,7 +85,7 @@ def store(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What a command is about: a kernel, and only this device, code or part of the problems."""
+    """The kernel that a command selects, and only this device, code or part of the problems."""
 
     kernel: str
     device: str

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from foretune.collect import InProcessRunner, Timing
-from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.wrapped.source import LaunchShape, Source, first_error, read_source
 from foretune.collect.wrapped.source_kernel import SourceKernel
 from foretune.collect.wrapped.values import copy_arrays
@@ -229,22 +228,6 @@ def test_a_crash_costs_one_configuration(isolated):
     assert found[0].status is Status.RUNTIME_ERROR
     assert "SIGSEGV" in found[0].error
     assert found[1].ok
-
-
-def test_processes_of_a_runner_compile_once_and_share_no_state(tmp_path, monkeypatch):
-    monkeypatch.setenv(BUILD_FOLDER, str(tmp_path))
-    text = "static int calls; void add(int *c) { c[0] = ++calls + block; }"
-    made = kernel(text=text, arguments=[np.zeros(1, "i4")], knobs={"block": (10, 20)})
-
-    def launched(block):
-        inputs = made.make_inputs(made.problem())
-        launch = made.build(made.problem(), Configuration(block=block), inputs)
-        return launch().written
-
-    assert [launched(10), launched(10)] == [launched(10)] * 2
-    assert len(list(tmp_path.iterdir())) == 1
-    launched(20)
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_sources_are_texts_files_lists_and_functions(tmp_path):

