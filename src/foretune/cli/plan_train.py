@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from foretune.plan import System
     from foretune.plan.train.training_planner import TrainingPlan
 
-HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB", "tok/s/GPU")
+HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB")
 NOTES = (
     "formulas over measured operators, checked in benchmarks/plan_training.py",
     "pauses, checkpoints and failures are not counted",
@@ -104,7 +104,7 @@ def train(
 
 
 def _row(row: "pd.Series[Any]") -> list[str]:
-    offload = " + offload" if row["offload"] else ""
+    offload = ", host" if row["offload"] else ""
     return [
         row["layout"].replace("chunks", "v"),
         str(row["micro_batch"]),
@@ -113,7 +113,6 @@ def _row(row: "pd.Series[Any]") -> list[str]:
         f"{row['step_ms'] / 1e3:.4g}",
         *(percent(row[name]) for name in ("mfu", "bubble")),
         f"{row['memory_gib']:.1f}",
-        f"{row['tokens_per_s_per_gpu']:.0f}",
     ]
 
 
