@@ -15,13 +15,11 @@ from foretune.errors import MissingExtra, RunTableError, UnknownName, UsageError
 from foretune.files import read_bytes, translate_read_errors
 from foretune.operator_package import package_folder
 from foretune.plan.describe import shipped_rows, shipped_text
+from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
-    FORMAT_OF_SUFFIX,
-    FOUR_BIT_FORMATS,
     QUANTIZATION_FILE,
-    format_in_name,
     read_checkpoint,
     read_folder,
 )

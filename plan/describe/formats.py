@@ -16,8 +16,8 @@ from typing import Literal
 from foretune.errors import RunTableError, UnknownName
 from foretune.files import read_bytes, translate_read_errors
 from foretune.plan.describe import shipped_rows, shipped_text
+from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.huggingface import FORMAT_OF_SUFFIX
 
 Support = Literal["native", "emulated", "no"]
 WORST_FIRST: tuple[Support, ...] = ("no", "emulated", "native")

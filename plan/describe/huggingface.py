@@ -1,17 +1,16 @@
-"""Reads a model and its number formats from Hugging Face's ``config.json``.
+"""Reads a model from Hugging Face's ``config.json``.
 
 Families name equivalent fields differently. Fields about vision, speech or training are ignored.
 """
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from foretune import files
 from foretune.errors import UsageError
 from foretune.plan.describe import shipped_json
+from foretune.plan.describe.checkpoint import stored_formats
 from foretune.plan.describe.description import (
     GATED_MATRICES,
     Indexer,
@@ -72,12 +71,11 @@ PLANNED_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "li
 
 UNGATED_FAMILIES = (
     "apertus", "apertus1p5_text", "arcee", "bert", "big_bird", "biogpt", "bloom", "camembert",
-    "codegen", "ctrl", "data2vec-text", "electra", "ernie", "falcon", "fuyu", "git", "gpt2",
+    "codegen", "ctrl", "data2vec-text", "ernie", "falcon", "fuyu", "git", "gpt2",
     "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "jais2", "megatron-bert",
     "mpt", "nanochat", "nemotron", "nemotron_h", "openai-gpt", "opt", "persimmon", "phi",
-    "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "starcoder2", "xglm",
-    "xlm-roberta", "xlm-roberta-xl", "xmod",
-)  # fmt: skip
+    "roberta", "roberta-prelayernorm", "roformer", "starcoder2", "xglm",
+    "xlm-roberta", "xlm-roberta-xl", )  # fmt: skip
 """Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
 
 QUADRUPLE_FAMILIES = (
@@ -348,107 +346,3 @@ def read_json(path: Path) -> Fields:
     except ValueError as e:
         raise UsageError(f"{path} is not JSON: {e}") from e
     return content
-
-
-_NAMES = shipped_json("checkpoint_formats.json")
-FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
-"""Last word of a checkpoint's name -> format of its projections and experts."""
-MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
-"""NVIDIA ModelOpt's name -> ours."""
-FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
-
-_UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
-_PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
-_LAYER = re.compile(r"layers\.(\d+)\.")
-MAX_UNQUANTIZED_LAYERS = 2
-"""If more layers keep attention unquantized, all do: engines skip the first few anyway."""
-
-
-class StoredFormats(NamedTuple):
-    """Formats of a checkpoint's projections, routed experts and cache."""
-
-    weights: str = "bf16"
-    moe: str = "bf16"
-    kv: str = "bf16"
-
-
-def format_in_name(name: str) -> str:
-    """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
-    for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
-        if word in FORMAT_OF_SUFFIX:
-            # Qwen publishes blockwise fp8 (``weight_block_size`` in ``config.json``).
-            blockwise = word == "fp8" and name.lower().startswith("qwen/")
-            return "fp8_block" if blockwise else FORMAT_OF_SUFFIX[word]
-    return ""
-
-
-def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
-    """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``."""
-    stored = quantization.get("quantization") or config.get("quantization_config")
-    if not isinstance(stored, Mapping):
-        return StoredFormats()
-    found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored) or "bf16"
-    cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
-    unquantized = [
-        str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
-    ]
-    return StoredFormats(
-        "bf16" if _attention_unquantized(unquantized) else found, found, "fp8" if cache else "bf16"
-    )
-
-
-def _attention_unquantized(modules: Iterable[str]) -> bool:
-    """Return whether attention's projections are among the unquantized modules."""
-    layers = set()
-    for module in modules:
-        if not _PROJECTION.search(module):
-            continue
-        layer = _LAYER.search(module)
-        if layer is None:
-            return True
-        layers.add(layer[1])
-    return len(layers) > MAX_UNQUANTIZED_LAYERS
-
-
-def _by_algorithm(stored: Fields) -> str:
-    """Return the format in ModelOpt's configuration; the most frequent of a mixture."""
-    layers = stored.get("quantized_layers")
-    if isinstance(layers, Mapping) and layers:
-        counts = Counter(
-            MODELOPT_FORMATS.get(str(v.get("quant_algo")), "") for v in layers.values()
-        )
-        return counts.most_common(1)[0][0]
-    return MODELOPT_FORMATS.get(str(stored.get("quant_algo", "")).upper(), "")
-
-
-UNPLANNED_METHODS = ("aqlm", "bitsandbytes", "eetq", "hqq", "quark", "torchao", "vptq")
-
-
-def _by_method(stored: Fields) -> str:
-    method = stored.get("quant_method")
-    if method in UNPLANNED_METHODS:
-        raise UsageError(f"checkpoints quantized by {method} cannot be planned yet")
-    if method == "fbgemm_fp8":
-        return "fp8"
-    if method == "fp8":
-        return "fp8_block" if stored.get("weight_block_size") else "fp8"
-    if method in ("gptq", "awq"):
-        return "int8_wo" if stored.get("bits") == 8 else "int4_wo"
-    return "mxfp4" if method == "mxfp4" else ""
-
-
-def _by_groups(stored: Fields) -> str:
-    """Return the format of compressed-tensors' first group."""
-    groups = stored.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
-        return ""
-    group = next(iter(groups.values()))
-    weights = group.get("weights") or {}
-    bits = weights.get("num_bits")
-    if weights.get("type") == "float":
-        if bits == 4:
-            return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
-        return "fp8"
-    if bits == 4:
-        return "int4_wo"
-    return "int8" if group.get("input_activations") else "int8_wo"

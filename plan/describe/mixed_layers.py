@@ -102,7 +102,12 @@ def short_convolutions(text: Fields, name: str) -> dict[str, Any]:
         attention = text.get("full_attn_idxs") or range(text["num_hidden_layers"])
         numbers = range(text["num_hidden_layers"])
         kinds = ["full_attention" if i in attention else "conv" for i in numbers]
-    if set(kinds) - {"conv", "full_attention"} or "full_attention" not in kinds:
+    other = sorted(set(kinds) - {"conv", "full_attention"})
+    if other:
+        raise UsageError(
+            f"{name}: layers of kind {other[0]!r} beside short convolutions cannot be planned yet"
+        )
+    if "full_attention" not in kinds:
         raise UsageError(f"{name}: short convolutions without attention cannot be planned yet")
     heads = text["hidden_size"] // CHANNELS
     layers = kinds.count("conv")
