@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from machine import markdown
@@ -49,6 +50,7 @@ from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.huggingface import read_config
+from foretune.plan.train import training_operators
 from foretune.plan.train.recipe import RECOMPUTE, Recipe, TrainingLayout, TrainingTask
 from foretune.plan.train.step import EXPOSED, SOFTWARE, Calibration, TimedSteps, model_flops
 from foretune.plan.train.training_memory import USABLE_SHARE, training_memory
@@ -200,6 +202,12 @@ def main() -> None:
         )
         for source in dict.fromkeys(run.source for run in runs)
     }
+    experts = [run for run in runs if run.source == "bridge-experts"]
+    with patch.object(training_operators, "MAX_TABLE_TOKENS", float("inf")):
+        beyond = Timed.of(experts, clocks)
+    result["experts beyond the tables"] = _median(
+        beyond.predicted(fitted["megatron"]), beyond.published
+    )
     result["pairs"] = _pairs(everything)
     result["schedules"] = _schedules(everything.where(lambda run: run.source == "zero-bubble"))
     if not arguments.no_plans:
@@ -450,6 +458,8 @@ def _print(result: dict[str, object]) -> None:
         for source, values in errors_of.items()
     ]  # fmt: skip
     print(markdown(["source", *names], [[str(cell) for cell in row] for row in rows]))
+    beyond = result["experts beyond the tables"]
+    print(f"\nexperts looked up beyond the tables: {100 * beyond:.1f} %")  # type: ignore[operator]
     pairs = result["pairs"]
     print(
         f"\nof {pairs['of']} pairs of recipes for one task {pairs['right']} are ordered as measured"
