@@ -148,8 +148,9 @@ def test_others_who_ask_for_a_time_get_it(tool):
     assert asked == [time_of(64, TACTICS[5])] * 2
 
 
-def test_the_first_rank_decides(tmp_path):
+def test_the_first_rank_decides(tmp_path, monkeypatch, pytestconfig):
     """Two ranks whose clocks differ, and one of which remembers other times."""
+    monkeypatch.syspath_prepend(pytestconfig.rootpath)  # the ranks import this file
     torch.multiprocessing.spawn(tune_on_a_rank, (str(tmp_path),), nprocs=2)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
