@@ -17,7 +17,7 @@ from compiling import Compiled, compiled_ahead
 from replay_driver import ReplayDriver, ReplayedLaunch
 from stage import Job
 
-from foretune.collect.benchmark import Benchmarker
+from foretune.collect.benchmark import Benchmarker, PreparedInputs
 from foretune.collect.timing import DeviceTimer, Timer
 from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch
@@ -79,6 +79,10 @@ class ReplayBench(Bench):
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         """Return a stopwatch on the clock of the replay."""
         return DeviceTimer(self.event, self.synchronize, lambda launches: None)
+
+    def prepared(self, kernel: Kernel, problem: Problem) -> PreparedInputs:
+        """Return inputs without data, so without fingerprints."""
+        return PreparedInputs(self.inputs(kernel, problem), None, [])
 
     def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
         """Return inputs without data."""
