@@ -6,14 +6,13 @@ import os
 import sys
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
@@ -21,9 +20,10 @@ from foretune.collect.compiled.gpu_targets import Target
 from foretune.collect.compiled.static_features import occupancy_of, static_features
 from foretune.collect.worker_process import WorkerProcess
 from foretune.device import available_cores
-from foretune.errors import ForetuneError, UsageError
+from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.measurement import Status
+from foretune.registry import object_at
 from foretune.space import Configuration
 
 LIMIT_S = 60.0
@@ -102,66 +102,34 @@ def compile_configs(
         target=target,
         cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
-    waiting = deque((i, Configuration(c)) for i, c in enumerate(configs))
-    n = min(jobs or available_cores(), len(waiting))
-    yield from _compile_in_parallel(request, waiting, n, limit_s)
+    waiting = list(enumerate(map(Configuration, configs)))
+    n = max(1, min(jobs or available_cores(), len(waiting)))
+    workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
+    idle = SimpleQueue[WorkerProcess]()
+    for worker in workers:
+        idle.put(worker)
+    pool = ThreadPoolExecutor(n)
+    futures = {pool.submit(_compile_or_fail, idle, c, limit_s): i for i, c in waiting}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not all(future.done() for future in futures):
+            for worker in workers:
+                worker.kill()  # again, if a thread was just starting the process
+            time.sleep(0.05)
+        for worker in workers:
+            worker.close()
 
 
-_Job = tuple[int, Configuration]
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
 
 
-def _compile_in_parallel(
-    request: _Request, waiting: deque[_Job], n: int, limit_s: float
-) -> Iterator[tuple[int, CompileResult]]:
-    """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
-
-    Raises ForetuneError if the request is wrong for every configuration.
-    """
-    pending = len(waiting)
-    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
-    workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
-    threads = [
-        Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
-        for worker in workers
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(pending):
-            finished = done.get()
-            if isinstance(finished, BaseException):
-                raise finished
-            yield finished
-    finally:
-        waiting.clear()
-        for worker, thread in zip(workers, threads, strict=True):
-            while thread.is_alive():
-                worker.kill()  # again, if the thread was just starting the process
-                thread.join(0.05)
-
-
-def _drive(
-    worker: WorkerProcess,
-    waiting: deque[_Job],
-    done: "SimpleQueue[tuple[int, CompileResult] | BaseException]",
-    limit_s: float,
-) -> None:
-    """Compile waiting jobs in one process until none is left."""
-    try:
-        while True:
-            try:
-                position, config = waiting.popleft()
-            except IndexError:
-                return
-            done.put((position, _compile_or_fail(worker, config, limit_s)))
-    except BaseException as e:
-        done.put(e)
-    finally:
-        worker.close()
-
-
-def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:
+def _compile_or_fail(
+    idle: SimpleQueue[WorkerProcess], config: Configuration, limit_s: float
+) -> CompileResult:
+    worker = idle.get()
     try:
         result: CompileResult = worker.call("compile", config, limit_s=limit_s)
         return result
@@ -169,6 +137,8 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
         return CompileResult(config, Status.TIMEOUT, f"not compiled after {limit_s:g} s")
     except ChildProcessError as e:
         return CompileResult(config, Status.COMPILE_ERROR, str(e))
+    finally:
+        idle.put(worker)
 
 
 class _Compiler:
@@ -221,42 +191,14 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason}"[:MAX_ERROR_LENGTH]
 
 
-def load_kernel(reference: str, compiling: bool = True) -> Any:
-    """Return the kernel called ``module:attribute``.
+def load_kernel(location: str) -> Any:
+    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME`` in a form that compiles.
 
-    With ``compiling`` it is imported in a form that compiles, even if its module asks for the
-    interpreter. Raises UsageError if it cannot be imported, MissingExtra without Triton.
+    Its module may ask for the interpreter. Raises ForetuneError if it cannot be imported,
+    MissingExtra without Triton.
     """
-    module, colon, attribute = reference.partition(":")
-    if not colon or not module or not attribute:
-        raise UsageError(f"kernel {reference!r}: give MODULE:NAME, like my_kernels:softmax")
-    _refuse_file(reference, module, attribute)
-    try:
-        with _interpreter_off() if compiling else nullcontext():
-            found = importlib.import_module(module)
-    except ForetuneError:
-        raise
-    except ImportError as e:
-        raise UsageError(f"module {module!r} cannot be imported here: {e}") from e
-    except (Exception, SystemExit) as e:
-        raise UsageError(f"module {module!r} fails when imported: {type(e).__name__}: {e}") from e
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"module {module!r} has no {attribute!r}")
-        found = getattr(found, part)
-    return found
-
-
-def _refuse_file(reference: str, module: str, attribute: str) -> None:
-    """Raise UsageError if ``module`` is the path of a file."""
-    path = PurePath(module)
-    if len(path.parts) == 1 and path.suffix != ".py" and not module.startswith("."):
-        return
-    name = path.stem if path.suffix == ".py" else path.name.lstrip(".")
-    advice = "" if path.parent == PurePath() else f"go to the folder {path.parent} and "
-    raise UsageError(
-        f"kernel {reference!r} names a file, not a module: {advice}give {name}:{attribute}"
-    )
+    with _interpreter_off():
+        return object_at(location)
 
 
 @contextmanager

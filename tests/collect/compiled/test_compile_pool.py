@@ -74,9 +74,9 @@ def test_no_configurations_need_no_process(toys):
 @pytest.mark.parametrize(
     ("kernel", "args", "error", "message"),
     [
-        ("triton_toys:nothing", VECTORS, UsageError, "module 'triton_toys' has no 'nothing'"),
-        ("no_such_module:add", VECTORS, UsageError, "'no_such_module' cannot be imported"),
-        ("triton_toys", VECTORS, UsageError, "give MODULE:NAME"),
+        ("triton_toys:nothing", VECTORS, UsageError, "unknown function in triton_toys 'nothing'"),
+        ("no_such_module:add", VECTORS, UsageError, "there is no module no_such_module"),
+        ("triton_toys", VECTORS, UsageError, "write triton_toys:NAME"),
         ("triton_toys:add", VECTORS[:2], UsageError, "add misses out, n"),
         ("triton_toys:misbehave", VECTORS, UsageError, "is no Triton kernel"),
     ],
