@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -237,13 +237,7 @@ def gpu_timer(device: Device, warm_cache: bool = False) -> Timer:
 def _cached_gpu_timer(index: int, warm_cache: bool) -> Timer:
     torch = require("torch", "gpu", "timing a GPU kernel")
     cuda = torch.cuda
-
-    def event() -> Any:
-        return cuda.Event(enable_timing=True)
-
-    def delay(launches: int) -> None:
-        delay_kernel_start(cuda, launches)
-
+    event, delay = partial(cuda.Event, enable_timing=True), partial(delay_kernel_start, cuda)
     if warm_cache:
         return DeviceTimer(event, cuda.synchronize, delay, MAX_LAUNCHES, cuda)
     size = max(FLUSH_BYTES, 2 * torch.cuda.get_device_properties(index).L2_cache_size)

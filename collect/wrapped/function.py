@@ -12,7 +12,7 @@ from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError, describe_error
+from foretune.errors import MeasurementError, UsageError, describe_error, warn
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
@@ -91,10 +91,9 @@ class FunctionKernel(WrappedKernel):
             self._default = Configuration(defaults)
             return
         text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
-        warnings.warn(
+        warn(
             f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
             "winners are compared with another",
-            ForetuneWarning,
             stacklevel=4,
         )
 

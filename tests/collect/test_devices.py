@@ -1,6 +1,7 @@
 """What the machine is found to be: the probe, its cache, and GPUs as a (fake) driver tells."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,7 +42,9 @@ def measured(monkeypatch):
     monkeypatch.setattr(devices, "QUIET_CHECK_S", 0.0)
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)  # other tests never see any load
     monkeypatch.setattr(machine_load, "MAX_STEAL", 0.02)
-    monkeypatch.setattr(devices, "_watched", lambda work: (work(), calls.load))
+    monkeypatch.setattr(
+        devices, "LoadMonitor", lambda _: nullcontext(SimpleNamespace(load=calls.load))
+    )
     return calls
 
 
