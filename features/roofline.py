@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.generic import UNNAMED
+from foretune.datasets.plain_tables import UNNAMED
 from foretune.datasets.schema import columns_of
 from foretune.device import (
     GENERIC_CPU,
