@@ -60,17 +60,6 @@ class CompileResult:
         return self.status is Status.OK
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The settings that all configurations of a batch share; arguments as `describe` returns."""
-
-    kernel: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    target: Target
-    cache_dir: str = ""
-
-
 def compile_configs(
     kernel: Any,
     args: Sequence[Any],
@@ -95,16 +84,17 @@ def compile_configs(
     number of processes, by default one per core. Raises UsageError if the kernel does not exist, or
     an argument is missing or unknown.
     """
-    request = _Request(
-        kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
-        args=tuple(map(describe, args)),
-        kwargs={name: describe(value) for name, value in (kwargs or {}).items()},
-        target=target,
-        cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
+    compiler = partial(
+        _Compiler,
+        kernel if isinstance(kernel, str) else kernel_reference(kernel),
+        list(map(describe, args)),
+        {name: describe(value) for name, value in (kwargs or {}).items()},
+        target,
+        "" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
     waiting = list(enumerate(map(Configuration, configs)))
     n = max(1, min(jobs or available_cores(), len(waiting)))
-    workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
+    workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(n)]
     idle = SimpleQueue[WorkerProcess]()
     for worker in workers:
         idle.put(worker)
@@ -142,18 +132,22 @@ def _compile_or_fail(
 
 
 class _Compiler:
-    """Compiles configurations of one kernel; lives in a worker process."""
+    """Compiles configurations of one kernel; lives in a worker process.
 
-    def __init__(self, request: _Request) -> None:
+    Arguments are as `describe` returns them.
+    """
+
+    def __init__(
+        self, kernel: str, args: list[Any], kwargs: dict[str, Any], target: Target, cache_dir: str
+    ) -> None:
         warnings.simplefilter("ignore")  # the launching process shows Triton's own warnings
-        if request.cache_dir:
-            os.environ["TRITON_CACHE_DIR"] = request.cache_dir
+        if cache_dir:
+            os.environ["TRITON_CACHE_DIR"] = cache_dir
         os.environ.pop("TRITON_INTERPRET", None)  # else Triton's own functions are interpreted
         require("triton", "gpu", "compiling Triton kernels")
         # Imported now, so that the import does not count in a configuration's time.
         importlib.import_module("foretune.collect.compiled.compiling")
-        self._request = request
-        self._kernel = load_kernel(request.kernel)
+        self._call, self._target = (load_kernel(kernel), args, kwargs), target
 
     def compile(self, config: Configuration) -> CompileResult:
         """Return the result for one configuration; raise UsageError if all would fail alike."""
@@ -161,22 +155,20 @@ class _Compiler:
 
         from foretune.collect.compiled.compiling import compile_full, specialize
 
-        request, started, hits = self._request, time.perf_counter(), list[bool]()
+        started, hits = time.perf_counter(), list[bool]()
         try:
-            specialized = specialize(
-                self._kernel, request.args, request.kwargs, config, request.target
-            )
+            specialized = specialize(*self._call, config, self._target)
             started = time.perf_counter()
             knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
             compiled = compile_full(specialized)
             seconds = time.perf_counter() - started
-            features = static_features(compiled, request.target)
+            features = static_features(compiled, self._target)
         except UsageError:
             raise
         except Exception as e:
             seconds = time.perf_counter() - started
             return CompileResult(config, Status.COMPILE_ERROR, _first_line(e), compile_s=seconds)
-        excess = occupancy_of(features, request.target)[1] if "registers" in features else ""
+        excess = occupancy_of(features, self._target)[1] if "registers" in features else ""
         status = Status.INVALID if excess else Status.OK
         cached = bool(hits and hits[-1])
         return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)

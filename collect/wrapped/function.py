@@ -263,19 +263,15 @@ class FunctionKernel(WrappedKernel):
     def _comparable(self, output: CallResult, expected: CallResult) -> tuple[list[Any], list[Any]]:
         """Return the parts of output and reference that the reference defines."""
         numbers = sorted(expected.written)
-        missing = [n for n in numbers if n not in output.written]
-        written = [output.written.get(n) for n in numbers]
+        if any(n not in output.written for n in numbers):
+            raise WrongResult("it does not write into the arrays that the reference writes")
+        got, right = ([r.written[n] for n in numbers] for r in (output, expected))
         if expected.returned is None:
-            if missing:
-                raise WrongResult("it does not write into the arrays that the reference writes")
-            return written, [expected.written[n] for n in numbers]
+            return got, right
         if output.returned is None and not numbers:  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
             return (found, [expected.returned]) if len(found) == 1 else (found, expected.returned)
-        right = [expected.returned, *(expected.written[n] for n in numbers)]
-        if missing:
-            raise WrongResult("it does not write into the arrays that the reference writes")
-        return [output.returned, *written], right
+        return [output.returned, *got], [expected.returned, *right]
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
