@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("numba")
 
 from foretune.collect import cpu, devices, machine_load
+from foretune.collect.cpu import fast_seconds
 from foretune.collect.machine_load import MachineLoad
 from foretune.device import SPECS, available_cores, find_device
 from foretune.errors import MissingExtra, UnknownName
@@ -53,7 +54,8 @@ def no_gpus(monkeypatch):
     monkeypatch.setattr(devices, "local_gpus", list)
 
 
-def test_real_probe():
+def test_real_probe(monkeypatch):
+    monkeypatch.setattr(cpu, "fast_seconds", lambda call, s: fast_seconds(call, s / 4))
     device = devices.local_cpu()
     assert device.kind == "cpu"
     assert device.name
