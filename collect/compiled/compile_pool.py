@@ -3,7 +3,6 @@
 import importlib
 import math
 import os
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,7 +60,7 @@ class CompileResult:
 
 
 def compile_configs(
-    kernel: Any,
+    kernel: str,
     args: Sequence[Any],
     configs: Iterable[Mapping[str, Any]],
     target: Target,
@@ -78,15 +77,14 @@ def compile_configs(
     variables that Triton hashes, and the folder at the same path, because Triton's cache holds
     absolute paths.
 
-    A kernel is named as ``module:attribute``, or given itself if other processes can import it.
-    Only the metadata of tensors is sent to the workers; a torch dtype stands for a pointer aligned
-    to 16 bytes. Configurations are compile-time parameters and launch options. ``jobs`` is the
-    number of processes, by default one per core. Raises UsageError if the kernel does not exist, or
-    an argument is missing or unknown.
+    ``kernel`` is its location (`load_kernel`). Only the metadata of tensors is sent to the workers;
+    a torch dtype stands for a pointer aligned to 16 bytes. Configurations are compile-time
+    parameters and launch options. ``jobs`` is the number of processes, by default one per core.
+    Raises UsageError if the kernel does not exist, or an argument is missing or unknown.
     """
     compiler = partial(
         _Compiler,
-        kernel if isinstance(kernel, str) else kernel_reference(kernel),
+        kernel,
         list(map(describe, args)),
         {name: describe(value) for name, value in (kwargs or {}).items()},
         target,
@@ -214,37 +212,3 @@ def _interpreter_off() -> Iterator[None]:
         os.environ.pop("TRITON_INTERPRET", None)
         if before is not None:
             os.environ["TRITON_INTERPRET"] = before
-
-
-def kernel_reference(kernel: Any) -> str:
-    """Return the ``module:attribute`` by which another process finds ``kernel``.
-
-    The attribute may carry further decorators on top of ``kernel``. Raises UsageError if the kernel
-    cannot be found by its name.
-    """
-    inner = kernel
-    while not hasattr(inner, "__wrapped__") and hasattr(inner, "fn"):
-        inner = inner.fn
-    module, name = getattr(inner, "__module__", ""), getattr(inner, "__qualname__", None)
-    name = str(name or getattr(inner, "__name__", ""))
-    if module == "__main__":
-        raise UsageError(
-            f"kernel {name!r} is defined in the running script: another process cannot import "
-            "it; move it to a module"
-        )
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not any(layer is kernel for layer in _layers(found)):
-        raise UsageError(
-            f"kernel {name!r} is not the object of that name in module {module!r}: "
-            "another process cannot import it; give 'module:attribute'"
-        )
-    return f"{module}:{name}"
-
-
-def _layers(kernel: Any) -> Iterator[Any]:
-    """Yield a kernel and, from the outside in, the kernels that it decorates."""
-    while kernel is not None:
-        yield kernel
-        kernel = getattr(kernel, "fn", None)
