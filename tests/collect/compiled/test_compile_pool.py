@@ -30,15 +30,6 @@ def test_outcomes_belong_to_their_configurations(toys):
     assert [o.static["warps"] for o in done] == [1, 4, 1, 4]
 
 
-def test_kernels_that_do_not_compile_are_outcomes(toys):
-    good, bad = outcomes("triton_toys:refuses", [F16], [{"BLOCK": 64}, {"BLOCK": 63}])
-    assert good.ok
-    assert bad.status is Status.COMPILE_ERROR
-    assert "BLOCK must be even" in bad.error
-    assert "\n" not in bad.error
-    assert not bad.static
-
-
 def test_hanging_and_dying_compilers_cost_one_configuration(toys):
     configs = [{"BLOCK": 64, "HOW": how} for how in ("hang", "ok", "die", "fine")]
     started = time.monotonic()
