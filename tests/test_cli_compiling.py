@@ -94,9 +94,7 @@ def test_a_module_that_fails(capsys, place):
     assert "breaks_off cannot be imported: KeyError" in said
 
 
-def test_an_autotuners_configurations_though_its_module_asks_for_the_interpreter(
-    capsys, place
-):
+def test_an_autotuners_configurations_though_its_module_asks_for_the_interpreter(capsys, place):
     text = (place / "here_only.py").read_text()
     opened = 'os.environ["TRITON_INTERPRET"] = "1"\n\nimport triton\n'
     assert text.count("import triton\n") == 1
