@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from foretune.datasets import write_runs
-from foretune.datasets.importers import ImportResult, drop_invalid_rows
+from foretune.datasets.importers import ImportResult
 from foretune.datasets.importers.columns import (
     concatenated_rows,
     concatenated_text,
@@ -22,6 +22,7 @@ from foretune.datasets.importers.columns import (
 )
 from foretune.datasets.importers.files import read_table, require
 from foretune.datasets.runs import with_specs
+from foretune.datasets.schema import valid_rows
 from foretune.device import canonical_name
 from foretune.measurement import Status
 
@@ -67,7 +68,7 @@ def convert(files: Sequence[Path]) -> ImportResult:
     Raises:
         RunTableError: a file is damaged or no data set of NeuSight.
     """
-    return drop_invalid_rows(with_specs(concatenated_rows([read(file) for file in files])))
+    return ImportResult(*valid_rows(with_specs(concatenated_rows([read(file) for file in files]))))
 
 
 def read(path: Path) -> pd.DataFrame:

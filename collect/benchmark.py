@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -125,8 +125,7 @@ class Benchmarker:
         except ForetuneError:
             raise
         except Exception as e:
-            self._check_device(timer)
-            return self._failed(kernel, problem, config, Status.COMPILE_ERROR, e)
+            return self._failed(row, Status.COMPILE_ERROR, e, timer)
         compile_s = time.perf_counter() - start
         try:
             error = self._error(kernel, launch, prepared.expected)
@@ -137,8 +136,7 @@ class Benchmarker:
             self._prepared_inputs.pop((kernel.name, problem), None)  # it may have written into them
             return row(Status.WRONG_RESULT, first_line(e))
         except Exception as e:
-            self._check_device(timer)
-            return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
+            return self._failed(row, Status.RUNTIME_ERROR, e, timer)
         time_ms = float(np.median(samples))
         power_w, energy_mj = self._measure_power(launch, time_ms, timer)
         return row(
@@ -259,16 +257,12 @@ class Benchmarker:
         return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)
 
     def _failed(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
-        status: Status,
-        reason: Exception,
+        self, row: Callable[..., Measurement], status: Status, reason: Exception, timer: Timer
     ) -> Measurement:
+        self._check_device(timer)
         if isinstance(reason, TimeoutError):
-            return self._row(kernel, problem, config, Status.TIMEOUT, first_line(reason))
-        return self._row(kernel, problem, config, status, describe_error(reason))
+            return row(Status.TIMEOUT, first_line(reason))
+        return row(status, describe_error(reason))
 
     def _row(
         self,

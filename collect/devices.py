@@ -6,11 +6,10 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import platformdirs
 import psutil
@@ -30,8 +29,6 @@ from foretune.device import Device, available_cores, canonical_name, find_device
 from foretune.errors import MissingExtra, OutputError, UnknownName
 from foretune.files import atomic_write, read_json
 from foretune.lazy import require
-
-T = TypeVar("T")
 
 # Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
 # "Compute Capabilities"); the driver counts units, not multiprocessors. 128 for all newer ones.
@@ -155,6 +152,7 @@ class Probe:
     disturbance: str
 
 
+_THIS_CPU = Device("", "cpu")
 _memo: dict[Path, Probe] = {}  # for machines whose cache cannot be written
 
 
@@ -257,24 +255,22 @@ def _can_improve(probe: Probe) -> bool:
     """Return whether the machine was busy and is quiet now."""
     if not probe.disturbance:
         return False
-    return not _watched(partial(time.sleep, QUIET_CHECK_S))[1].disturbance
+    with LoadMonitor(_THIS_CPU) as monitor:
+        time.sleep(QUIET_CHECK_S)
+    return not monitor.load.disturbance
 
 
 def _measure(before: Probe | None) -> Probe:
     """Measure the rates; higher ones from before stay."""
-    specs, load = _watched(measure_cpu)
+    with LoadMonitor(_THIS_CPU) as monitor:
+        specs = measure_cpu()
+    load = monitor.load
     if before is None:
         return Probe(specs, MachineLoad(load.other_load, load.steal).disturbance)
     # The machine was quiet just now: what the host takes away during the probe, it always takes.
     disturbance = before.disturbance and MachineLoad(load.other_load).disturbance
     higher = {s: max(rate, before.specs[s]) for s, rate in specs.items()}
     return Probe({**before.specs, **higher}, disturbance)
-
-
-def _watched(work: Callable[[], T]) -> "tuple[T, MachineLoad]":
-    with LoadMonitor(Device("", "cpu")) as monitor:
-        result = work()
-    return result, monitor.load
 
 
 def cache_directory() -> Path:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -71,19 +71,19 @@ class Timing:
     early_stop_ratio: float = 1.3
 
 
-def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the distribution-free confidence interval of the median of ``samples``.
+def median_interval(samples: np.ndarray) -> tuple[float, float]:
+    """Return the distribution-free 95 % confidence interval of the median of ``samples``.
 
-    Fewer than six samples give no 95 % interval; the result is then the extremes.
+    Fewer than six samples give none; the result is then the extremes.
     """
     ordered = np.sort(samples)
-    rank = _rank(len(ordered), confidence)
+    rank = _rank(len(ordered))
     return float(ordered[rank]), float(ordered[-1 - rank])
 
 
 @lru_cache(maxsize=4096)
-def _rank(n: int, confidence: float) -> int:
-    allowed = (1 - confidence) / 2 * 2**n  # importing SciPy's would double a process's start
+def _rank(n: int) -> int:
+    allowed = 0.025 * 2**n  # importing SciPy's would double a process's start
     below = 0
     for rank in range(n):
         below += math.comb(n, rank)
@@ -237,13 +237,7 @@ def gpu_timer(device: Device, warm_cache: bool = False) -> Timer:
 def _cached_gpu_timer(index: int, warm_cache: bool) -> Timer:
     torch = require("torch", "gpu", "timing a GPU kernel")
     cuda = torch.cuda
-
-    def event() -> Any:
-        return cuda.Event(enable_timing=True)
-
-    def delay(launches: int) -> None:
-        delay_kernel_start(cuda, launches)
-
+    event, delay = partial(cuda.Event, enable_timing=True), partial(delay_kernel_start, cuda)
     if warm_cache:
         return DeviceTimer(event, cuda.synchronize, delay, MAX_LAUNCHES, cuda)
     size = max(FLUSH_BYTES, 2 * torch.cuda.get_device_properties(index).L2_cache_size)

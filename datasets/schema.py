@@ -26,6 +26,13 @@ def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
     return [c for c in runs.columns if c.startswith(f"{group}.")]
 
 
+def is_run_column(column: str) -> bool:
+    """Return whether ``column`` is a valid run-table column."""
+    group, dot, name = column.partition(".")
+    groups = (*PLAIN_GROUPS, *NUMBER_GROUPS)
+    return column in (*NUMBERS, *TEXT) or (bool(dot and name) and f"{group}." in groups)
+
+
 def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
     """Return ``runs`` unchanged if every row is valid.
 
@@ -63,6 +70,31 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
         numeric = column in NUMBERS or column.startswith(NUMBER_GROUPS)
         if numeric and not (pd.api.types.is_numeric_dtype(values) or values.isna().all()):
             yield f"column {column!r} must hold numbers, not {values.dtype}"
+
+
+def valid_rows(rows: pd.DataFrame, name: str = "run table") -> tuple[pd.DataFrame, dict[str, int]]:
+    """Return the valid rows, and how many are left out by reason.
+
+    A row with several faults is counted under the first. Raises RunTableError if the rows break the
+    schema in another way.
+    """
+    kept = np.ones(len(rows), dtype=bool)
+    rejected = {}
+    for fault in row_faults(rows):
+        broken = kept & np.asarray(fault.rows, dtype=bool)
+        if broken.any():
+            rejected[fault.name] = int(broken.sum())
+            kept &= ~broken
+    runs = _drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
+    return validate(runs, name), rejected
+
+
+def _drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
+    """Drop unused categories and empty text columns, which a file would not keep either."""
+    texts = [c for c in rows.columns if isinstance(rows[c].dtype, pd.CategoricalDtype)]
+    empty = [c for c in texts if len(rows) and rows[c].isna().all()]
+    used = {c: rows[c].cat.remove_unused_categories() for c in texts if c not in empty}
+    return rows.assign(**used).drop(columns=empty)
 
 
 class RowFault(NamedTuple):

@@ -11,7 +11,7 @@ from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family, Quantity
 from foretune.features.arrays import Rows, SingleRow, short_names
 from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
-from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms, with_rates
+from foretune.features.roofline import quantities, row_cost, row_roofline_ms, with_rates
 
 if TYPE_CHECKING:
 
@@ -225,15 +225,9 @@ class FeatureSet(TransformerMixin, Estimator):
 
     def _physics(self, family: Family, rows: Rows) -> dict[str, Quantity]:
         cost = row_cost(family, rows)
-        try:
-            derived = family.derived(*(columns_for(family, rows, group) for group in GROUPS))
-        except KeyError as e:
-            raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
-        if isinstance(rows, SingleRow) and not family.accepts_scalars:
-            derived = {name: as_number(value) for name, value in derived.items()}
         flops, moved = np.maximum(cost.flops, 1.0), np.maximum(cost.bytes_moved, 1.0)
         return {
-            **derived,
+            **quantities(family, rows, "derived"),
             **cache_features("bytes", moved, rows.group("device")),
             "log2_flops": np.log2(flops),
             "log2_bytes": np.log2(moved),

@@ -1,7 +1,6 @@
 """Features of launch geometry, alignment and cache use."""
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -29,8 +28,7 @@ def launch_geometry(
     if not blocks:
         return {}
     works = _axes(config, "tile_size") or _axes(config, "work_per_thread")
-    threads = _product(blocks.values())
-    work = _product(works.values())
+    threads, work = math.prod(blocks.values()), math.prod(works.values())
     features: dict[str, Quantity] = {
         "log2_threads": np.log2(threads),
         "warp_fill": threads / (np.ceil(threads / WARP) * WARP),
@@ -112,10 +110,6 @@ def _axes(columns: Cells, stem: str) -> dict[str, np.ndarray]:
     if not found and stem in columns:
         found = {"x": columns[stem]}
     return {axis: values for axis, values in found.items() if values.dtype.kind != "U"}
-
-
-def _product(values: Iterable[np.ndarray]) -> Quantity:
-    return math.prod(values, start=np.float64(1.0))
 
 
 MAX_ALIGNMENT = 8  # log2 of the largest power of two considered

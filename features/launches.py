@@ -15,7 +15,7 @@ from foretune.collect.compiled.gpu_targets import get_target
 from foretune.device import Device, peak_rate
 from foretune.errors import UnknownName
 from foretune.family import Quantity, nan_to
-from foretune.features.families.tiles import STEP_LATENCY_MS, TiledLaunch, cores_of
+from foretune.features.families.tiles import STEP_LATENCY_MS, TiledLaunch, cores_of, padding
 
 LAUNCH_MS = 2e-3  # fixed overhead of a launch
 SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
@@ -151,8 +151,8 @@ def _geometry(
         "intensity": np.log2(x["flops"] / x["step_bytes"] * balance),
         "work_intensity": np.log2(work / x["moved_bytes"] * balance),
         "steps": np.log2(x["steps"]),
-        "useful": _useful(x, "m") * _useful(x, "n"),
-        "useful_k": _useful(x, "k"),
+        "useful": padding(x["size_m"], x["tile_m"]) * padding(x["size_n"], x["tile_n"]),
+        "useful_k": padding(x["size_k"], x["tile_k"]),
         "flight": np.log2(buffers * active * cores / bandwidth / STEP_LATENCY_MS),
         "step_flops": np.log2(x["flops"] * cores / rate / STEP_LATENCY_MS),
         **{n: np.log2(values) for n, values in x.items() if n.startswith(("tile_", "size_"))},
@@ -216,12 +216,6 @@ def _buffers(x: dict[str, np.ndarray], asynchronous: bool) -> np.ndarray:
     waits = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] >= MIN_ASYNC_ROWS)
     steps = np.where(waits, x["stages"], np.maximum(x["stages"] - 1.0, 1.0))
     return steps * x["step_bytes"] + x["kept_bytes"]
-
-
-def _useful(x: dict[str, np.ndarray], edge: str) -> np.ndarray:
-    """Return the share of the tiled length along an edge that is not padding."""
-    size, tile = x[f"size_{edge}"], x[f"tile_{edge}"]
-    return size / (np.ceil(size / tile) * tile)
 
 
 def _over(part: Quantity) -> np.ndarray:

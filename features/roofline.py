@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.generic import UNNAMED
+from foretune.datasets.plain_tables import UNNAMED
 from foretune.datasets.schema import columns_of
 from foretune.device import (
     GENERIC_CPU,
@@ -65,30 +65,33 @@ def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndar
     return np.asarray(row_limits_ms(family, rows).max(axis=-1))
 
 
-def columns_for(family: Family, rows: Rows, group: str) -> Mapping[str, Any]:
-    """Return the columns of a group as the family's methods expect them."""
-    columns = rows.group(group)
-    if not isinstance(rows, SingleRow) or family.accepts_scalars:
-        return columns
-    return {name: np.array([value]) for name, value in columns.items()}
+def quantities(family: Family, rows: Rows, method: str) -> dict[str, Any]:
+    """Return what `Family.cost`, `launch_parts_ms` or `derived` says of rows; numbers of one row.
 
-
-def as_number(value: Any) -> Any:
-    """Return a family's result for one row as a number."""
-    return value if np.ndim(value) == 0 else np.asarray(value).ravel()[0]
-
-
-def _cost(family: Family, rows: Rows) -> Cost:
+    Raises PredictorError if a column is missing, or holds text instead of numbers.
+    """
+    groups = ("problem", "config") if method == "cost" else ("problem", "config", "device")
+    columns: list[Mapping[str, Any]] = [rows.group(group) for group in groups]
+    as_arrays = isinstance(rows, SingleRow) and not family.accepts_scalars
+    if as_arrays:
+        columns = [{name: np.array([v]) for name, v in group.items()} for group in columns]
     try:
-        cost = family.cost(*(columns_for(family, rows, group) for group in ("problem", "config")))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = getattr(family, method)(*columns)
     except KeyError as e:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     except TypeError as e:
         raise PredictorError(f"the runs hold text where {family.name!r} has a number") from e
+    values: dict[str, Any] = vars(found) if isinstance(found, Cost) else found
+    if as_arrays:
+        return {n: v if np.ndim(v) == 0 else np.ravel(v)[0] for n, v in values.items()}
+    return values
+
+
+def _cost(family: Family, rows: Rows) -> Cost:
+    cost = Cost(**quantities(family, rows, "cost"))
     if isinstance(rows, SingleRow):
-        if family.accepts_scalars:
-            return cost
-        return Cost(as_number(cost.flops), as_number(cost.bytes_moved), as_number(cost.dtype))
+        return cost
     n = len(rows)
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),
@@ -108,23 +111,15 @@ def _limits_ms(family: Family, rows: Rows) -> np.ndarray:
 
 def part_names(family: Family | None, rows: Rows) -> tuple[str, ...]:
     """Return the names of the columns of `row_parts_ms`."""
-    return tuple(_launch_parts(family, rows) if family else ()) or ("compute", "memory")
-
-
-def _launch_parts(family: Family, rows: Rows) -> dict[str, Any]:
-    columns = (columns_for(family, rows, group) for group in ("problem", "config", "device"))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        try:
-            return family.launch_parts_ms(*columns)
-        except KeyError as e:
-            raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
+    parts = quantities(family, rows, "launch_parts_ms") if family else ()
+    return tuple(parts) or ("compute", "memory")
 
 
 def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
-    if not (parts := _launch_parts(family, rows)):
+    if not (parts := quantities(family, rows, "launch_parts_ms")):
         return limits
     if isinstance(rows, SingleRow):
-        found = np.array([as_number(part) for part in parts.values()])
+        found = np.array(list(parts.values()))
     else:
         found = np.stack([np.broadcast_to(part, len(rows)) for part in parts.values()], axis=-1)
     found = np.where(np.isfinite(found) & (found > 0), found, MIN_MS)

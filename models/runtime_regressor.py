@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
-from foretune.datasets.importers.generic import UNNAMED, run_columns
+from foretune.datasets.plain_tables import UNNAMED, run_columns
 from foretune.errors import UsageError
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.featureset import Estimator, RegressorMixin

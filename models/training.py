@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from foretune.datasets.importers.generic import plain_runs
+from foretune.datasets.plain_tables import plain_runs
 from foretune.datasets.runs import newest_runs, problems_of
 from foretune.datasets.schema import validate
 from foretune.errors import DataWarning, PredictorError, UnknownName

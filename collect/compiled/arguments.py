@@ -143,22 +143,7 @@ def parse_argument(text: str) -> tuple[str, Any]:
             f"argument {text!r}: a pointer is {name}={value}*, a number {name}=4096 or {name}=0.5, "
             f"and any integer {name}=i32; a compile-time text belongs in --config"
         )
-    return name, _value(value)
-
-
-def _value(text: str) -> Any:
-    return None if text.lower() == "none" else parse_value(text)
-
-
-def parse_config(text: str) -> dict[str, Any]:
-    """Return the configuration of a text such as ``BLOCK=128,num_warps=4``, or raise UsageError."""
-    config = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, equals, value = (p.strip() for p in part.partition("="))
-        if not equals or not name or not value:
-            raise UsageError(f"configuration {text!r}: give NAME=VALUE,…, like BLOCK=128")
-        config[name] = _value(value)
-    return config
+    return name, None if value.lower() == "none" else parse_value(value)
 
 
 def _pointer(text: str, element: str, alignment: str) -> Tensor:

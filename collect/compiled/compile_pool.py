@@ -3,17 +3,15 @@
 import importlib
 import math
 import os
-import sys
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
@@ -21,9 +19,10 @@ from foretune.collect.compiled.gpu_targets import Target
 from foretune.collect.compiled.static_features import occupancy_of, static_features
 from foretune.collect.worker_process import WorkerProcess
 from foretune.device import available_cores
-from foretune.errors import ForetuneError, UsageError
+from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.measurement import Status
+from foretune.registry import object_at
 from foretune.space import Configuration
 
 LIMIT_S = 60.0
@@ -60,19 +59,8 @@ class CompileResult:
         return self.status is Status.OK
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The settings that all configurations of a batch share; arguments as `describe` returns."""
-
-    kernel: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    target: Target
-    cache_dir: str = ""
-
-
 def compile_configs(
-    kernel: Any,
+    kernel: str,
     args: Sequence[Any],
     configs: Iterable[Mapping[str, Any]],
     target: Target,
@@ -89,79 +77,47 @@ def compile_configs(
     variables that Triton hashes, and the folder at the same path, because Triton's cache holds
     absolute paths.
 
-    A kernel is named as ``module:attribute``, or given itself if other processes can import it.
-    Only the metadata of tensors is sent to the workers; a torch dtype stands for a pointer aligned
-    to 16 bytes. Configurations are compile-time parameters and launch options. ``jobs`` is the
-    number of processes, by default one per core. Raises UsageError if the kernel does not exist, or
-    an argument is missing or unknown.
+    ``kernel`` is its location (`load_kernel`). Only the metadata of tensors is sent to the workers;
+    a torch dtype stands for a pointer aligned to 16 bytes. Configurations are compile-time
+    parameters and launch options. ``jobs`` is the number of processes, by default one per core.
+    Raises UsageError if the kernel does not exist, or an argument is missing or unknown.
     """
-    request = _Request(
-        kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
-        args=tuple(map(describe, args)),
-        kwargs={name: describe(value) for name, value in (kwargs or {}).items()},
-        target=target,
-        cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
+    compiler = partial(
+        _Compiler,
+        kernel,
+        list(map(describe, args)),
+        {name: describe(value) for name, value in (kwargs or {}).items()},
+        target,
+        "" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
-    waiting = deque((i, Configuration(c)) for i, c in enumerate(configs))
-    n = min(jobs or available_cores(), len(waiting))
-    yield from _compile_in_parallel(request, waiting, n, limit_s)
+    waiting = list(enumerate(map(Configuration, configs)))
+    n = max(1, min(jobs or available_cores(), len(waiting)))
+    workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(n)]
+    idle = SimpleQueue[WorkerProcess]()
+    for worker in workers:
+        idle.put(worker)
+    pool = ThreadPoolExecutor(n)
+    futures = {pool.submit(_compile_or_fail, idle, c, limit_s): i for i, c in waiting}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not all(future.done() for future in futures):
+            for worker in workers:
+                worker.kill()  # again, if a thread was just starting the process
+            time.sleep(0.05)
+        for worker in workers:
+            worker.close()
 
 
-_Job = tuple[int, Configuration]
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
 
 
-def _compile_in_parallel(
-    request: _Request, waiting: deque[_Job], n: int, limit_s: float
-) -> Iterator[tuple[int, CompileResult]]:
-    """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
-
-    Raises ForetuneError if the request is wrong for every configuration.
-    """
-    pending = len(waiting)
-    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
-    workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
-    threads = [
-        Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
-        for worker in workers
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(pending):
-            finished = done.get()
-            if isinstance(finished, BaseException):
-                raise finished
-            yield finished
-    finally:
-        waiting.clear()
-        for worker, thread in zip(workers, threads, strict=True):
-            while thread.is_alive():
-                worker.kill()  # again, if the thread was just starting the process
-                thread.join(0.05)
-
-
-def _drive(
-    worker: WorkerProcess,
-    waiting: deque[_Job],
-    done: "SimpleQueue[tuple[int, CompileResult] | BaseException]",
-    limit_s: float,
-) -> None:
-    """Compile waiting jobs in one process until none is left."""
-    try:
-        while True:
-            try:
-                position, config = waiting.popleft()
-            except IndexError:
-                return
-            done.put((position, _compile_or_fail(worker, config, limit_s)))
-    except BaseException as e:
-        done.put(e)
-    finally:
-        worker.close()
-
-
-def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:
+def _compile_or_fail(
+    idle: SimpleQueue[WorkerProcess], config: Configuration, limit_s: float
+) -> CompileResult:
+    worker = idle.get()
     try:
         result: CompileResult = worker.call("compile", config, limit_s=limit_s)
         return result
@@ -169,21 +125,27 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
         return CompileResult(config, Status.TIMEOUT, f"not compiled after {limit_s:g} s")
     except ChildProcessError as e:
         return CompileResult(config, Status.COMPILE_ERROR, str(e))
+    finally:
+        idle.put(worker)
 
 
 class _Compiler:
-    """Compiles configurations of one kernel; lives in a worker process."""
+    """Compiles configurations of one kernel; lives in a worker process.
 
-    def __init__(self, request: _Request) -> None:
+    Arguments are as `describe` returns them.
+    """
+
+    def __init__(
+        self, kernel: str, args: list[Any], kwargs: dict[str, Any], target: Target, cache_dir: str
+    ) -> None:
         warnings.simplefilter("ignore")  # the launching process shows Triton's own warnings
-        if request.cache_dir:
-            os.environ["TRITON_CACHE_DIR"] = request.cache_dir
+        if cache_dir:
+            os.environ["TRITON_CACHE_DIR"] = cache_dir
         os.environ.pop("TRITON_INTERPRET", None)  # else Triton's own functions are interpreted
         require("triton", "gpu", "compiling Triton kernels")
         # Imported now, so that the import does not count in a configuration's time.
         importlib.import_module("foretune.collect.compiled.compiling")
-        self._request = request
-        self._kernel = load_kernel(request.kernel)
+        self._call, self._target = (load_kernel(kernel), args, kwargs), target
 
     def compile(self, config: Configuration) -> CompileResult:
         """Return the result for one configuration; raise UsageError if all would fail alike."""
@@ -191,22 +153,20 @@ class _Compiler:
 
         from foretune.collect.compiled.compiling import compile_full, specialize
 
-        request, started, hits = self._request, time.perf_counter(), list[bool]()
+        started, hits = time.perf_counter(), list[bool]()
         try:
-            specialized = specialize(
-                self._kernel, request.args, request.kwargs, config, request.target
-            )
+            specialized = specialize(*self._call, config, self._target)
             started = time.perf_counter()
             knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
             compiled = compile_full(specialized)
             seconds = time.perf_counter() - started
-            features = static_features(compiled, request.target)
+            features = static_features(compiled, self._target)
         except UsageError:
             raise
         except Exception as e:
             seconds = time.perf_counter() - started
             return CompileResult(config, Status.COMPILE_ERROR, _first_line(e), compile_s=seconds)
-        excess = occupancy_of(features, request.target)[1] if "registers" in features else ""
+        excess = occupancy_of(features, self._target)[1] if "registers" in features else ""
         status = Status.INVALID if excess else Status.OK
         cached = bool(hits and hits[-1])
         return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)
@@ -221,42 +181,14 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason}"[:MAX_ERROR_LENGTH]
 
 
-def load_kernel(reference: str, compiling: bool = True) -> Any:
-    """Return the kernel called ``module:attribute``.
+def load_kernel(location: str) -> Any:
+    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME`` in a form that compiles.
 
-    With ``compiling`` it is imported in a form that compiles, even if its module asks for the
-    interpreter. Raises UsageError if it cannot be imported, MissingExtra without Triton.
+    Its module may ask for the interpreter. Raises ForetuneError if it cannot be imported,
+    MissingExtra without Triton.
     """
-    module, colon, attribute = reference.partition(":")
-    if not colon or not module or not attribute:
-        raise UsageError(f"kernel {reference!r}: give MODULE:NAME, like my_kernels:softmax")
-    _refuse_file(reference, module, attribute)
-    try:
-        with _interpreter_off() if compiling else nullcontext():
-            found = importlib.import_module(module)
-    except ForetuneError:
-        raise
-    except ImportError as e:
-        raise UsageError(f"module {module!r} cannot be imported here: {e}") from e
-    except (Exception, SystemExit) as e:
-        raise UsageError(f"module {module!r} fails when imported: {type(e).__name__}: {e}") from e
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"module {module!r} has no {attribute!r}")
-        found = getattr(found, part)
-    return found
-
-
-def _refuse_file(reference: str, module: str, attribute: str) -> None:
-    """Raise UsageError if ``module`` is the path of a file."""
-    path = PurePath(module)
-    if len(path.parts) == 1 and path.suffix != ".py" and not module.startswith("."):
-        return
-    name = path.stem if path.suffix == ".py" else path.name.lstrip(".")
-    advice = "" if path.parent == PurePath() else f"go to the folder {path.parent} and "
-    raise UsageError(
-        f"kernel {reference!r} names a file, not a module: {advice}give {name}:{attribute}"
-    )
+    with _interpreter_off():
+        return object_at(location)
 
 
 @contextmanager
@@ -280,37 +212,3 @@ def _interpreter_off() -> Iterator[None]:
         os.environ.pop("TRITON_INTERPRET", None)
         if before is not None:
             os.environ["TRITON_INTERPRET"] = before
-
-
-def kernel_reference(kernel: Any) -> str:
-    """Return the ``module:attribute`` by which another process finds ``kernel``.
-
-    The attribute may carry further decorators on top of ``kernel``. Raises UsageError if the kernel
-    cannot be found by its name.
-    """
-    inner = kernel
-    while not hasattr(inner, "__wrapped__") and hasattr(inner, "fn"):
-        inner = inner.fn
-    module, name = getattr(inner, "__module__", ""), getattr(inner, "__qualname__", None)
-    name = str(name or getattr(inner, "__name__", ""))
-    if module == "__main__":
-        raise UsageError(
-            f"kernel {name!r} is defined in the running script: another process cannot import "
-            "it; move it to a module"
-        )
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not any(layer is kernel for layer in _layers(found)):
-        raise UsageError(
-            f"kernel {name!r} is not the object of that name in module {module!r}: "
-            "another process cannot import it; give 'module:attribute'"
-        )
-    return f"{module}:{name}"
-
-
-def _layers(kernel: Any) -> Iterator[Any]:
-    """Yield a kernel and, from the outside in, the kernels that it decorates."""
-    while kernel is not None:
-        yield kernel
-        kernel = getattr(kernel, "fn", None)

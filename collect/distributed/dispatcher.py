@@ -5,12 +5,11 @@ The dispatcher is independent of Ray: a `WorkerPool` starts workers and carries 
 """
 
 import time
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from foretune.errors import ForetuneError, ForetuneWarning, MeasurementError
+from foretune.errors import ForetuneError, MeasurementError, warn
 
 MAX_ATTEMPTS = 3  # number of workers that a piece of work may lose before it counts as the cause
 REFRESH_S = 5.0  # period of the check for new devices
@@ -129,7 +128,7 @@ class Dispatcher:
         number = self._busy.pop(worker)
         if isinstance(answer, WorkerLost):
             self._refresh_at = self._clock()  # its device may still be available
-            self._warn(f"a worker was lost, its work goes to another: {answer}")
+            warn(f"a worker was lost, its work goes to another: {answer}")
         else:
             self._free.append(worker)
             self._last_answer_at = self._clock()
@@ -145,20 +144,17 @@ class Dispatcher:
         if isinstance(answer, WorkerLost):
             self._lost_starts += 1
             if self._lost_starts < MAX_ATTEMPTS:  # its node may have left: check again
-                self._warn(f"a worker was lost as it started: {answer}")
+                warn(f"a worker was lost as it started: {answer}")
                 return
         now, self._lost_starts = self._clock(), 0
         self._retired_until.append(now + self._retire_s)
-        self._warn(f"going on without a device for {self._retire_s:.0f} s: {answer}")
+        warn(f"going on without a device for {self._retire_s:.0f} s: {answer}")
         self._retire_s = min(2 * self._retire_s, MAX_RETIRE_S)
         may_recover = isinstance(answer, WorkerLost) and self._was_ready
         if may_recover or len(self) or self._starting:
             return
         if self._pool.capacity() <= len(self._retired_until):
             raise MeasurementError(f"{answer}") if isinstance(answer, WorkerLost) else answer
-
-    def _warn(self, text: str) -> None:
-        warnings.warn(text, ForetuneWarning, stacklevel=3)
 
     def _start_workers(self) -> None:
         """Start a worker for every free device, except those that lately proved unfit."""

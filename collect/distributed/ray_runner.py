@@ -32,7 +32,7 @@ from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.collect.runner import Runner, check_importable, failed_measurement
 from foretune.collect.timing import Timing
 from foretune.device import Device
-from foretune.errors import ForetuneError, MeasurementError, UsageError
+from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
 from foretune.kernel import Kernel
 from foretune.lazy import require
 from foretune.measurement import Measurement, Status
@@ -257,7 +257,7 @@ class RayWorkerPool:
             raise
         except Exception as e:
             self._kill(worker)
-            return worker, WorkerLost(_reason(e))
+            return worker, WorkerLost(describe_error(e))
 
     def close(self) -> None:
         """End the actors, and the cluster if this pool started it."""
@@ -293,9 +293,9 @@ class RayWorkerPool:
                 )
         except Exception as e:
             raise MeasurementError(
-                f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head'; "
-                "set RAY_AUTH_MODE=token here too if it requires a token; or omit the address to "
-                "use this machine"
+                f"no Ray cluster at {address} ({describe_error(e)}): start one with "
+                "'ray start --head'; set RAY_AUTH_MODE=token here too if it requires a token; or "
+                "omit the address to use this machine"
             ) from e
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray replaces it
@@ -360,9 +360,3 @@ def _runtime_environment(kernel: Kernel) -> Iterator[dict[str, str]]:
             else:
                 shutil.copy(path, folder)
         yield {"working_dir": folder} if code else {}
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of Ray's long messages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from foretune.errors import ForetuneError, UsageError
+from foretune.errors import ForetuneError, UsageError, first_line
 from foretune.files import require_regular_file
 from foretune.kernel import Launch
 from foretune.problem import Problem
@@ -334,8 +334,7 @@ def read_network(path: str | PathLike[str], batch: int | None = None, threads: i
     try:
         program = torch.export.load(require_regular_file(path))
     except Exception as e:
-        line = next(iter(str(e).splitlines()), type(e).__name__)
-        raise ForetuneError(f"{path} is no graph of torch.export.save: {line}") from e
+        raise ForetuneError(f"{path} is no graph of torch.export.save: {first_line(e)}") from e
     return network_of(program, Path(path).name.removesuffix(SUFFIX), batch, threads)
 
 

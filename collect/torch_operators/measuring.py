@@ -5,7 +5,6 @@ use. GPU launches are timed with a cold cache and replayed from a graph, as in e
 last-level cache stays warm.
 """
 
-import importlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,24 +12,22 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import psutil
+import torch
 
 from foretune.collect.collection import CollectSummary, describe
 from foretune.collect.timing import CPU_TIMER, Timing, gpu_timer, time_launch
+from foretune.collect.torch_operators.operators import KINDS
 from foretune.collect.versions import versions
 from foretune.datasets.run_file import RowIdentity
 from foretune.datasets.run_log import RunLog
 from foretune.device import Device
 from foretune.errors import MeasurementError, describe_error
 from foretune.kernel import Launch
-from foretune.lazy import require
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 from foretune.values import FrozenParameters
-
-KERNELS = ("gemm", "attention_prefill", "attention_decode", "moe", "norm", "elementwise")
-"""Kernel names in the run table that torch runs."""
 
 
 class OperatorRun(Protocol):
@@ -50,35 +47,25 @@ class OperatorRun(Protocol):
 
 
 def cannot_run(operator: OperatorRun) -> str:
-    """Return why torch does not run ``operator``; empty if it does. Needs torch (MissingExtra)."""
-    if operator.kernel not in KERNELS:
+    """Return why torch does not run ``operator``; empty if it does."""
+    if operator.kernel not in KINDS:
         return f"{operator.kernel} has no equivalent in torch, or needs several devices"
-    return _operators().KINDS[operator.kernel].cannot_run(operator.problem, operator.config)
+    return KINDS[operator.kernel].cannot_run(operator.problem, operator.config)
 
 
 def memory_bytes(operator: OperatorRun) -> float:
     """Return the approximate peak memory of a run of ``operator`` and its preparation."""
-    return _operators().KINDS[operator.kernel].memory_bytes(operator.problem, operator.config)
+    return KINDS[operator.kernel].memory_bytes(operator.problem, operator.config)
 
 
 def build(operator: OperatorRun, device: str) -> Launch:
     """Return a call that runs ``operator`` once on torch's ``device``, with random contents.
 
-    Raises MissingExtra without torch, MeasurementError if torch does not run it (`cannot_run`).
+    Raises MeasurementError if torch does not run it (`cannot_run`).
     """
     if reason := cannot_run(operator):
         raise MeasurementError(reason)
-    return _operators().KINDS[operator.kernel].build(operator.problem, operator.config, device)
-
-
-def linear_formats() -> list[str]:
-    """Return the number formats of weights that torch supports on some device; needs torch."""
-    return list(_operators().FORMATS)
-
-
-def _operators() -> Any:
-    require("torch", "gpu", "running operators of language models")
-    return importlib.import_module("foretune.collect.torch_operators.operators")
+    return KINDS[operator.kernel].build(operator.problem, operator.config, device)
 
 
 Run = TypeVar("Run", bound=OperatorRun)
@@ -92,7 +79,6 @@ class OperatorBenchmarker:
     """Runs operators one after the other on a GPU or the CPU of this machine, with torch."""
 
     def __init__(self, device: Device, timing: Timing = TIMING) -> None:
-        require("torch", "gpu", "measuring operators of language models")
         self.device, self.timing = device, timing
         self._torch_device = f"cuda:{device.index}" if device.kind == "gpu" else "cpu"
         self._timer = gpu_timer(device) if device.kind == "gpu" else CPU_TIMER
@@ -103,7 +89,6 @@ class OperatorBenchmarker:
         if needed > USABLE_FRACTION * free:
             reason = f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
             return self._row(operator, Status.INVALID, error=reason)
-        torch = require("torch", "gpu", "measuring operators of language models")
         start = time.perf_counter()
         with torch.inference_mode():
             try:
@@ -139,8 +124,7 @@ class OperatorBenchmarker:
         if self.device.kind != "gpu":
             launch()
             return launch
-        torch = require("torch", "gpu", "measuring operators of language models")
-        side_stream = torch.cuda.Stream()
+        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side_stream):
             for _ in range(WARMUP_RUNS):
@@ -158,7 +142,6 @@ class OperatorBenchmarker:
     def _free_bytes(self) -> float:
         if self.device.kind != "gpu":
             return float(psutil.virtual_memory().available)
-        torch = require("torch", "gpu", "measuring operators of language models")
         torch.cuda.empty_cache()
         return float(torch.cuda.mem_get_info(self.device.index)[0])
 

@@ -12,7 +12,7 @@ from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError, describe_error
+from foretune.errors import MeasurementError, UsageError, describe_error, warn
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
@@ -91,10 +91,9 @@ class FunctionKernel(WrappedKernel):
             self._default = Configuration(defaults)
             return
         text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
-        warnings.warn(
+        warn(
             f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
             "winners are compared with another",
-            ForetuneWarning,
             stacklevel=4,
         )
 
@@ -264,19 +263,15 @@ class FunctionKernel(WrappedKernel):
     def _comparable(self, output: CallResult, expected: CallResult) -> tuple[list[Any], list[Any]]:
         """Return the parts of output and reference that the reference defines."""
         numbers = sorted(expected.written)
-        missing = [n for n in numbers if n not in output.written]
-        written = [output.written.get(n) for n in numbers]
+        if any(n not in output.written for n in numbers):
+            raise WrongResult("it does not write into the arrays that the reference writes")
+        got, right = ([r.written[n] for n in numbers] for r in (output, expected))
         if expected.returned is None:
-            if missing:
-                raise WrongResult("it does not write into the arrays that the reference writes")
-            return written, [expected.written[n] for n in numbers]
+            return got, right
         if output.returned is None and not numbers:  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
             return (found, [expected.returned]) if len(found) == 1 else (found, expected.returned)
-        right = [expected.returned, *(expected.written[n] for n in numbers)]
-        if missing:
-            raise WrongResult("it does not write into the arrays that the reference writes")
-        return [output.returned, *written], right
+        return [output.returned, *got], [expected.returned, *right]
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from foretune.collect.wrapped import source as sources
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError, first_line
+from foretune.errors import MeasurementError, UsageError, first_line, warn
 from foretune.kernel import Inputs, Launch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -284,7 +283,7 @@ def _used_knobs(
     how = f"use it there, or in compiler_options as {{{unused[0]}}}, or drop it"
     if len(unused) == len(knobs):
         raise UsageError(f"{what}: {how}")
-    warnings.warn(f"{what}: only its first value counts; {how}", ForetuneWarning, stacklevel=2)
+    warn(f"{what}: only its first value counts; {how}")
     return {k: tuple(values)[:1] if k in unused else values for k, values in knobs.items()}
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
-from foretune.datasets.schema import row_faults, validate
+from foretune.datasets.schema import is_run_column, valid_rows
 from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.files import translate_read_errors
 from foretune.progress import SILENT, Progress
@@ -77,23 +76,6 @@ class ImportResult:
         return {str(k): int(n) for k, n in self.runs["kernel"].value_counts().items() if n}
 
 
-def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> ImportResult:
-    """Drop invalid rows and count them by reason.
-
-    A row with several faults is counted under the first. Raises RunTableError if the rows break the
-    schema in another way, which is a bug of the importer.
-    """
-    kept = np.ones(len(rows), dtype=bool)
-    rejected = {}
-    for fault in row_faults(rows):
-        broken = kept & np.asarray(fault.rows, dtype=bool)
-        if broken.any():
-            rejected[fault.name] = int(broken.sum())
-            kept &= ~broken
-    runs = columns.drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
-    return ImportResult(validate(runs, "imported rows"), rejected, dict(skipped or {}))
-
-
 StrPath = str | os.PathLike[str]
 
 
@@ -130,7 +112,7 @@ def import_runs(
     if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
-    if wrong := [c for c in fixed if not columns.is_run_column(c)]:
+    if wrong := [c for c in fixed if not is_run_column(c)]:
         raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
@@ -156,7 +138,8 @@ def import_runs(
     names = ", ".join(f.name for f in list(files)[:5])
     with translate_read_errors(names, RunTableError, "do not fit: {}"):
         runs = with_specs(columns.concatenated_rows(tables))
-        return drop_invalid_rows(runs[ordered_columns(runs.columns)], skipped)
+        runs, rejected = valid_rows(runs[ordered_columns(runs.columns)], "imported rows")
+    return ImportResult(runs, rejected, skipped)
 
 
 def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:

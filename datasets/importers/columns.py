@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
+from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS
 from foretune.device import canonical_name
 from foretune.files import require_cells
 from foretune.measurement import Status
@@ -37,14 +37,6 @@ def as_categories(rows: pd.DataFrame) -> pd.DataFrame:
     """Return ``rows`` with text columns as categories, to save memory."""
     texts = [c for c in rows.columns if _is_text(rows[c])]
     return rows.assign(**{c: rows[c].astype("category") for c in texts})
-
-
-def drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
-    """Drop unused categories and empty text columns, which a file would not keep either."""
-    texts = [c for c in rows.columns if isinstance(rows[c].dtype, pd.CategoricalDtype)]
-    empty = [c for c in texts if len(rows) and rows[c].isna().all()]
-    used = {c: rows[c].cat.remove_unused_categories() for c in texts if c not in empty}
-    return rows.assign(**used).drop(columns=empty)
 
 
 def _is_text(values: "pd.Series[object]") -> bool:
@@ -116,15 +108,6 @@ def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def as_number(text: Any) -> Any:
     """Parse numbers and booleans; return other values unchanged."""
     return parse_value(text) if isinstance(text, str) else text
-
-
-GROUPS = (*PLAIN_GROUPS, *NUMBER_GROUPS)
-
-
-def is_run_column(column: str) -> bool:
-    """Return whether ``column`` is a valid run-table column."""
-    group, dot, name = column.partition(".")
-    return column in (*NUMBERS, *TEXT) or (bool(dot and name) and f"{group}." in GROUPS)
 
 
 CANONICAL_DTYPES = {

@@ -19,21 +19,9 @@ class AttentionPrefill(Family):
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 4·head_dim operations per unmasked query-key pair."""
-        batch, seq = problem["batch"], problem["seq_len"]
-        heads, dim = problem["heads"], problem["head_dim"]
-        kv_len = seq + problem.get("prefix_len", 0.0)
-        query, cache = _bytes(config)
-        return Cost(
-            flops=4.0 * batch * heads * dim * seq * self._keys_per_query(problem),
-            bytes_moved=batch
-            * dim
-            * 1.0
-            * (
-                2.0 * np.maximum(query, 2.0) * seq * heads
-                + 2.0 * cache * kv_len * _kv_heads(problem)
-            ),
-            dtype=formats.compute_dtype(config.get("format", "bf16")),
-        )
+        seq = problem["seq_len"]
+        cached = seq + problem.get("prefix_len", 0.0)
+        return _cost(problem, config, seq, self._keys_per_query(problem), cached)
 
     def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return pairs, keys per query, heads per KV head, and waves of query tiles."""
@@ -43,9 +31,7 @@ class AttentionPrefill(Family):
             "log2_tokens": np.log2(1.0 * batch * seq),
             "log2_rows": np.log2(1.0 * batch * heads * seq),
             "log2_keys_per_query": np.log2(keys),
-            "heads_per_kv_head": heads / _kv_heads(problem),
-            "log2_batch_heads": np.log2(1.0 * batch * heads),
-            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv_heads(problem)),
+            **_heads(problem),
         }
         for tile in QUERY_TILES:
             tiles = batch * heads * np.ceil(seq / tile)
@@ -80,15 +66,8 @@ class AttentionDecode(Family):
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the cache read once, and 4·head_dim operations per head and key."""
-        batch, heads, dim = problem["batch"], problem["heads"], problem["head_dim"]
         keys = _visible_keys(problem)
-        query, cache = _bytes(config)
-        return Cost(
-            flops=4.0 * batch * heads * dim * keys,
-            bytes_moved=batch * dim * (2.0 * np.maximum(query, 2.0) * heads
-                                       + 2.0 * cache * keys * _kv_heads(problem)),
-            dtype=formats.compute_dtype(config.get("format", "bf16")),
-        )  # fmt: skip
+        return _cost(problem, config, 1.0, keys, keys)
 
     def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
         """Return cache sizes, heads per KV head, and waves of cache splits."""
@@ -96,14 +75,37 @@ class AttentionDecode(Family):
         features = {
             "log2_keys": np.log2(1.0 * batch * keys),
             "log2_visible": np.log2(1.0 * keys),
-            "heads_per_kv_head": problem["heads"] / _kv_heads(problem),
-            "log2_batch_heads": np.log2(1.0 * batch * problem["heads"]),
-            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv_heads(problem)),
+            **_heads(problem),
         } | wave_features("kv_heads", batch * _kv_heads(problem), device)
         for split in KV_SPLITS:
             blocks = batch * _kv_heads(problem) * np.ceil(keys / split)
             features |= wave_features(f"split_{split}", blocks, device)
         return features
+
+
+def _cost(
+    problem: Cells, config: Cells, queries: Quantity, keys: Quantity, cached: Quantity
+) -> Cost:
+    """Return the work of queries that see so many keys each, and read the cache once."""
+    kind = config.get("format", "bf16")
+    query_bytes = np.maximum(formats.activation_bytes(kind), 2.0)
+    cache_bytes = formats.weight_bytes(config.get("kv_format", kind))
+    heads, dim = problem["heads"], problem["head_dim"]
+    moved = query_bytes * queries * heads + cache_bytes * cached * _kv_heads(problem)
+    return Cost(
+        flops=4.0 * problem["batch"] * heads * dim * queries * keys,
+        bytes_moved=2.0 * problem["batch"] * dim * moved,
+        dtype=formats.compute_dtype(kind),
+    )
+
+
+def _heads(problem: Cells) -> dict[str, Quantity]:
+    batch, heads, kv_heads = problem["batch"], problem["heads"], _kv_heads(problem)
+    return {
+        "heads_per_kv_head": heads / kv_heads,
+        "log2_batch_heads": np.log2(1.0 * batch * heads),
+        "log2_batch_kv_heads": np.log2(1.0 * batch * kv_heads),
+    }
 
 
 def _kv_heads(problem: Cells) -> Quantity:
@@ -116,9 +118,3 @@ def _kv_heads(problem: Cells) -> Quantity:
 def _visible_keys(problem: Cells) -> Quantity:
     window, keys = problem.get("window", 0.0), problem["kv_len"]
     return np.multiply(np.where(np.greater(window, 0), np.minimum(keys, window), keys), 1.0)
-
-
-def _bytes(config: Cells) -> tuple[Quantity, Quantity]:
-    kind = config.get("format", "bf16")
-    cache = formats.weight_bytes(config.get("kv_format", kind))
-    return formats.activation_bytes(kind), cache

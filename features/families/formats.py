@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from foretune.family import Quantity
+from foretune.features.families.tiles import map_texts
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,6 @@ FORMATS: dict[str, Format] = {
 FORMATS |= {
     "fp4_e2m1": Format(0.5 + NV_SCALES, 2, "bf16"),
     "int4_head": Format(0.5 + 4 / 128, 2, "bf16"),
-    "kivi2": Format((2 + 32 / 32) / 8, 2, "bf16"),
-    "kvquant3": Format(3.33 / 8, 2, "bf16"),
 }
 """KV cache formats, with one scale per head of 128 numbers."""
 FORMATS |= {
@@ -75,12 +72,4 @@ def compute_dtype(format: Any) -> Any:
 
 
 def _look_up(format: Any, attribute: str) -> Any:
-    if isinstance(format, str):
-        return getattr(FORMATS.get(format, UNKNOWN), attribute)
-    texts = np.asarray(format, dtype=str)
-    codes = np.zeros(texts.shape, dtype=np.int64)
-    values: list[float | str] = []
-    for name in set(texts.ravel().tolist()):  # few distinct names: faster than sorting
-        codes[texts == name] = len(values)
-        values.append(getattr(FORMATS.get(name, UNKNOWN), attribute))
-    return np.array(values)[codes]
+    return map_texts(format, lambda name: getattr(FORMATS.get(name, UNKNOWN), attribute))

@@ -14,7 +14,7 @@ import pandas as pd
 from foretune.collect.expert_routing import mean_counts, routing_exponent
 from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.tiles import wave_features
+from foretune.features.families.tiles import map_texts, wave_features
 
 MATRICES = 3.0  # gate, up and down projection of a gated expert
 WIDE_BYTES = 2.0  # bytes of an intermediate value that is not in the products' format
@@ -107,11 +107,12 @@ def max_rank_load(
     sizes = (tokens, top_k, experts, ranks)
     if isinstance(distribution, str) and all(isinstance(v, (int, float)) for v in sizes):
         return _load_of_one(*sizes, distribution)
-    exponent = _exponent(distribution)
+    exponent = map_texts(distribution, routing_exponent)
     columns = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in (*sizes, exponent)))
     shape = columns[0].shape
     rows = np.stack([column.ravel() for column in columns], axis=1)
-    first, number = _distinct(rows)
+    number = pd.DataFrame(rows).groupby(list(range(5)), sort=False, dropna=False).ngroup()
+    first = np.unique(number, return_index=True)[1]
     found = _loads(rows[first])[number]
     return ExpertLoad(*(found[:, i].reshape(shape) for i in range(3)))
 
@@ -122,16 +123,6 @@ def _load_of_one(
 ) -> ExpertLoad:
     sizes = np.array([[tokens, top_k, experts, ranks, routing_exponent(distribution)]], dtype=float)
     return ExpertLoad(*_loads(sizes)[0])
-
-
-def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first index of each distinct row, and every row's index into them."""
-    number = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:  # few distinct values: faster than sorting rows
-        codes, distinct = pd.factorize(column, use_na_sentinel=False)
-        number = pd.factorize(number * len(distinct) + codes)[0]
-    first = np.unique(number, return_index=True)[1]
-    return first, number
 
 
 def _loads(rows: np.ndarray) -> np.ndarray:
@@ -172,9 +163,3 @@ def _uneven(rows: np.ndarray, n: int, exponent: float) -> np.ndarray:
     expected_active = (1.0 - np.exp(-counts)).mean(axis=1) * local
     active = np.minimum(np.maximum(expected_active, 1.0), mine)
     return np.stack([mine, active, np.maximum(largest, 1.0)], axis=1)
-
-
-def _exponent(distribution: Any) -> np.ndarray:
-    codes, names = pd.factorize(np.atleast_1d(np.asarray(distribution, dtype=str)))
-    exponents = np.array([routing_exponent(name) for name in names])
-    return exponents[codes].reshape(np.shape(distribution))

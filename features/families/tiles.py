@@ -88,12 +88,17 @@ def _edge_of(group: int) -> Callable[[str], float]:
     return edge
 
 
-def map_texts(texts: Any, number: Callable[[str], float]) -> Quantity:
-    """Return a number per text, computed once per distinct text."""
+def map_texts(texts: Any, value: Callable[[str], Any]) -> Any:
+    """Return a value per text, computed once per distinct text."""
     if isinstance(texts, str):
-        return np.float64(number(texts))
-    distinct, codes = np.unique(np.asarray(texts, dtype=str), return_inverse=True)
-    return np.array([number(text) for text in distinct.tolist()], dtype=float)[codes]
+        return value(texts)
+    names = np.asarray(texts, dtype=str)
+    codes = np.zeros(names.shape, dtype=np.int64)
+    values: list[Any] = []
+    for name in set(names.ravel().tolist()):  # few distinct names: faster than sorting
+        codes[names == name] = len(values)
+        values.append(value(name))
+    return np.array(values)[codes]
 
 
 def tile_features(

@@ -23,7 +23,7 @@ class ForetuneError(Exception):
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, in text that any file can hold; never raises."""
     try:
-        lines = str(error).splitlines()
+        lines = str(error).strip().splitlines()
     except Exception as e:  # a kernel may raise anything
         lines = [f"its message cannot be read: {type(e).__name__}"]
     return lines[0][:300].encode("utf-8", "backslashreplace").decode() if lines else ""

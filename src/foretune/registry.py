@@ -7,6 +7,7 @@ import sys
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,9 +58,10 @@ def object_at(location: str) -> Any:
     if not colon:
         raise UsageError(f"{location} names no function: write {location}:NAME")
     module = _import_module(source)
-    if not hasattr(module, name):
-        raise UnknownName(f"function in {source}", name, _own_names(module))
-    return getattr(module, name)
+    try:
+        return attrgetter(name)(module)
+    except AttributeError:
+        raise UnknownName(f"function in {source}", name, _own_names(module)) from None
 
 
 def is_plain_function(value: Any) -> bool:
@@ -125,7 +127,7 @@ def _own_names(module: ModuleType) -> list[str]:
 def _import_module(source: str) -> ModuleType:
     """Import a file or a module, by a name under which other processes can import it."""
     name = source
-    if source.endswith(".py"):
+    if source.endswith(".py") or "/" in source:
         path = Path(source).resolve()
         if not path.is_file():
             raise UsageError(f"there is no file {source}: give FILE.py:NAME or MODULE:NAME")
@@ -146,7 +148,7 @@ def _import_module(source: str) -> ModuleType:
         raise ForetuneError(f"{source} cannot be imported: {e}") from e
     except ForetuneError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise ForetuneError(f"{source} cannot be imported: {type(e).__name__}: {e}") from e
 
 

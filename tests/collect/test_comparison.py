@@ -60,6 +60,7 @@ def test_all_run_in_every_round_and_the_default_twice():
 
 def test_every_round_has_new_inputs_and_a_new_order(monkeypatch):
     monkeypatch.setattr(module, "MIN_ROUNDS", 12)
+    monkeypatch.setattr(module, "SLOW_MS", 1e9)  # on a busy machine, too
     kernel = Doubling()
     compare(kernel, FAST, SLOW)
     calls = kernel.calls[6:]  # each was built and checked
@@ -279,4 +280,4 @@ def test_the_hosts_time_of_slow_launches_is_cpu_time(monkeypatch):
         module, "sample_ms", lambda *given: walls.append(sample_ms(*given)) or 1e3 * walls[-1]
     )
     times = compare(Recorder()).time_ms[FAST.id]
-    assert times.max() < 1e3 * min(walls), "not what the host's clock was made to say"
+    assert np.nanmax(times) < 1e3 * min(walls), "not what the host's clock was made to say"

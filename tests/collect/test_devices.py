@@ -1,6 +1,7 @@
 """What the machine is found to be: the probe, its cache, and GPUs as a (fake) driver tells."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("numba")
 
 from foretune.collect import cpu, devices, machine_load
+from foretune.collect.cpu import fast_seconds
 from foretune.collect.machine_load import MachineLoad
 from foretune.device import SPECS, available_cores, find_device
 from foretune.errors import MissingExtra, UnknownName
@@ -41,7 +43,9 @@ def measured(monkeypatch):
     monkeypatch.setattr(devices, "QUIET_CHECK_S", 0.0)
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)  # other tests never see any load
     monkeypatch.setattr(machine_load, "MAX_STEAL", 0.02)
-    monkeypatch.setattr(devices, "_watched", lambda work: (work(), calls.load))
+    monkeypatch.setattr(
+        devices, "LoadMonitor", lambda _: nullcontext(SimpleNamespace(load=calls.load))
+    )
     return calls
 
 
@@ -50,7 +54,8 @@ def no_gpus(monkeypatch):
     monkeypatch.setattr(devices, "local_gpus", list)
 
 
-def test_real_probe():
+def test_real_probe(monkeypatch):
+    monkeypatch.setattr(cpu, "fast_seconds", lambda call, s: fast_seconds(call, s / 4))
     device = devices.local_cpu()
     assert device.kind == "cpu"
     assert device.name

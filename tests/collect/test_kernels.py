@@ -19,10 +19,9 @@ CASES = {
         [
             {"N": 33, "K": 203, "max_error": 0.2},  # which the coarsest format keeps
             {"N": 1, "K": 1, "max_error": 0.2},
-            {"N": 64, "K": 512, "max_error": 0.2},
         ],
     ),
-    "softmax": (Softmax(), [{"R": 5, "C": 1037}, {"R": 1, "C": 1}, {"R": 3, "C": 1600}]),
+    "softmax": (Softmax(), [{"R": 5, "C": 1037}, {"R": 1, "C": 1}]),
 }
 
 
@@ -48,7 +47,7 @@ def error(kernel, problem, config, inputs):
 
 
 def test_the_contract(case):
-    check_kernel(*case, configs=1, seed=7)  # each is compiled
+    check_kernel(*case, configs=1, seed=3)  # each is compiled
 
 
 def test_name_and_error_limit(kernel, problems):
@@ -92,27 +91,27 @@ def test_single_thread_and_all_threads_agree(kernel, problems):
     assert all(np.array_equal(outputs[0], other) for other in outputs)
 
 
-@pytest.mark.parametrize(("micro_n", "dtype"), [(3, "fp32"), (1, "fp64")])
-def test_matmul_columns_that_fill_no_panel(micro_n, dtype):
+@pytest.mark.parametrize(
+    ("n", "micro_n", "dtype", "packed"),
+    [(7, 1, "fp32", True), (7, 1, "fp64", False), (61, 3, "fp32", False), (61, 1, "fp64", True)],
+)
+def test_matmul_columns_that_fill_no_panel(n, micro_n, dtype, packed):
     kernel = Matmul()
-    for n in (7, 61):
-        problem = kernel.problem(M=13, N=n, K=19, dtype=dtype)
-        config = {
-            **kernel.default(problem), "micro_m": 2, "micro_n": micro_n, "vector_bits": 512,
-            "split": "n", "block_m": 16, "block_n": 64,
-        }  # fmt: skip
-        for packed in (False, True):
-            inputs = kernel.make_inputs(problem)
-            assert error(kernel, problem, {**config, "pack_b": packed}, inputs) < 1e-6
+    problem = kernel.problem(M=13, N=n, K=19, dtype=dtype)
+    config = {
+        **kernel.default(problem), "micro_m": 2, "micro_n": micro_n, "vector_bits": 512,
+        "split": "n", "block_m": 16, "block_n": 64, "pack_b": packed,
+    }  # fmt: skip
+    assert error(kernel, problem, config, kernel.make_inputs(problem)) < 1e-6
 
 
 @pytest.mark.parametrize(
-    ("format_", "group", "least", "most"),
-    [("fp32", 32, 0, 1e-6), ("int8", 32, 1e-3, 0.01), ("int8", 256, 1e-3, 0.01),
-     ("int4", 32, 0.06, 0.1), ("int4", 256, 0.08, 0.14)],
+    ("format_", "group", "layout", "least", "most"),
+    [("fp32", 32, "rows", 0, 1e-6), ("fp32", 32, "panels", 0, 1e-6),
+     ("int8", 32, "rows", 1e-3, 0.01), ("int8", 256, "panels", 1e-3, 0.01),
+     ("int4", 32, "panels", 0.06, 0.1), ("int4", 256, "rows", 0.08, 0.14)],
 )  # fmt: skip
-@pytest.mark.parametrize("layout", ["rows", "panels"])
-def test_accuracy_of_formats(format_, group, least, most, layout):
+def test_accuracy_of_formats(format_, group, layout, least, most):
     kernel = QuantizedMatvec()
     problem = kernel.problem(N=203, K=1100)
     config = {
@@ -145,10 +144,14 @@ def test_fewer_bits_move_fewer_bytes():
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "vector_bits"),
-    [("three_pass_recompute", 128), ("three_pass_reload", 512), ("two_pass", 512)],
+    ("algorithm", "vector_bits", "shapes"),
+    [
+        ("three_pass_recompute", 128, [(0, "columns"), (512, "rows")]),
+        ("three_pass_reload", 512, [(0, "rows"), (512, "columns")]),
+        ("two_pass", 512, [(0, "columns"), (512, "rows")]),
+    ],
 )
-def test_softmax_of_large_numbers(algorithm, vector_bits):
+def test_softmax_of_large_numbers(algorithm, vector_bits, shapes):
     kernel = Softmax()
     problem = kernel.problem(R=6, C=1100)
     rng = np.random.default_rng(0)
@@ -158,7 +161,7 @@ def test_softmax_of_large_numbers(algorithm, vector_bits):
     x[3, 1:] = -1000
     x[4] = rng.standard_normal(1100) - 900
     x[5, -1] = 1000
-    for block, split in ((0, "rows"), (512, "rows"), (512, "columns"), (0, "columns")):
+    for block, split in shapes:
         config = {
             **kernel.default(problem), "algorithm": algorithm, "vector_bits": vector_bits,
             "unroll": 3, "unroll_scale": 2, "block": block, "split": split, "threads": 2,

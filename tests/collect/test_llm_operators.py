@@ -18,7 +18,7 @@ from foretune.collect.torch_operators.measuring import (
     distinct,
 )
 from foretune.datasets import RunLog, read_runs
-from foretune.errors import MissingExtra, OutputError
+from foretune.errors import OutputError
 from foretune.measurement import Status
 from foretune.plan.cost.operator import Operator
 
@@ -130,15 +130,6 @@ def test_failures_are_rows(toy_device, monkeypatch):
     found = bench.measure(product(1))
     assert found.status is Status.INVALID
     assert "GiB are free" in found.error
-
-
-def test_without_torch_one_line_says_how_to_get_it(toy_device, monkeypatch):
-    def missing(module, extra, purpose):
-        raise MissingExtra(module, extra, purpose)
-
-    monkeypatch.setattr(llm_operators, "require", missing)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[gpu\]'"):
-        OperatorBenchmarker(toy_device)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, toy_device):

@@ -30,7 +30,7 @@ def test_the_contract_in_this_process():
 
 
 def test_the_contract_in_another_process():
-    check_runner(IsolatedRunner(DEVICE, TIMING, limit_s=10))
+    check_runner(IsolatedRunner(DEVICE, TIMING, limit_s=5))
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def compiled_gemm(target, config, **sizes):
     return compiled(triton_gemm._gemm, target, config, pointers, constants)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_default_gemm_compiles(target, compiler, on_device):
     on_device(target)
     kernel = get_kernel("triton_gemm")

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import triton
 
 from foretune.collect.compiled.arguments import Tensor
-from foretune.collect.compiled.compile_pool import load_kernel
 from foretune.errors import UsageError
+from foretune.registry import object_at
 from foretune.tune.triton.autotuner import Autotuner
 from foretune.tune.triton.call_recorder import RecordedCall
 from foretune.tune.triton.descriptors import is_descriptor
@@ -73,7 +73,7 @@ def allocate_argument(argument: Any, device: Any) -> Any:
 
 
 def _load_decorated(reference: str) -> Autotuner:
-    found = load_kernel(reference, compiling=False)
+    found = object_at(reference)
     while not isinstance(found, Autotuner) and hasattr(found, "fn"):
         found = found.fn
     if not isinstance(found, Autotuner):

@@ -11,6 +11,7 @@ from foretune.cli import networks, options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import UsageError
+from foretune.lazy import require
 
 if TYPE_CHECKING:
     from foretune.device import Device
@@ -149,6 +150,8 @@ def _collect_operators(context: typer.Context, output: Output, out: Path) -> Non
     The most informative sizes come first.
     """
     from foretune.collect.devices import local_device, local_gpus
+
+    require("torch", "gpu", "measuring operators of language models")
     from foretune.collect.torch_operators.measuring import OperatorBenchmarker, collect_operators
     from foretune.datasets.run_log import RunLog
     from foretune.plan.cost.tables import OPERATORS_FILE
@@ -192,12 +195,12 @@ def parse_sizes(text: str, option: str) -> list[int]:
 
 def _chosen_formats(text: str, device: "Device") -> list[str]:
     """Return the formats given; by default those that both the device and torch multiply in."""
-    from foretune.collect.torch_operators.measuring import linear_formats
+    from foretune.collect.torch_operators.operators import FORMATS as IN_TORCH
     from foretune.plan.describe.formats import FORMATS, find_format, supported
 
     if text:
         return [find_format(name.strip()).name for name in text.split(",")]
-    both = [name for name in FORMATS if name in linear_formats()]
+    both = [name for name in FORMATS if name in IN_TORCH]
     return [name for name in both if supported(name, device.architecture) == "native"] or ["bf16"]
 
 

@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -306,9 +305,3 @@ def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Ma
             raise UsageError(f"{option} {key}={value}: give a number")
         numbers[key] = float(value)
     return numbers
-
-
-def enable_cwd_imports() -> None:
-    """Let modules in the current folder be imported, as Python itself would."""
-    if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))

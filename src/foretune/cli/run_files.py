@@ -59,7 +59,7 @@ def _read_csv_file(
 ) -> "pd.DataFrame":
     from foretune.datasets.importers import import_runs
     from foretune.datasets.importers.files import read_table
-    from foretune.datasets.importers.generic import UNNAMED, run_columns
+    from foretune.datasets.plain_tables import UNNAMED, run_columns
     from foretune.datasets.schema import columns_of
     from foretune.errors import DataWarning
 

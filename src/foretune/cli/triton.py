@@ -11,6 +11,7 @@ from foretune.cli.output import Output, format_config
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.files import require_writable
+from foretune.space import Configuration
 
 if TYPE_CHECKING:
     from foretune.collect.compiled import CompileResult
@@ -32,7 +33,7 @@ CACHE_DIR = typer.Option(
 
 def inspect(
     context: typer.Context,
-    kernel: str = typer.Argument(help="The kernel: MODULE:NAME; searched in this folder, too."),
+    kernel: str = typer.Argument(help="The kernel: FILE.py:NAME or MODULE:NAME."),
     arg: list[str] = ARG,
     config: list[str] = CONFIG,
     target: str = typer.Option(..., help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
@@ -79,10 +80,9 @@ def _compile(
     cache_dir: Path | None,
 ) -> "list[CompileResult]":  # fmt: skip
     from foretune.collect.compiled import compile_configs, get_target
-    from foretune.collect.compiled.arguments import parse_argument, parse_config
+    from foretune.collect.compiled.arguments import parse_argument
 
-    options.enable_cwd_imports()
-    configs = [parse_config(c) for c in config] or _autotuner_configs(kernel)
+    configs = [Configuration.parse(c) for c in config] or _autotuner_configs(kernel)
     arguments = dict(map(parse_argument, arg))
     outcomes: dict[int, CompileResult] = {}
     with progress_bar() as progress:
@@ -145,7 +145,6 @@ def warm_up(
     wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
     if not wanted:
         raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
-    options.enable_cwd_imports()
     output, done = Output(options.root_options(context).as_json), []
     with progress_bar() as progress:
         progress.start("warm up", len(wanted))

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from foretune.collect.compiled import describe
-from foretune.collect.compiled.arguments import Tensor, parse_argument, parse_config
+from foretune.collect.compiled.arguments import Tensor, parse_argument
 from foretune.errors import UnknownName, UsageError
 
 
@@ -45,11 +45,6 @@ def test_parsed_arguments(text, value):
     assert parse_argument(text) == ("x", value)
 
 
-def test_parsed_configuration():
-    parsed = parse_config("BLOCK=128, num_warps=4,EVEN=true,MODE=tf32")
-    assert parsed == {"BLOCK": 128, "num_warps": 4, "EVEN": True, "MODE": "tf32"}
-
-
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
@@ -63,8 +58,3 @@ def test_parsed_configuration():
 def test_arguments_that_cannot_be_read(text, error, message):
     with pytest.raises(error, match=message):
         parse_argument(text)
-
-
-def test_configurations_that_cannot_be_read():
-    with pytest.raises(UsageError, match="give NAME=VALUE"):
-        parse_config("BLOCK")

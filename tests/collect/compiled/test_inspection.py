@@ -54,7 +54,7 @@ def test_every_feature_is_there_and_a_number(product, target):
     assert static["code_bytes"] > 0
 
 
-@pytest.mark.parametrize("target", TARGETS[:4])
+@pytest.mark.parametrize("target", ["sm_80", "sm_100"])  # each has its own ptxas
 def test_registers_stack_and_spills_are_those_of_nvidias_tools(product, compiled, toys, target,
                                                                tmp_path):  # fmt: skip
     spilling = product(target, BM=128, BN=128, BK=32, num_warps=4, maxnreg=128)
@@ -70,7 +70,7 @@ def test_registers_stack_and_spills_are_those_of_nvidias_tools(product, compiled
         assert static["stack_bytes"] == int(re.search(r"STACK:(\d+)", said).group(1))
         assert (static["spill_load_bytes"], static["spill_store_bytes"]) == spilled(made, tmp_path)
     assert spilling[1]["registers"] <= 128
-    if target in ("sm_80", "sm_90"):
+    if target == "sm_80":
         assert spilling[1]["spill_store_bytes"] > 0
 
 

@@ -69,14 +69,11 @@ def test_no_such_device(cluster, cpu):
         RayRunner(Toy(), other, address=cluster.address)
 
 
-def test_a_device_is_found_by_its_name_and_watched(runner, cpu):
+def test_a_device_is_found_by_its_name_and_watched_and_refuses_other_code(runner, cpu, monkeypatch):
     assert runner.device == cpu
     with runner.watch() as watch:
         assert next(runner.run(Toy(), Toy().problem(n=20), [config()])).ok
     assert 0 <= watch.load.other_load <= 1
-
-
-def test_other_code_is_refused(runner, monkeypatch):
     monkeypatch.setattr(Toy, "source_hash", "0123456789abcdef")
     with pytest.raises(MeasurementError, match=r"other code of kernel 'toy'.*0123456789abcdef"):
         next(runner.run(Toy(), Toy().problem(n=20), [config()]))

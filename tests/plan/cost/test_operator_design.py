@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 
+pytest.importorskip("torch")
+
 from foretune.device import Device
 from foretune.errors import UnknownName, UsageError
 from foretune.plan.cost.design import farthest_first, measurable, plan_operators

@@ -1,0 +1,81 @@
+"""Tables with anybody's columns, as run tables."""
+
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, TEXT, is_run_column, valid_rows
+from foretune.errors import DataWarning, RunTableError, UnknownName
+from foretune.measurement import Status
+
+UNNAMED = "unnamed"  # kernel and device of tables that name neither
+
+
+def run_columns(
+    columns: Iterable[str],
+    problem: Collection[str] = (),
+    sources: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Map arbitrary column names to run-table columns, which are kept.
+
+    Columns named in ``problem`` describe the problem, others the configuration; if it is empty, all
+    describe the problem. ``sources`` has a column or an expression for columns that are neither.
+    Raises UnknownName if there is no such column.
+    """
+    columns = list(columns)
+    if missing := [name for name in problem if name not in columns]:
+        raise UnknownName("column", missing[0], columns)
+    named = {}
+    for c in columns:
+        word = re.compile(rf"(?<!\w){re.escape(c)}(?!\w)")
+        if not any(word.search(source) for source in sources.values()):
+            group = "problem" if c in problem or not problem else "config"
+            named[c if is_run_column(c) else f"{group}.{c}"] = c
+    return {**named, **sources}
+
+
+def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFrame:
+    """Return the run table of a table with anybody's columns, see `run_columns`.
+
+    Rows that cannot be right are left out, with a warning. Raises RunTableError without a column
+    ``time_ms``, UnknownName if a column of ``problem`` is missing.
+    """
+    table = table.rename(columns=str)
+    mapping = run_columns(table.columns, problem)
+    if "time_ms" not in mapping:
+        has = ", ".join(table.columns)
+        raise RunTableError(f"no column is named time_ms, the milliseconds of a run: it has {has}")
+    names = {"kernel": UNNAMED, "device": UNNAMED, "source": "table"}
+    rows = typed_runs(pd.DataFrame({c: table[s] for c, s in mapping.items()}), names)
+    runs, rejected = valid_rows(rows)
+    for reason, count in rejected.items():
+        warnings.warn(f"{count} rows are left out: {reason}", DataWarning, stacklevel=3)
+    return runs
+
+
+def typed_runs(
+    rows: pd.DataFrame, defaults: Mapping[str, str], given: Mapping[str, str] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Return rows with the schema's types; what is no number becomes a gap.
+
+    Missing text columns are filled with ``defaults``, rows without a status are ``ok``, and failed
+    ones have no time. ``given`` texts replace a column.
+    """
+    typed = {}
+    for column, values in rows.items():
+        if column in NUMBERS or column.startswith(NUMBER_GROUPS):
+            values = pd.to_numeric(values.astype(object), errors="coerce").astype(float)
+        elif column in TEXT:
+            text = values.astype(object)
+            values = text.where(text.isna(), text.astype(str)).astype("category")
+        typed[column] = values
+    for column, text in {"status": Status.OK.value, **defaults, **given}.items():
+        if column not in typed or column in given:
+            typed[column] = pd.Categorical.from_codes(np.zeros(len(rows), np.int8), [text])
+    runs = pd.DataFrame(typed)
+    runs.loc[(runs["status"] != Status.OK.value).to_numpy(), "time_ms"] = np.nan
+    return runs
