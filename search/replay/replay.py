@@ -101,11 +101,7 @@ def replay(
 
 
 def _search(
-    recorded: RecordedSpace,
-    kind: "SearcherKind",
-    budget: int,
-    seed: int,
-    prior: Prior | None,
+    recorded: RecordedSpace, kind: "SearcherKind", budget: int, seed: int, prior: Prior | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return one repeat's curve and its overhead in milliseconds per evaluation."""
     best, overhead_ms = np.full(budget, np.inf), np.full(budget, np.nan)

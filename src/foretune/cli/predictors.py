@@ -187,11 +187,7 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.training import (
-        count_seen_before,
-        evaluate_predictor,
-        score_simulator,
-    )
+    from foretune.models.training import count_seen_before, evaluate_predictor, score_simulator
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
