@@ -15,8 +15,8 @@ from foretune.datasets.runs import newest_runs, problems_of
 from foretune.datasets.schema import validate
 from foretune.errors import DataWarning, PredictorError, UnknownName
 from foretune.family import Family
-from foretune.models.holdouts import NO_MATCH, matching_rows
 from foretune.models.predictor import Predictor
+from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.data_checks import drop_implausible

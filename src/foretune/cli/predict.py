@@ -251,7 +251,8 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
 
 
 def _show_importance(output: Output, predictor: "Predictor") -> None:
-    from foretune.models.explanation import FEATURE_GROUPS, bottlenecks, importance
+    from foretune.models.bottlenecks import bottlenecks
+    from foretune.models.explanation import FEATURE_GROUPS, importance
     from foretune.models.targets import measured_rows
 
     target = _primary_target(predictor)
@@ -286,7 +287,8 @@ def _compare(
 ) -> None:
     from foretune.features.candidates import rows_of
     from foretune.kernel import Kernel
-    from foretune.models.explanation import bottlenecks, compare
+    from foretune.models.bottlenecks import bottlenecks
+    from foretune.models.explanation import compare
 
     # a kernel that cannot be run is known from its runs alone
     target, family = _primary_target(predictor), predictor.features_.family

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.tree_arrays import read_ubjson as read
-from foretune.models.trees.tree_arrays import zero_fields as zeroed
+from foretune.models.trees.ubjson import read_ubjson as read
+from foretune.models.trees.ubjson import zero_fields as zeroed
 
 
 def plain(value):
