@@ -22,19 +22,10 @@ class AxisPositions:
     keys: np.ndarray
     shared: np.ndarray
     _line_cache: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
-    _parent: "tuple[AxisPositions, np.ndarray] | None" = field(
-        default=None, repr=False, compare=False
-    )
 
     def __getitem__(self, rows: np.ndarray) -> "AxisPositions":
-        """Return some rows, each once; they inherit the sort order."""
-        parts = self.coordinates[:, rows], self.keys[:, rows], self.shared[rows]
-        return AxisPositions(*parts, _parent=(self, rows))
-
-    def has_same_rows(self, other: "AxisPositions") -> bool:
-        """Return whether both hold the same rows."""
-        same = np.array_equal(self.keys, other.keys) and np.array_equal(self.shared, other.shared)
-        return same and np.array_equal(self.coordinates, other.coordinates, equal_nan=True)
+        """Return some rows."""
+        return AxisPositions(self.coordinates[:, rows], self.keys[:, rows], self.shared[rows])
 
     def combination(self, axes: Sequence[int]) -> np.ndarray:
         """Return an integer per row, equal for rows that agree on ``axes``."""
@@ -72,20 +63,9 @@ class AxisPositions:
     def _line(self, axis: int) -> "_Line":
         if axis not in self._line_cache:
             self._line_cache[axis] = _Line.from_groups(
-                self._order(axis), self._group_keys(axis), self.coordinates[axis]
+                self._group_keys(axis), self.coordinates[axis]
             )
         return self._line_cache[axis]
-
-    def _order(self, axis: int) -> np.ndarray:
-        """Return row indices sorted by series, then along ``axis``; subsets filter their parent."""
-        if self._parent is None:
-            order = np.lexsort((self.coordinates[axis], self._group_keys(axis)))
-            return order[~np.isnan(self.coordinates[axis][order])]
-        parent, rows = self._parent
-        number = np.full(len(parent.shared), -1)
-        number[rows] = np.arange(len(self.shared))
-        order = number[parent._line(axis).order]
-        return order[order >= 0]
 
     @cached_property
     def _total_keys(self) -> np.ndarray:
@@ -113,20 +93,13 @@ class AxisPosition:
 
     coordinates: list[Any]
     group_keys: list[np.uint64]
-    _adjacent_cache: "dict[_Line, _Adjacent]" = field(
-        default_factory=dict, repr=False, compare=False
-    )
     shape = ()
 
     def adjacent_on_line(
         self, line: "_Line", row_coordinates: np.ndarray, axis: int
     ) -> "_Adjacent":
-        """Return the runs on ``line`` adjacent to the row (cached)."""
-        if line not in self._adjacent_cache:
-            self._adjacent_cache[line] = line.adjacent_to_one(
-                self.group_keys[axis], self.coordinates[axis], row_coordinates
-            )
-        return self._adjacent_cache[line]
+        """Return the runs on ``line`` adjacent to the row."""
+        return line.adjacent_to_one(self.group_keys[axis], self.coordinates[axis], row_coordinates)
 
     def values_of(self, values: np.ndarray, row: int) -> Any:
         """Return the value of a row by index; NaN for index -1."""
@@ -161,9 +134,9 @@ class _Line:
     margin: float
 
     @classmethod
-    def from_groups(
-        cls, order: np.ndarray, group_keys: np.ndarray, row_coordinates: np.ndarray
-    ) -> "_Line":
+    def from_groups(cls, group_keys: np.ndarray, row_coordinates: np.ndarray) -> "_Line":
+        order = np.lexsort((row_coordinates, group_keys))
+        order = order[~np.isnan(row_coordinates[order])]
         names, coordinates = group_keys[order], row_coordinates[order]
         first = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(order)])
         names, last = names[first], np.append(first[1:], len(order))

@@ -28,7 +28,7 @@ from foretune.models.calibration import Calibration, CorrectionFeatures, choose_
 from foretune.models.distinct_problems import exact_problems
 from foretune.models.repeats import Repeats
 from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
-from foretune.models.target_model import TargetModel, share_positions
+from foretune.models.target_model import TargetModel
 from foretune.models.targets import (
     MIN_ROWS,
     TARGETS,
@@ -119,7 +119,6 @@ class Predictor(Estimator):
         with threadpool_limits(1, user_api="blas"):  # with few rows, BLAS threads only wait
             models = parallel_map(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
-        share_positions(self.targets_.values())
         self.training_ = {
             "rows": len(runs),
             "problems": int(exact_problems(runs).max(initial=-1)) + 1,
@@ -425,7 +424,6 @@ class Predictor(Estimator):
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]
         }
-        share_positions(self.targets_.values())
         self.calibration_ = Calibration.load(folder)
         self.validity_ = ValidityModel.load(folder)
 

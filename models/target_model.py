@@ -6,7 +6,7 @@ them gives the weights (`Stack`); the errors of the weighted mean give the inter
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -325,16 +325,6 @@ class TargetModel:
             model.neighbor_index = NeighborIndex(axes, saved["series"], repeated)
             model.positions, model.values = AxisPositions.load(folder / NEIGHBORS_FILE)
         return model
-
-
-def share_positions(models: Iterable[TargetModel]) -> None:
-    """Let models of the same rows share their `AxisPositions`, to find neighbors once."""
-    different: list[AxisPositions] = []
-    for model in models:
-        if model.neighbor_index is not None:
-            same = (p for p in different if p.has_same_rows(model.positions))
-            model.positions = next(same, model.positions)
-            different.append(model.positions)
 
 
 def _error_features(

@@ -44,8 +44,8 @@ def test_inspect(capsys):
 
 def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["inspect", "here_only:matmul", *MATMUL, "--config", TILE, "--config",
-                 "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_80", *LIMIT]) == 0  # fmt: skip
+    assert main(["inspect", "here_only:matmul", *MATMUL, "--config", f"{TILE},num_stages=3",
+                 "--target", "sm_80", *LIMIT]) == 0  # fmt: skip
     said = capsys.readouterr().out
     table = said[: said.index("per SM: resident")]
     assert max(map(len, table.splitlines())) <= 80
@@ -75,14 +75,6 @@ def test_compiled_configurations_are_kept(capsys, place):
     assert [c["cached"] for c in again["configs"]] == [True, True]
 
 
-def test_an_autotuners_own_configurations_are_the_default(capsys):
-    said = run_json(
-        capsys, "inspect", "here_only:tuned_copy", "--arg", "x=fp16*", "--arg", "out=fp16*",
-        "--arg", "n=1000", "--target", "sm_90", "--cache-dir", "built", *LIMIT,
-    )  # fmt: skip
-    assert [c["config"]["BLOCK"] for c in said["configs"]] == [128, 256]
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -105,13 +97,8 @@ def test_what_cannot_be_done(capsys, place, asked, message):
     assert message in fails(capsys, 2, "inspect", *asked)
 
 
-def test_an_integer_of_which_only_the_type_is_known(capsys):
-    asked = [*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", *LIMIT]
-    (any_n,) = run_json(capsys, "inspect", "here_only:add", *asked)["configs"]
-    assert any_n["status"] == "ok"
-
-
 def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys, place):
+    """The configurations of its autotuner are the default."""
     text = (place / "here_only.py").read_text()
     opened = 'os.environ["TRITON_INTERPRET"] = "1"\n\nimport triton\n'
     assert text.count("import triton\n") == 1
@@ -119,12 +106,14 @@ def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys,
     asked = ("--arg", "x=fp16*", "--arg", "out=fp16*", "--arg", "n=4096", "--target", "sm_90")
     said = run_json(capsys, "inspect", "interprets:tuned_copy", *asked, *LIMIT)
     assert [c["status"] for c in said["configs"]] == ["ok", "ok"]
+    assert [c["config"]["BLOCK"] for c in said["configs"]] == [128, 256]
     assert "TRITON_INTERPRET" not in os.environ
 
 
 def test_whoever_has_the_interpreter_set_can_inspect(capsys, monkeypatch):
+    """Also with an integer of which only the type is known."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    asked = (*ADD, "--config", "BLOCK=128", "--target", "sm_90", *LIMIT)
+    asked = (*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", *LIMIT)
     assert run_json(capsys, "inspect", "here_only:add", *asked)["configs"][0]["status"] == "ok"
 
 

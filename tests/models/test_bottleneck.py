@@ -21,7 +21,7 @@ from foretune.models.bottlenecks import (
 )
 
 ELEMENTS = 1 << 23  # 64 MiB of doubles: far more than a core's share of any cache
-STEPS, ROUNDS = 20_000, 5
+STEPS, ROUNDS = 20_000, 3
 SHARED_BYTES, WARPS = 65536, 32  # of a multiprocessor of the RTX 2080 Ti
 BYTES_PER_SECTOR = 32
 
