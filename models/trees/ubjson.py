@@ -15,7 +15,7 @@ NUMBERS = {
 }
 """Type markers of numbers -> their dtype."""
 CONSTANTS = {ord("Z"): None, ord("T"): True, ord("F"): False}
-TEXT, LIST, MAPPING, END, LIST_END, KIND, COUNT, INT64 = b"S[{}]$#L"
+TEXT, LIST, MAPPING, END, KIND, COUNT, INT64 = b"S[{}$#L"
 _int64 = Struct(">q").unpack_from
 
 
@@ -45,16 +45,20 @@ def zero_fields(data: bytes, names: Sequence[str]) -> bytes:
 
 
 class _Ubjson:
-    """UBJSON (ubjson.org), the binary JSON of XGBoost's models, read from byte ``at`` on."""
+    """UBJSON (ubjson.org) as XGBoost writes it, read from byte ``at`` on.
+
+    Lists have a count, and counts have 64 bits.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
-    def value(self, kind: int | None = None) -> Any:
-        """Return the next value, of the given kind or of the kind in its marker."""
-        if kind is None:
-            kind = self.data[self.at]
-            self.at += 1
+    def next_byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def value(self) -> Any:
+        kind = self.next_byte()
         if kind == LIST:
             return self.array()
         if kind == TEXT:
@@ -64,14 +68,11 @@ class _Ubjson:
         return CONSTANTS[kind] if kind in CONSTANTS else self.numbers(kind, 1)[0].item()
 
     def count(self) -> int:
-        if self.data[self.at] == INT64:  # XGBoost writes all counts so
-            self.at += 9
-            number: int = _int64(self.data, self.at - 8)[0]
-        else:
-            number = self.value()
-        if not 0 <= number <= len(self.data) - self.at:
+        kind, number = self.next_byte(), _int64(self.data, self.at)[0]
+        self.at += 8
+        if kind != INT64 or not 0 <= number <= len(self.data) - self.at:
             raise IndexError(number)
-        return number
+        return int(number)
 
     def text(self) -> str:
         count = self.count()
@@ -86,22 +87,13 @@ class _Ubjson:
         return np.frombuffer(self.data, dtype, count, start)
 
     def array(self) -> Any:
-        kind = None
-        if self.data[self.at] == KIND:
-            kind = self.data[self.at + 1]
-            self.at += 2
-        if self.data[self.at] == COUNT:
-            self.at += 1
-            count = self.count()
-            return self.numbers(kind, count) if kind in NUMBERS else self.values(count, kind)
-        values = []
-        while self.data[self.at] != LIST_END:
-            values.append(self.value())
-        self.at += 1
-        return values
-
-    def values(self, count: int, kind: int | None) -> list[Any]:
-        return [self.value(kind) for _ in range(count)]
+        mark, kind = self.next_byte(), None
+        if mark == KIND:
+            kind, mark = self.next_byte(), self.next_byte()
+        if mark != COUNT:
+            raise KeyError(mark)
+        count = self.count()
+        return [self.value() for _ in range(count)] if kind is None else self.numbers(kind, count)
 
     def mapping(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
