@@ -13,7 +13,13 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from foretune.datasets.runs import configurations_of, newest_runs, read_runs, write_runs
+from foretune.datasets.runs import (
+    configurations_of,
+    device_of,
+    newest_runs,
+    read_runs,
+    write_runs,
+)
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
 from foretune.errors import PredictorError, UnknownName
@@ -292,10 +298,7 @@ class Predictor(Estimator):
             )
         if name is not None and name not in known:
             raise UnknownName("device", name, known)
-        row = runs[runs["device"] == (name or known[0])].iloc[-1]
-        # Callers read only the name and the specs, not the kind.
-        specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
-        return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
+        return device_of(runs[runs["device"] == (name or known[0])].tail(1))
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of this predictor's kind."""

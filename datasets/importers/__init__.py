@@ -31,14 +31,13 @@ class Format:
     """A format of another tool.
 
     ``module`` has its `Reader`, ``read``, and is imported on use; ``suffixes`` are looked for in
-    folders; a user maps the file's columns if it ``takes_mapping``. If it ``locates``, the module's
-    ``locate`` turns the FILE argument into a path, for tools that can find their own data.
+    folders; a user maps the file's columns if it ``takes_mapping``. A module that can find its
+    tool's data has ``locate``, which turns the FILE argument into a path.
     """
 
     module: str
     suffixes: tuple[str, ...]
     takes_mapping: bool = False
-    locates: bool = False
 
     def load(self) -> Any:
         """Import and return the module."""
@@ -46,7 +45,7 @@ class Format:
 
 
 FORMATS = {
-    "aiconfigurator": Format("aiconfigurator", TABLES, locates=True),
+    "aiconfigurator": Format("aiconfigurator", TABLES),
     "generic": Format("generic", TABLES, takes_mapping=True),
     "kerneltuner": Format("kerneltuner", JSON),
     "ncu": Format("ncu", (".csv", ".txt")),
@@ -163,7 +162,7 @@ def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
     """Return the files to read, and whether each was named explicitly (and must be readable)."""
     found = {}
     for source in sources:
-        path = chosen.load().locate(source) if chosen.locates else Path(source)
+        path = getattr(chosen.load(), "locate", Path)(source)
         found.update({file: file == path for file in files_of(path, chosen.suffixes)})
     return found
 
