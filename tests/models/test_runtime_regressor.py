@@ -38,6 +38,7 @@ def split(table):
 
 
 @pytest.mark.filterwarnings("ignore::foretune.errors.DataWarning")  # the checks' own tables
+@pytest.mark.usefixtures("short_fits")
 @parametrize_with_checks([RuntimeRegressor(parameters={"rounds": 3})])
 def test_it_is_an_estimator(estimator, check, request):
     if "array_api" in request.node.name:

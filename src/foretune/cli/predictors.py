@@ -11,6 +11,7 @@ from foretune.cli import options
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
 from foretune.cli.run_files import read_files
 from foretune.errors import PredictorError, UnknownName, UsageError, require_known
+from foretune.registry import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +77,6 @@ def train(
     from foretune.models.targets import TARGETS
     from foretune.models.training import train_predictor
     from foretune.models.validation.splits import group_columns
-    from foretune.registry import load
 
     root = options.root_options(context)
     output = Output(root.as_json)
