@@ -38,27 +38,19 @@ class AxisPositions:
         self, axis: int, values: np.ndarray, wanted: "AxisPositions | AxisPosition"
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
-        found = wanted.adjacent_on_line(self._line(axis), self.coordinates[axis], axis)
-        below, above = (wanted.values_of(values, rows) for rows in (found.below, found.above))
-        return below, found.step_below, above, found.step_above
+        line, asked = self._line(axis), wanted.coordinates[axis]
+        if isinstance(wanted, AxisPosition):
+            one = line.adjacent_to_one(wanted.group_keys[axis], asked, self.coordinates[axis])
+            below, above = (values[row] if row >= 0 else NAN for row in (one.below, one.above))
+            return below, one.step_below, above, one.step_above
+        found = line.adjacent(wanted._group_keys(axis), asked, self.coordinates[axis])
+        padded = np.append(values, np.nan)  # index -1 is for none
+        return padded[found.below], found.step_below, padded[found.above], found.step_above
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of rows, as a shape."""
         return self.shared.shape
-
-    def values_of(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the values of rows by index; NaN for index -1."""
-        there = np.flatnonzero(rows >= 0)
-        result = np.full(len(rows), np.nan)
-        result[there] = values[rows[there]]
-        return result
-
-    def adjacent_on_line(
-        self, line: "_Line", row_coordinates: np.ndarray, axis: int
-    ) -> "_Adjacent":
-        """Return the runs on ``line`` adjacent to these rows."""
-        return line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
 
     def _line(self, axis: int) -> "_Line":
         if axis not in self._line_cache:
@@ -94,16 +86,6 @@ class AxisPosition:
     coordinates: list[Any]
     group_keys: list[np.uint64]
     shape = ()
-
-    def adjacent_on_line(
-        self, line: "_Line", row_coordinates: np.ndarray, axis: int
-    ) -> "_Adjacent":
-        """Return the runs on ``line`` adjacent to the row."""
-        return line.adjacent_to_one(self.group_keys[axis], self.coordinates[axis], row_coordinates)
-
-    def values_of(self, values: np.ndarray, row: int) -> Any:
-        """Return the value of a row by index; NaN for index -1."""
-        return values[row] if row >= 0 else NAN
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ def predictor(runs):
     return Predictor().fit(runs)
 
 
-@pytest.fixture
-def short_fits(monkeypatch):
-    """Few hold-outs and steps, where it does not matter how well a predictor predicts."""
-    monkeypatch.setattr("foretune.models.gaussian_process.MAX_STEPS", 3)
-    monkeypatch.setattr("foretune.models.target_model.MORE_HOLDOUTS", 2)
-    monkeypatch.setattr("foretune.models.target_model.PROBLEM_FOLDS", 2)
+@pytest.fixture(scope="module")
+def short_fits():
+    """Few hold-outs and steps, for tests in which it does not matter how good a predictor is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("foretune.models.gaussian_process.MAX_STEPS", 3)
+        patch.setattr("foretune.models.target_model.MORE_HOLDOUTS", 2)
+        patch.setattr("foretune.models.target_model.PROBLEM_FOLDS", 2)
+        yield

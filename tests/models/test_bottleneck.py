@@ -21,7 +21,7 @@ from foretune.models.bottlenecks import (
 )
 
 ELEMENTS = 1 << 23  # 64 MiB of doubles: far more than a core's share of any cache
-STEPS, ROUNDS = 20_000, 3
+STEPS, ROUNDS = 20_000, 5
 SHARED_BYTES, WARPS = 65536, 32  # of a multiprocessor of the RTX 2080 Ti
 BYTES_PER_SECTOR = 32
 
@@ -73,7 +73,7 @@ def cpu_cases():
             "compute", name, 2.0 * 384**3, 4.0 * m.nbytes,
             lambda m=m, out=out: np.matmul(m, m, out=out),
         )  # fmt: skip
-    order = np.random.default_rng(0).permutation(ELEMENTS // 2)
+    order = np.random.default_rng(0).permutation(ELEMENTS)
     following = np.empty_like(order)
     following[order] = np.roll(order, -1)
     chase = compile_function(CHASE, "chase")

@@ -14,6 +14,7 @@ from foretune.errors import DataWarning, PredictorError, UnknownName, UsageError
 from foretune.models import Predictor, RuntimeRegressor
 
 QUICK = {"rounds": 10, "rate": 0.5}
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,6 @@ def split(table):
 
 
 @pytest.mark.filterwarnings("ignore::foretune.errors.DataWarning")  # the checks' own tables
-@pytest.mark.usefixtures("short_fits")
 @parametrize_with_checks([RuntimeRegressor(parameters={"rounds": 3})])
 def test_it_is_an_estimator(estimator, check, request):
     if "array_api" in request.node.name:

@@ -17,6 +17,7 @@ from foretune.models.target_model import MIN_NEIGHBOR_ROWS, TargetModel
 from foretune.models.trees.boosting import BoostingModel
 
 SIZES = 2.0 ** np.arange(2, 13)
+pytestmark = pytest.mark.usefixtures("short_fits")
 QUICK = {"rounds": 10, "rate": 0.5}
 
 

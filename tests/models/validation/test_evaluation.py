@@ -20,13 +20,11 @@ QUICK = {"rounds": 10, "rate": 0.5}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def short_fits():
-    """Three folds, and few steps of an expert: more take longer, and show no more."""
+def three_folds(short_fits):
+    """More take longer, and show no more."""
     seed, group, _ = fold_of_rows.__defaults__
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fold_of_rows, "__defaults__", (seed, group, 3))
-        patch.setattr("foretune.models.gaussian_process.MAX_STEPS", 3)
-        patch.setattr("foretune.models.target_model.PROBLEM_FOLDS", 2)
         yield
 
 
