@@ -36,7 +36,7 @@ class AxisPositions:
 
     def adjacent(
         self, axis: int, values: np.ndarray, wanted: "AxisPositions | AxisPosition"
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[Any, Any, Any, Any]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
         line, asked = self._line(axis), wanted.coordinates[axis]
         if isinstance(wanted, AxisPosition):
