@@ -22,7 +22,7 @@ from foretune.datasets.runs import (
 )
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
-from foretune.errors import PredictorError, UnknownName
+from foretune.errors import PredictorError, require_known
 from foretune.family import Family
 from foretune.features.arrays import Rows, SingleRow
 from foretune.features.candidates import candidate_rows, settings_of
@@ -296,17 +296,14 @@ class Predictor(Estimator):
             raise PredictorError(
                 f"there are runs of several devices: give one of {', '.join(known)}"
             )
-        if name is not None and name not in known:
-            raise UnknownName("device", name, known)
+        require_known("device", known if name is None else name, known)
         return device_of(runs[runs["device"] == (name or known[0])].tail(1))
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of this predictor's kind."""
         kind = load("models", self.model)
         parameters = {"seed": self.seed, **(self.parameters or {})}
-        for name in parameters:
-            if name not in (known := kind().get_params()):
-                raise UnknownName(f"parameter of {self.model}", name, known)
+        require_known(f"parameter of {self.model}", parameters, kind().get_params())
         return kind(**parameters)
 
     def require_same_kernel(self, runs: pd.DataFrame) -> None:

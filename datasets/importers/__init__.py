@@ -14,7 +14,7 @@ from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import row_faults, validate
-from foretune.errors import RunTableError, UnknownName, UsageError
+from foretune.errors import RunTableError, UsageError, require_known
 from foretune.files import translate_read_errors
 from foretune.progress import SILENT, Progress
 from foretune.values import Value
@@ -123,8 +123,7 @@ def import_runs(
     Raises UnknownName or UsageError if the format is unknown, or does not fit the options;
     RunTableError if a file is missing, damaged, empty or of another format.
     """
-    if format not in FORMATS:
-        raise UnknownName("format", format, FORMATS)
+    require_known("format", format, FORMATS)
     chosen = FORMATS[format]
     if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")

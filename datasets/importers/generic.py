@@ -18,7 +18,7 @@ from foretune.datasets.importers import drop_invalid_rows
 from foretune.datasets.importers.columns import constant, is_run_column
 from foretune.datasets.importers.files import Request, read_table
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
-from foretune.errors import DataWarning, RunTableError, SpaceError, UnknownName, UsageError
+from foretune.errors import DataWarning, RunTableError, SpaceError, UsageError, require_known
 from foretune.expression import Expression
 from foretune.measurement import Status
 
@@ -60,8 +60,7 @@ def run_columns(
     Raises UnknownName if there is no such column.
     """
     columns = list(columns)
-    if missing := [name for name in problem if name not in columns]:
-        raise UnknownName("column", missing[0], columns)
+    require_known("column", problem, columns)
     named = {}
     for c in columns:
         word = re.compile(rf"(?<!\w){re.escape(c)}(?!\w)")
