@@ -81,7 +81,7 @@ class TrainingRange:
         return cls({c: (v[0], v[1]) for c, v in data["numbers"].items()}, dict(data["texts"]))
 
     def _columns_outside(self, rows: Rows) -> list[str]:
-        """Return the known columns; of a single row, only those that are outside."""
+        """Return the known columns, or those of a single row that are outside."""
         present = [c for c in (*self.numbers, *self.texts) if c in rows]
         if isinstance(rows, SingleRow):
             return [c for c in present if self._is_outside(c, rows)]

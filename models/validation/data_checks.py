@@ -302,8 +302,8 @@ def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
     distinct, exact = problems.distinct_problems(runs), problems.exact_problems(runs)
     count, exact_count = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
-    few = count < problems.MIN_PROBLEMS
-    repeated = problems.MANY_DUPLICATES if few else problems.MOSTLY_DUPLICATES
+    is_small = count < problems.MIN_PROBLEMS
+    repeated = problems.MANY_DUPLICATES if is_small else problems.MOSTLY_DUPLICATES
     if exact_count >= max(MIN_ROWS, repeated * count):
         _, first = np.unique(exact, return_index=True)
         first.sort()

@@ -125,11 +125,7 @@ def tune(
         _tune_workload(context, output, search, workload)
     elif PROGRAM_KEY in context.meta or kernel.endswith(tune_program.SOURCE_SUFFIXES):
         _show_winner(output, _tune_wrapped(context, kernel, search), export)
-    elif (
-        registry.is_code_location(kernel)
-        and ":" in kernel
-        and registry.is_plain_function(registry.object_at(kernel))
-    ):
+    elif ":" in kernel and registry.is_plain_function(registry.object_at(kernel)):
         _show_winner(output, _tune_plain(context, kernel, search), export)
     else:
         _tune_kernel(context, output, search, runs, export)
