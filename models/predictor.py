@@ -141,8 +141,7 @@ class Predictor(Estimator):
 
         Raises PredictorError if the rows are of another kernel, or lack a training column.
         """
-        if not hasattr(self, "targets_"):
-            check_is_fitted(self, "targets_")  # slow, so only if needed
+        check_is_fitted(self, "targets_")
         rows = SingleRow.read(runs) if len(runs) == 1 else Rows(runs)
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
@@ -162,8 +161,7 @@ class Predictor(Estimator):
 
         Raises PredictorError if a training column is missing, or a number is too large.
         """
-        if not hasattr(self, "targets_"):
-            check_is_fitted(self, "targets_")  # slow, so only if needed
+        check_is_fitted(self, "targets_")
         cells: dict[str, Value] = {"device": device.name}
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
