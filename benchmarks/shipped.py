@@ -28,7 +28,7 @@ from foretune.datasets import DatasetCard, card, load, shipped
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
-from foretune.models.saved.lookup import PRETRAINED_CARD, SHIPPED, Pretrained
+from foretune.models.saved.pretrained import PRETRAINED_CARD, SHIPPED, Pretrained
 from foretune.models.targets import usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import RunTableError, UnknownName
+from foretune.errors import RunTableError, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,6 +84,5 @@ def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
 
 def table_path(name: str, folder: Path = SHIPPED) -> Path:
     """Return the file of a shipped table, or raise `UnknownName`."""
-    if name not in (known := shipped(folder)):
-        raise UnknownName("data set", name, known)
+    require_known("data set", name, shipped(folder))
     return folder / f"{name}.parquet"

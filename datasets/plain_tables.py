@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, TEXT, is_run_column, valid_rows
-from foretune.errors import DataWarning, RunTableError, UnknownName
+from foretune.errors import DataWarning, RunTableError, require_known
 from foretune.measurement import Status
 
 UNNAMED = "unnamed"  # kernel and device of tables that name neither
@@ -27,8 +27,7 @@ def run_columns(
     Raises UnknownName if there is no such column.
     """
     columns = list(columns)
-    if missing := [name for name in problem if name not in columns]:
-        raise UnknownName("column", missing[0], columns)
+    require_known("column", problem, columns)
     named = {}
     for c in columns:
         word = re.compile(rf"(?<!\w){re.escape(c)}(?!\w)")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
     from foretune.models.runtime_regressor import RuntimeRegressor
     from foretune.models.saved.guides import SpacePredictor
-    from foretune.models.saved.lookup import find_pretrained
+    from foretune.models.saved.pretrained import find_pretrained
     from foretune.models.training import (
         Training,
         evaluate_predictor,

@@ -22,19 +22,10 @@ class AxisPositions:
     keys: np.ndarray
     shared: np.ndarray
     _line_cache: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
-    _parent: "tuple[AxisPositions, np.ndarray] | None" = field(
-        default=None, repr=False, compare=False
-    )
 
     def __getitem__(self, rows: np.ndarray) -> "AxisPositions":
-        """Return some rows, each once; they inherit the sort order."""
-        parts = self.coordinates[:, rows], self.keys[:, rows], self.shared[rows]
-        return AxisPositions(*parts, _parent=(self, rows))
-
-    def has_same_rows(self, other: "AxisPositions") -> bool:
-        """Return whether both hold the same rows."""
-        same = np.array_equal(self.keys, other.keys) and np.array_equal(self.shared, other.shared)
-        return same and np.array_equal(self.coordinates, other.coordinates, equal_nan=True)
+        """Return some rows."""
+        return AxisPositions(self.coordinates[:, rows], self.keys[:, rows], self.shared[rows])
 
     def combination(self, axes: Sequence[int]) -> np.ndarray:
         """Return an integer per row, equal for rows that agree on ``axes``."""
@@ -45,47 +36,28 @@ class AxisPositions:
 
     def adjacent(
         self, axis: int, values: np.ndarray, wanted: "AxisPositions | AxisPosition"
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[Any, Any, Any, Any]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
-        found = wanted.adjacent_on_line(self._line(axis), self.coordinates[axis], axis)
-        below, above = (wanted.values_of(values, rows) for rows in (found.below, found.above))
-        return below, found.step_below, above, found.step_above
+        line, asked = self._line(axis), wanted.coordinates[axis]
+        if isinstance(wanted, AxisPosition):
+            one = line.adjacent_to_one(wanted.group_keys[axis], asked, self.coordinates[axis])
+            below, above = (values[row] if row >= 0 else NAN for row in (one.below, one.above))
+            return below, one.step_below, above, one.step_above
+        found = line.adjacent(wanted._group_keys(axis), asked, self.coordinates[axis])
+        padded = np.append(values, np.nan)  # index -1 is for none
+        return padded[found.below], found.step_below, padded[found.above], found.step_above
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The number of rows, as a shape."""
         return self.shared.shape
 
-    def values_of(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the values of rows by index; NaN for index -1."""
-        there = np.flatnonzero(rows >= 0)
-        result = np.full(len(rows), np.nan)
-        result[there] = values[rows[there]]
-        return result
-
-    def adjacent_on_line(
-        self, line: "_Line", row_coordinates: np.ndarray, axis: int
-    ) -> "_Adjacent":
-        """Return the runs on ``line`` adjacent to these rows."""
-        return line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
-
     def _line(self, axis: int) -> "_Line":
         if axis not in self._line_cache:
             self._line_cache[axis] = _Line.from_groups(
-                self._order(axis), self._group_keys(axis), self.coordinates[axis]
+                self._group_keys(axis), self.coordinates[axis]
             )
         return self._line_cache[axis]
-
-    def _order(self, axis: int) -> np.ndarray:
-        """Return row indices sorted by series, then along ``axis``; subsets filter their parent."""
-        if self._parent is None:
-            order = np.lexsort((self.coordinates[axis], self._group_keys(axis)))
-            return order[~np.isnan(self.coordinates[axis][order])]
-        parent, rows = self._parent
-        number = np.full(len(parent.shared), -1)
-        number[rows] = np.arange(len(self.shared))
-        order = number[parent._line(axis).order]
-        return order[order >= 0]
 
     @cached_property
     def _total_keys(self) -> np.ndarray:
@@ -113,24 +85,7 @@ class AxisPosition:
 
     coordinates: list[Any]
     group_keys: list[np.uint64]
-    _adjacent_cache: "dict[_Line, _Adjacent]" = field(
-        default_factory=dict, repr=False, compare=False
-    )
     shape = ()
-
-    def adjacent_on_line(
-        self, line: "_Line", row_coordinates: np.ndarray, axis: int
-    ) -> "_Adjacent":
-        """Return the runs on ``line`` adjacent to the row (cached)."""
-        if line not in self._adjacent_cache:
-            self._adjacent_cache[line] = line.adjacent_to_one(
-                self.group_keys[axis], self.coordinates[axis], row_coordinates
-            )
-        return self._adjacent_cache[line]
-
-    def values_of(self, values: np.ndarray, row: int) -> Any:
-        """Return the value of a row by index; NaN for index -1."""
-        return values[row] if row >= 0 else NAN
 
 
 @dataclass(frozen=True)
@@ -161,9 +116,9 @@ class _Line:
     margin: float
 
     @classmethod
-    def from_groups(
-        cls, order: np.ndarray, group_keys: np.ndarray, row_coordinates: np.ndarray
-    ) -> "_Line":
+    def from_groups(cls, group_keys: np.ndarray, row_coordinates: np.ndarray) -> "_Line":
+        order = np.lexsort((row_coordinates, group_keys))
+        order = order[~np.isnan(row_coordinates[order])]
         names, coordinates = group_keys[order], row_coordinates[order]
         first = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(order)])
         names, last = names[first], np.append(first[1:], len(order))

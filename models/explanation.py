@@ -1,6 +1,5 @@
-"""Why a prediction is what it is: Shapley values, importance of parameters, bottlenecks."""
+"""Why a prediction is what it is: Shapley values, and the importance of parameters."""
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +8,11 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.runs import newest_runs
-from foretune.device import Device, find_device_or_none
+from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
 from foretune.features.featureset import EXTRA_GROUPS, FeatureSet
 from foretune.features.geometry import launch_geometry
-from foretune.features.roofline import part_names
 from foretune.lazy import require
 from foretune.models.predictor import Predictor
 from foretune.models.targets import Target, usable_rows
@@ -270,72 +268,3 @@ def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
         base = np.nanmean(cells - effect, axis=1, keepdims=True)
         effect = np.nanmean(cells - base, axis=0)
     return float(np.exp(np.ptp(effect))), compared.columns[int(effect.argmin())]
-
-
-KINDS = ("memory", "compute", "latency", "occupancy")
-SHARES = ("memory", "compute", "occupancy")
-BOUND = 0.5  # share of the time from which a limit explains more of it than everything else
-COUNTERS = {
-    "memory": r"(gpu__(dram|compute_memory)_throughput|dram__|lts__|l1tex__).*\.pct_of_peak"
-    r"|(DRAM|L2 Cache|L1/TEX Cache) Throughput$",
-    "compute": r"sm__throughput.*\.pct|smsp?__.*(pipe_(?!lsu|tex)|issue_active).*\.pct"
-    r"|Compute \(SM\) Throughput$",
-    "occupancy": r"sm__warps_active\.avg\.pct|Achieved Occupancy$",
-}
-"""Share -> pattern of Nsight Compute's metrics in percent of a peak; the busiest unit counts."""
-SHARED_MEMORY, HALF_RATE = "l1tex__data_pipe_lsu_wavefronts", "sm_75"
-"""Turing moves 64 bytes per cycle here, half of the counter's peak (Jia, arXiv:1903.07486)."""
-SHARE_OF_PART = {"operations": "compute", "cache": "memory"}
-"""Part of a launch -> its share; others have their own name. Waiting has none."""
-
-
-def name_bottlenecks(shares: pd.DataFrame) -> np.ndarray:
-    """Return one of `KINDS` per row; "" if unknown.
-
-    The roofline of Williams, Waterman and Patterson (CACM 52(4), 2009): a run is limited by memory
-    or by arithmetic if that limit, the larger of the two, makes up at least half of its time.
-    Otherwise it waits. By Little's law (Volkov, UCB/EECS-2016-143), throughput grows with the warps
-    in flight until a unit is saturated: if full occupancy would bring a unit to its limit,
-    occupancy is missing, else latency is not hidden.
-    ``shares`` are of the peak, in columns `SHARES`; an unknown occupancy counts as full.
-    """
-    memory, compute, occupancy = (shares[name].to_numpy(float) for name in SHARES)
-    busiest = np.fmax(memory, compute)
-    limit = np.where(memory == busiest, "memory", "compute")
-    full = busiest / np.where(occupancy > 0, occupancy, 1.0)
-    waits = np.where(full >= BOUND, "occupancy", "latency")
-    return np.where(np.isnan(busiest), "", np.where(busiest >= BOUND, limit, waits))
-
-
-def counted_shares(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the `SHARES` that Nsight Compute counted; NaN where it did not."""
-    shares = {}
-    for share, pattern in COUNTERS.items():
-        columns = [c for c in runs if re.match(rf"counter\.({pattern})", c)]
-        percent = runs[columns].astype(float)
-        for column in (c for c in columns if SHARED_MEMORY in c):
-            known = {name: find_device_or_none(str(name)) for name in runs["device"].unique()}
-            half = [n for n, d in known.items() if d is not None and d.architecture == HALF_RATE]
-            percent[column] *= np.where(runs["device"].isin(half), 2.0, 1.0)
-        shares[share] = percent.max(axis=1) / 100.0
-    return pd.DataFrame(shares, runs.index)
-
-
-def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what limits ``rows``: `SHARES`, ``bottleneck`` (of `KINDS`; "" if unknown).
-
-    Shares are counted where the rows have counters. Elsewhere they are the parts of the calibrated
-    roofline over the measured time, or over the predicted one without a column ``time_ms``.
-    """
-    counted, model = counted_shares(rows), predictor.targets_.get("time_ms")
-    if model is not None and model.scale.roofline is not None:
-        features, timed = predictor.features_, "time_ms" in rows
-        time_ms = rows["time_ms"] if timed else predictor.predict(rows)["time_ms"]
-        names = part_names(features.family, features.described(Rows(rows)))
-        terms = model.scale.log_terms(features, rows)
-        terms -= np.log(time_ms.to_numpy(float))[:, None]
-        parts = pd.DataFrame(np.exp(terms), rows.index, [SHARE_OF_PART.get(n, n) for n in names])
-        computed = parts.T.groupby(level=0).max().T.reindex(columns=list(SHARES))
-        known = counted[["memory", "compute"]].notna().any(axis=1)
-        counted = counted.where(known, computed)
-    return counted.assign(bottleneck=name_bottlenecks(counted))

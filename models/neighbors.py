@@ -173,10 +173,10 @@ class NeighborIndex:
 
     def _locate(self, rows: Rows) -> AxisPositions:
         coordinates = [axis.coordinates(axis.column_values(rows)) for axis in self.axes]
-        keys = [_hash(axis.key, rows) for axis in self.axes]
+        keys = [_hash(axis.key, *rows.distinct(axis.key)) for axis in self.axes]
         shared = np.zeros(len(rows), dtype=np.uint64)
         for column in self.group_columns:
-            shared += _hash(column, rows)
+            shared += _hash(column, *rows.distinct(column))
         for size in self.repeated:
             shared[~size.holds(rows)] += np.uint64(_text_hash(size.column, ""))
         return AxisPositions(
@@ -261,16 +261,12 @@ def _device_axis(runs: pd.DataFrame) -> Axis | None:
     return Axis(DEVICE_AXIS, True, float(np.ptp(runs[DEVICE_AXIS])))
 
 
-def _hash(column: str, rows: Rows) -> np.ndarray:
-    """Return a platform-independent integer per row, from column and value."""
-    return rows.memoized(("hash", column), lambda: _hashed(column, *rows.distinct(column)))
-
-
-def _hashed(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def _hash(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return a platform-independent integer per row, from column and value (`Rows.distinct`)."""
     hashes = pd.util.hash_array(distinct.astype(object), categorize=False)
     return (hashes * np.uint64(2 * crc32(column.encode()) + 1))[codes]
 
 
 @lru_cache(maxsize=4096)
 def _text_hash(column: str, text: str) -> int:
-    return int(_hashed(column, np.array([text]), np.zeros(1, dtype=np.int64))[0])
+    return int(_hash(column, np.array([text]), np.zeros(1, dtype=np.int64))[0])

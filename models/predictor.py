@@ -13,10 +13,16 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from foretune.datasets.runs import configurations_of, newest_runs, read_runs, write_runs
+from foretune.datasets.runs import (
+    configurations_of,
+    device_of,
+    newest_runs,
+    read_runs,
+    write_runs,
+)
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
-from foretune.errors import PredictorError, UnknownName
+from foretune.errors import PredictorError, require_known
 from foretune.family import Family
 from foretune.features.arrays import Rows, SingleRow
 from foretune.features.candidates import candidate_rows, settings_of
@@ -25,10 +31,10 @@ from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
 from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
-from foretune.models.holdouts import Repeats, exact_problems
-from foretune.models.interval import ValidityModel
+from foretune.models.distinct_problems import exact_problems
+from foretune.models.repeats import Repeats
 from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
-from foretune.models.target_model import TargetModel, share_positions
+from foretune.models.target_model import TargetModel
 from foretune.models.targets import (
     MIN_ROWS,
     TARGETS,
@@ -41,6 +47,7 @@ from foretune.models.targets import (
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, parallel_map, predict_in_chunks
 from foretune.models.validation.data_checks import drop_implausible, warn_about_data
+from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
@@ -118,7 +125,6 @@ class Predictor(Estimator):
         with threadpool_limits(1, user_api="blas"):  # with few rows, BLAS threads only wait
             models = parallel_map(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
-        share_positions(self.targets_.values())
         self.training_ = {
             "rows": len(runs),
             "problems": int(exact_problems(runs).max(initial=-1)) + 1,
@@ -135,8 +141,7 @@ class Predictor(Estimator):
 
         Raises PredictorError if the rows are of another kernel, or lack a training column.
         """
-        if not hasattr(self, "targets_"):
-            check_is_fitted(self, "targets_")  # slow, so only if needed
+        check_is_fitted(self, "targets_")
         rows = SingleRow.read(runs) if len(runs) == 1 else Rows(runs)
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
@@ -156,8 +161,7 @@ class Predictor(Estimator):
 
         Raises PredictorError if a training column is missing, or a number is too large.
         """
-        if not hasattr(self, "targets_"):
-            check_is_fitted(self, "targets_")  # slow, so only if needed
+        check_is_fitted(self, "targets_")
         cells: dict[str, Value] = {"device": device.name}
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
@@ -290,20 +294,14 @@ class Predictor(Estimator):
             raise PredictorError(
                 f"there are runs of several devices: give one of {', '.join(known)}"
             )
-        if name is not None and name not in known:
-            raise UnknownName("device", name, known)
-        row = runs[runs["device"] == (name or known[0])].iloc[-1]
-        # Callers read only the name and the specs, not the kind.
-        specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
-        return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
+        require_known("device", known if name is None else name, known)
+        return device_of(runs[runs["device"] == (name or known[0])].tail(1))
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of this predictor's kind."""
         kind = load("models", self.model)
         parameters = {"seed": self.seed, **(self.parameters or {})}
-        for name in parameters:
-            if name not in (known := kind().get_params()):
-                raise UnknownName(f"parameter of {self.model}", name, known)
+        require_known(f"parameter of {self.model}", parameters, kind().get_params())
         return kind(**parameters)
 
     def require_same_kernel(self, runs: pd.DataFrame) -> None:
@@ -424,7 +422,6 @@ class Predictor(Estimator):
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]
         }
-        share_positions(self.targets_.values())
         self.calibration_ = Calibration.load(folder)
         self.validity_ = ValidityModel.load(folder)
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from foretune.datasets.plain_tables import UNNAMED, run_columns
@@ -85,7 +86,7 @@ class RuntimeRegressor(RegressorMixin, Estimator):
                 f"column {reserved[0]!r} means something else in a run table: rename it"
             )
         rows = X.reset_index(drop=True).set_axis(list(named), axis=1)
-        texts = {c: rows[c].astype(str) for c in rows if not _is_number(rows[c])}
+        texts = {c: v.astype(str) for c, v in rows.items() if not is_numeric_dtype(v)}
         fixed = {"kernel": UNNAMED, "status": Status.OK.value}
         return pd.DataFrame({"device": UNNAMED, **dict(rows), **texts}).assign(**fixed)
 
@@ -93,7 +94,3 @@ class RuntimeRegressor(RegressorMixin, Estimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
-
-
-def _is_number(column: "pd.Series[Any]") -> bool:
-    return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)

@@ -6,7 +6,7 @@ them gives the weights (`Stack`); the errors of the weighted mean give the inter
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,8 +17,12 @@ import pandas as pd
 from foretune.features.arrays import Rows, SingleRow
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
-from foretune.models import holdouts
 from foretune.models.axis_positions import AxisPositions
+from foretune.models.distinct_problems import (
+    distinct_problems,
+    exact_problems,
+    has_few_problems,
+)
 from foretune.models.experts import (
     INTERPOLATION,
     Experts,
@@ -27,8 +31,10 @@ from foretune.models.experts import (
     Stack,
     Table,
 )
+from foretune.models.holdouts import holdout_kinds, mixed_holdouts
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
+from foretune.models.repeats import Repeats
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
 from foretune.models.validation.splits import fold_of_rows
@@ -98,7 +104,7 @@ class TargetModel:
         features: FeatureSet,
         rows: pd.DataFrame,
         X: np.ndarray,
-        repeats: holdouts.Repeats | None = None,
+        repeats: Repeats | None = None,
     ) -> Self:
         """Fit to ``rows``, which all have the target, with features ``X``.
 
@@ -106,8 +112,8 @@ class TargetModel:
         """
         rng = np.random.default_rng(self.seed)
         self.devices = sorted(rows["device"].astype(str).unique())
-        problems = holdouts.distinct_problems(rows)
-        few_problems = holdouts.has_few_problems(problems, holdouts.exact_problems(rows))
+        problems = distinct_problems(rows)
+        few_problems = has_few_problems(problems, exact_problems(rows))
         full_table = self._table(features, rows, X, problems if few_problems else None)
         sampled = _sample(np.arange(len(rows)), MAX_ROWS, rng)
         table, rows = full_table.subset(sampled), rows.iloc[sampled].reset_index(drop=True)
@@ -220,7 +226,7 @@ class TargetModel:
             self.scale.roofline is not None,
             neighbor_index,
             positions,
-            holdouts.holdout_kinds(neighbor_index.axes),
+            holdout_kinds(neighbor_index.axes),
         )
 
     def _holdouts(
@@ -231,7 +237,7 @@ class TargetModel:
             return [*_problems_held_out(problems, rng), *_devices_held_out(rows, rng)]
         count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS
         if self.neighbor_index is not None:
-            mixed = holdouts.mixed_holdouts(table.positions, table.kinds, count, rng)
+            mixed = mixed_holdouts(table.positions, table.kinds, count, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
         folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
         if folds is None:
@@ -319,16 +325,6 @@ class TargetModel:
             model.neighbor_index = NeighborIndex(axes, saved["series"], repeated)
             model.positions, model.values = AxisPositions.load(folder / NEIGHBORS_FILE)
         return model
-
-
-def share_positions(models: Iterable[TargetModel]) -> None:
-    """Let models of the same rows share their `AxisPositions`, to find neighbors once."""
-    different: list[AxisPositions] = []
-    for model in models:
-        if model.neighbor_index is not None:
-            same = (p for p in different if p.has_same_rows(model.positions))
-            model.positions = next(same, model.positions)
-            different.append(model.positions)
 
 
 def _error_features(

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 import pandas as pd
 
-from foretune.errors import PredictorError, UnknownName
+from foretune.errors import PredictorError, require_known
 from foretune.features.arrays import Groups, Rows, groups_of
 from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_parts_ms, text_columns
@@ -216,8 +216,7 @@ def predicted_objective(predicted: pd.DataFrame, objective: str) -> pd.DataFrame
     ``predicted`` is from `Predictor.predict` or `Predictor.predict_space`. Errors of time and
     power are taken as independent.
     """
-    if objective not in EXPONENTS:
-        raise UnknownName("objective", objective, EXPONENTS)
+    require_known("objective", objective, EXPONENTS)
     logs = []
     for target, exponent in EXPONENTS[objective].items():
         if target not in predicted:

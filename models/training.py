@@ -13,10 +13,10 @@ from sklearn.base import clone
 from foretune.datasets.plain_tables import plain_runs
 from foretune.datasets.runs import newest_runs, problems_of
 from foretune.datasets.schema import validate
-from foretune.errors import DataWarning, PredictorError, UnknownName
+from foretune.errors import DataWarning, PredictorError, require_known
 from foretune.family import Family
-from foretune.models.holdouts import NO_MATCH, matching_rows
 from foretune.models.predictor import Predictor
+from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.data_checks import drop_implausible
@@ -87,8 +87,7 @@ def cross_validate(
     together. Without ``splits``, all but ``time`` are used; for ``quick`` the first that is
     possible, by problem if it is.
     """
-    if level not in VALIDATION_LEVELS:
-        raise UnknownName("validation level", level, VALIDATION_LEVELS)
+    require_known("validation level", level, VALIDATION_LEVELS)
     validation = Validation({target: {} for target in predictor.targets_}, level=level)
     if level == "none":
         return validation

@@ -81,24 +81,17 @@ class TrainingRange:
         return cls({c: (v[0], v[1]) for c, v in data["numbers"].items()}, dict(data["texts"]))
 
     def _columns_outside(self, rows: Rows) -> list[str]:
-        """Return the columns with values possibly outside; excludes numbers that are all inside."""
-        present = frozenset(rows.columns)
-        texts = [c for c in self.texts if c in present]
+        """Return the known columns, or those of a single row that are outside."""
+        present = [c for c in (*self.numbers, *self.texts) if c in rows]
         if isinstance(rows, SingleRow):
-            return [
-                *(c for c, (low, high) in self.numbers.items()
-                  if c in present and _is_outside(rows[c], low, high)),
-                *(c for c in texts if rows.text(c) not in self.texts[c]),
-            ]  # fmt: skip
-        columns = [c for c in self.numbers if c in present]
-        plain = [c for c in columns if rows[c].dtype.kind != "U"]
-        if not plain:
-            return [*columns, *texts]
-        low, high = np.array([self.numbers[c] for c in plain]).T[..., None]
-        values = np.array([rows[c] for c in plain])
-        within = ~((values < low) | (values > high)).any(axis=1)
-        inside = {plain[i] for i in np.flatnonzero(within)}
-        return [*(c for c in columns if c not in inside), *texts]
+            return [c for c in present if self._is_outside(c, rows)]
+        return present
+
+    def _is_outside(self, column: str, row: SingleRow) -> bool:
+        if column in self.texts:
+            return row.text(column) not in self.texts[column]
+        value, (low, high) = row[column], self.numbers[column]
+        return isinstance(value, str) or bool(value < low or value > high)
 
     def _outside(self, column: str, rows: Rows) -> np.ndarray:
         values = rows[column]
@@ -127,7 +120,3 @@ class TrainingRange:
             return f"never seen: training had {low:g} only"
         how = f"{octaves:.1f} octaves" if low > 0 else f"{octaves:.1f} ranges"
         return f"{how} outside {low:g} … {high:g}"
-
-
-def _is_outside(value: Any, low: float, high: float) -> bool:
-    return isinstance(value, str) or value < low or value > high

@@ -6,7 +6,7 @@ It also tells which of them estimate their regret.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from foretune.device import Device
 from foretune.errors import ForetuneError, UsageError
@@ -20,7 +20,7 @@ from foretune.space import SearchSpace
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-    SearcherKind = str | Callable[..., Searcher] | BaseSampler
+SearcherKind: TypeAlias = "str | Callable[..., Searcher] | BaseSampler"
 
 GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
 """Proposals of the guide before the other's first: by then it has checked the prior."""
@@ -78,7 +78,7 @@ class GuidedSearcher(Searcher):
             searcher.tell_values(new_values)
 
 
-def searcher_name(kind: "SearcherKind") -> str:
+def searcher_name(kind: SearcherKind) -> str:
     """Return the name of a searcher, given as for `make_searcher`, for results."""
     if isinstance(kind, str):
         return kind
@@ -87,7 +87,7 @@ def searcher_name(kind: "SearcherKind") -> str:
 
 
 def make_searcher(
-    kind: "SearcherKind",
+    kind: SearcherKind,
     space: SearchSpace,
     objective: Scalarization = Objective.TIME,
     seed: int = 0,

@@ -9,7 +9,6 @@ fixed weights take turns, so that the searcher of each can keep learning.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +17,9 @@ from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.factory import make_searcher
+from foretune.search.factory import SearcherKind, make_searcher
 from foretune.search.searcher import AskTell, Prior, Searcher
 from foretune.space import Configuration, SearchSpace
-
-if TYPE_CHECKING:
-    from foretune.search.factory import SearcherKind
 
 AUGMENTATION = 0.05
 """Knowles' weight of the sum; it breaks ties of the maximum."""
@@ -158,7 +154,7 @@ class ParetoSearcher(AskTell[Configuration]):
         priors: Sequence[Prior] | None = None,
         problem: Problem | None = None,
         device: Device | None = None,
-        kind: "SearcherKind" = "surrogate",
+        kind: SearcherKind = "surrogate",
     ) -> None:
         self.space = space
         self.objectives = tuple(objectives)

@@ -13,8 +13,8 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
-from foretune.search.loop import SearchResult, run, run_concurrently, search
-from foretune.search.searcher import Searcher
+from foretune.search.loop import SearchLoop, SearchResult, run, run_concurrently, search
+from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
@@ -106,22 +106,15 @@ def run_search(
     if parallel < 1:
         raise UsageError(f"{parallel} measurements at the same time: give 1 or more")
     stopping = make_stopping(budget, regret, seconds)
-    if isinstance(searcher, Searcher):
+    if not isinstance(searcher, Searcher):
+        kind, prior = searcher, None
         if predictor is not None:
-            raise UsageError("a searcher has its prior from its start: name it, or give its class")
-    else:
-        prior = None
-        if predictor is not None:
-            from foretune.models.saved.lookup import read_guide
-            from foretune.search.prior import ANY_DEVICE, prior_from_predictor
-
-            base = objective if isinstance(objective, Objective) else Objective.TIME
-            guide, hardware = read_guide(predictor), device or ANY_DEVICE
-            prior = prior_from_predictor(guide, Problem(problem), space, hardware, base)
-        kind = searcher
+            prior = _prior_from(predictor, Problem(problem), space, device, objective)
         searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
         if regret is not None or budget == "auto":
             require_regret_estimate(searcher, searcher_name(kind))
+    elif predictor is not None:
+        raise UsageError("a searcher has its prior from its start: name it, or give its class")
     done = {m.config for m in known}
     start = dict.fromkeys(space[space.index(config)] for config in first)
     new = [config for config in start if config not in done]
@@ -132,19 +125,39 @@ def run_search(
         return measured
 
     loop = search(searcher, stopping, known=known, first=new, parallel=parallel)
-    if parallel == 1:  # in this thread, as database connections and some drivers need it
-        result = run(loop, lambda configs: map(measure_one, configs))
-    else:
-        finished: queue.SimpleQueue[Future[Measurement]] = queue.SimpleQueue()
-        with ThreadPoolExecutor(parallel) as pool:
-            result = run_concurrently(
-                loop,
-                lambda config: pool.submit(measure_one, config).add_done_callback(finished.put),
-                lambda: finished.get().result(),
-            )
+    result = _drive(loop, measure_one, parallel)
     best = searcher.best()
     value = math.inf if best is None else searcher.observed[space.index(best)]
     return SearchOutcome(result.measured, result.reason, result.regret, best, value, tuple(trace))
+
+
+def _prior_from(
+    predictor: "PredictorSource",
+    problem: Problem,
+    space: SearchSpace,
+    device: Device | None,
+    objective: Scalarization,
+) -> Prior:
+    from foretune.models.saved.lookup import read_guide
+    from foretune.search.prior import ANY_DEVICE, prior_from_predictor
+
+    base = objective if isinstance(objective, Objective) else Objective.TIME
+    guide = read_guide(predictor)
+    return prior_from_predictor(guide, problem, space, device or ANY_DEVICE, base)
+
+
+def _drive(
+    loop: SearchLoop[Configuration], measure: Callable[[Configuration], Measurement], parallel: int
+) -> SearchResult:
+    if parallel == 1:  # in this thread, as database connections and some drivers need it
+        return run(loop, lambda configs: map(measure, configs))
+    finished: queue.SimpleQueue[Future[Measurement]] = queue.SimpleQueue()
+    with ThreadPoolExecutor(parallel) as pool:
+        return run_concurrently(
+            loop,
+            lambda config: pool.submit(measure, config).add_done_callback(finished.put),
+            lambda: finished.get().result(),
+        )
 
 
 def _measure(

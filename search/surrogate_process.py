@@ -32,9 +32,7 @@ MATERN_SMOOTHNESS = 2.5
 
 
 def surrogate_process(
-    axes: int,
-    amplitude: float = 1.0,
-    extra_terms: Sequence[CovarianceTerm] = (OFFSET,),
+    axes: int, amplitude: float = 1.0, extra_terms: Sequence[CovarianceTerm] = (OFFSET,)
 ) -> GaussianProcess:
     """Return the process before any data, in units of the residuals' scale.
 

@@ -15,7 +15,7 @@ from foretune.cli import main
 from foretune.collect import plan_configurations
 from foretune.datasets import from_measurements, read_runs, write_runs
 from foretune.models import Predictor
-from foretune.models.explanation import KINDS
+from foretune.models.bottlenecks import KINDS
 
 FIT_ONLY = ("--validate", "none")
 A, B = "work=8,skew=2,order=ba,behaviour=ok", "work=1,skew=2,order=ba,behaviour=ok"

@@ -27,7 +27,7 @@ from foretune.files import MAX_COLUMNS, read_arrays, read_bytes, read_json
 from foretune.models import Predictor
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.forest import ForestModel
-from foretune.models.trees.tree_arrays import read_ubjson
+from foretune.models.trees.ubjson import read_ubjson
 from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
 from foretune.tune.campaign.folder import read_state

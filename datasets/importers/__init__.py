@@ -13,7 +13,7 @@ from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import is_run_column, valid_rows
-from foretune.errors import RunTableError, UnknownName, UsageError
+from foretune.errors import RunTableError, UsageError, require_known
 from foretune.files import translate_read_errors
 from foretune.progress import SILENT, Progress
 from foretune.values import Value
@@ -30,14 +30,13 @@ class Format:
     """A format of another tool.
 
     ``module`` has its `Reader`, ``read``, and is imported on use; ``suffixes`` are looked for in
-    folders; a user maps the file's columns if it ``takes_mapping``. If it ``locates``, the module's
-    ``locate`` turns the FILE argument into a path, for tools that can find their own data.
+    folders; a user maps the file's columns if it ``takes_mapping``. A module that can find its
+    tool's data has ``locate``, which turns the FILE argument into a path.
     """
 
     module: str
     suffixes: tuple[str, ...]
     takes_mapping: bool = False
-    locates: bool = False
 
     def load(self) -> Any:
         """Import and return the module."""
@@ -45,7 +44,7 @@ class Format:
 
 
 FORMATS = {
-    "aiconfigurator": Format("aiconfigurator", TABLES, locates=True),
+    "aiconfigurator": Format("aiconfigurator", TABLES),
     "generic": Format("generic", TABLES, takes_mapping=True),
     "kerneltuner": Format("kerneltuner", JSON),
     "ncu": Format("ncu", (".csv", ".txt")),
@@ -106,8 +105,7 @@ def import_runs(
     Raises UnknownName or UsageError if the format is unknown, or does not fit the options;
     RunTableError if a file is missing, damaged, empty or of another format.
     """
-    if format not in FORMATS:
-        raise UnknownName("format", format, FORMATS)
+    require_known("format", format, FORMATS)
     chosen = FORMATS[format]
     if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
@@ -146,7 +144,7 @@ def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
     """Return the files to read, and whether each was named explicitly (and must be readable)."""
     found = {}
     for source in sources:
-        path = chosen.load().locate(source) if chosen.locates else Path(source)
+        path = getattr(chosen.load(), "locate", Path)(source)
         found.update({file: file == path for file in files_of(path, chosen.suffixes)})
     return found
 

@@ -18,10 +18,10 @@ from foretune.models.targets import TARGETS
 
 FORMAT_VERSION = 10
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
-FILE_PATTERNS = (
-    CARD, RUNS_FILE, r"valid\.[a-z.]+", r"calibration\.[a-z]+", r"correction\d+\.[a-z.]+", *TARGETS,
-)  # fmt: skip
-"""Name patterns of a saved predictor's files."""
+IS_OURS = re.compile(
+    "|".join([CARD, RUNS_FILE, r"(valid|correction\d+)\.[a-z.]+", r"calibration\.[a-z]+", *TARGETS])
+).fullmatch
+"""Whether a name is that of a saved predictor's file or folder."""
 
 
 def require_writable_folder(folder: Path) -> None:
@@ -75,8 +75,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def require_regular_files(folder: Path) -> None:
     """Raise `OSError` or `ValueError` if a predictor's file is a device, a pipe or too large."""
-    pattern = re.compile("|".join(FILE_PATTERNS))
-    for path in filter(lambda p: pattern.fullmatch(p.name), folder.iterdir()):
+    for path in (p for p in folder.iterdir() if IS_OURS(p.name)):
         for file in path.rglob("*") if path.is_dir() else [path]:
             if not file.is_dir():
                 require_regular_file(file)
@@ -93,9 +92,8 @@ def _replace_folder(new: Path, folder: Path) -> None:
     except OSError:
         before.replace(folder)
         raise
-    pattern = re.compile("|".join(FILE_PATTERNS))
     for path in before.iterdir():
-        if not pattern.fullmatch(path.name):
+        if not IS_OURS(path.name):
             path.replace(folder / path.name)
     shutil.rmtree(before)
 

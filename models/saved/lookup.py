@@ -14,13 +14,11 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from foretune.device import Device
 from foretune.errors import (
     ForetuneError,
     ForetuneWarning,
@@ -28,9 +26,9 @@ from foretune.errors import (
     TrackingError,
     UsageError,
 )
-from foretune.files import read_json, translate_read_errors
 from foretune.models.saved import guides
 from foretune.models.saved.folder import CARD
+from foretune.models.saved.pretrained import NotShipped, find_pretrained
 from foretune.registry import is_code_location, object_at
 
 if TYPE_CHECKING:
@@ -195,107 +193,3 @@ def root_cause(error: BaseException) -> BaseException:
     """Return the innermost error; MLflow wraps a refused connection four times."""
     inner = error.__cause__ or error.__context__
     return root_cause(inner) if inner is not None else error
-
-
-SHIPPED = Path(__file__).parents[1] / "shipped"
-PRETRAINED_CARD = "card.json"
-IDENTITY_SPECS = ("cores", "l1_kib", "l2_kib", "l3_kib", "vector_bits")
-"""Specs that must be equal on two devices of one name, if both are known."""
-
-
-class NotShipped(PredictorError):
-    """No shipped predictor fits; the message says why."""
-
-
-@dataclass(frozen=True)
-class Pretrained:
-    """Description of a predictor shipped in the folder ``KERNEL/TABLE``, trained on that table.
-
-    It matches if the kernel's code has the same hash, and the device the same name, architecture
-    and sizes (`IDENTITY_SPECS`): a virtual machine's name tells little. Compiler and library
-    versions may differ. ``source`` is the hash of the measured code, ``specs`` are the device's,
-    ``provisional`` tells why it is provisional, and ``held_out`` has its scores on held-out
-    problems.
-    """
-
-    kernel: str
-    source: str
-    device: str
-    architecture: str
-    specs: Mapping[str, float]
-    table: str
-    provisional: str = ""
-    held_out: Mapping[str, float] = field(default_factory=dict)
-
-    def folder(self, root: Path) -> Path:
-        """Return the predictor's folder below ``root``."""
-        return root / self.kernel / self.table
-
-    def differences(self, source: str, device: Device) -> list[str]:
-        """Return the differences to that code and device, the most serious last."""
-        found = []
-        for spec in IDENTITY_SPECS:
-            size, mine = self.specs.get(spec), device.specs.get(spec)
-            if size is not None and mine is not None and size != mine:
-                found.append(f"{self.table} is of {size:g} {spec}, this device has {mine:g}")
-        here = (device.name, device.architecture)
-        if here != (self.device, self.architecture):
-            there = _device_text((self.device, self.architecture))
-            found.append(f"{self.table} is of {there}, this is {_device_text(here)}")
-        if source != self.source:
-            found.append(f"{self.table} measured other code of {self.kernel}")
-        return found
-
-
-def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
-    """Return the most similar shipped predictor of the requested kernel.
-
-    Raises NotShipped if there is none of this kernel; PredictorError or RunTableError if it is
-    damaged, or another version wrote it.
-    """
-    from foretune.models.predictor import Predictor
-
-    reasons = []
-    cards = list(read_cards(request.kernel)) if request.kernel.isidentifier() else []
-    for card in sorted(cards, key=lambda card: _mismatch_rank(card, request)):
-        found = Predictor.load(card.folder(SHIPPED))
-        if missing := [t for t in request.targets if t not in found.targets_]:
-            reasons.append(f"{card.table} has no {', '.join(missing)}")
-            continue
-        return guides.SearchPredictor(
-            found, "; ".join(card.differences(request.source_hash, request.device)), shipped=True
-        )
-    raise NotShipped(
-        f"no shipped predictor of {request.kernel} fits: "
-        + ("; ".join(reasons) or "none is of this kernel")
-    )
-
-
-def _mismatch_rank(
-    card: Pretrained, request: guides.PredictorRequest
-) -> tuple[bool, bool, bool, int]:
-    """Return a sort key of the differences: code, device, architecture, sizes."""
-    device = request.device
-    return (
-        card.source != request.source_hash,
-        card.device != device.name,
-        card.architecture != device.architecture,
-        len(card.differences(request.source_hash, device)),
-    )
-
-
-def read_cards(kernel: str) -> Iterator[Pretrained]:
-    """Yield the cards of a kernel's shipped predictors; ``*`` is any kernel."""
-    for path in sorted(SHIPPED.glob(f"{kernel}/*/{PRETRAINED_CARD}")):
-        with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
-            card = Pretrained(**read_json(path))
-        if (card.kernel, card.table) != (path.parents[1].name, path.parent.name):
-            raise PredictorError(
-                f"{path} describes {card.kernel}, {card.table}: it is in the wrong folder"
-            )
-        yield card
-
-
-def _device_text(device: tuple[str, str]) -> str:
-    name, architecture = device
-    return f"{name} ({architecture})" if architecture else name

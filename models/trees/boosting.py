@@ -12,7 +12,8 @@ import numpy as np
 from foretune.files import read_bytes
 from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
-from foretune.models.trees.tree_arrays import TreeArrays, parse_learner, zero_fields
+from foretune.models.trees.tree_arrays import TreeArrays, parse_learner
+from foretune.models.trees.ubjson import zero_fields
 
 MAX_ARRAY_ROWS = 4  # up to this many rows use the tree arrays: calling XGBoost takes longer
 UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")

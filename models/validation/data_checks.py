@@ -16,7 +16,7 @@ from foretune.features.arrays import Rows, as_array
 from foretune.features.families.formats import FORMATS
 from foretune.features.roofline import row_cost, row_roofline_ms, with_rates
 from foretune.kernel import Kernel
-from foretune.models import holdouts
+from foretune.models import distinct_problems as problems
 from foretune.models.targets import POWER_LIMIT, Target, measured_rows
 
 TOO_FAST = 30.0  # minimum factor below the roofline that is impossible: caches give at most ten
@@ -300,19 +300,17 @@ def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
-    distinct, exact = holdouts.distinct_problems(runs), holdouts.exact_problems(runs)
+    distinct, exact = problems.distinct_problems(runs), problems.exact_problems(runs)
     count, exact_count = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
-    if exact_count >= max(
-        MIN_ROWS,
-        (holdouts.MANY_DUPLICATES if count < holdouts.MIN_PROBLEMS else holdouts.MOSTLY_DUPLICATES)
-        * count,
-    ):
+    is_small = count < problems.MIN_PROBLEMS
+    repeated = problems.MANY_DUPLICATES if is_small else problems.MOSTLY_DUPLICATES
+    if exact_count >= max(MIN_ROWS, repeated * count):
         _, first = np.unique(exact, return_index=True)
         first.sort()
-        repeated = first[pd.Series(distinct[first]).duplicated().to_numpy()]
+        copies = first[pd.Series(distinct[first]).duplicated().to_numpy()]
         yield (
             f"{exact_count:,} problems are {count:,} and near-duplicates of them "
-            f"({format_rows(runs.index[repeated])}): they tell no more about a new problem than "
+            f"({format_rows(runs.index[copies])}): they tell no more about a new problem than "
             f"{count:,} do"
         )
 

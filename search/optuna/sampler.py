@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from optuna.distributions import (
-    BaseDistribution,
-)
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -231,11 +229,7 @@ class SurrogateSampler(BaseSampler):
         self._independent_sampler.before_trial(study, trial)
 
     def after_trial(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         """Call the independent sampler's `after_trial`."""
         self._independent_sampler.after_trial(study, trial, state, values)
@@ -246,11 +240,7 @@ class SurrogateSampler(BaseSampler):
             history = self._history = StudyHistory(study)
         return history
 
-    def _suggest(
-        self,
-        dimensions: Dimensions,
-        evidence: Observations,
-    ) -> np.ndarray:
+    def _suggest(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
         """Return the next row."""
         candidates = self._candidates(dimensions, evidence)
         others = np.vstack([evidence.finished, evidence.running])
@@ -330,11 +320,7 @@ class SurrogateSampler(BaseSampler):
             return np.zeros(len(rows)), np.ones(len(rows))
         return self._prior.predict([{**self._constants, **dimensions.params(row)} for row in rows])
 
-    def _candidates(
-        self,
-        dimensions: Dimensions,
-        evidence: Observations,
-    ) -> np.ndarray:
+    def _candidates(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
         """Return candidate rows; in a finite search space, untried ones only."""
         affordable = MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1)
         n = int(np.clip(affordable, MIN_CANDIDATES, MAX_GRID_SIZE))

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState

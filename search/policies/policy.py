@@ -26,12 +26,7 @@ from foretune.search.policies.agent import (
     reinforce,
     standardized,
 )
-from foretune.search.policies.decisions import (
-    ConfigurationDecisions,
-    Context,
-    Task,
-    Vocabulary,
-)
+from foretune.search.policies.decisions import ConfigurationDecisions, Context, Task, Vocabulary
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import Prior, Searcher
 from foretune.space import Configuration, SearchSpace
@@ -60,10 +55,7 @@ class Policy:
 
     @classmethod
     def train(
-        cls,
-        tasks: Sequence[Task],
-        schedule: TrainingSchedule = FULL_TRAINING,
-        seed: int = 0,
+        cls, tasks: Sequence[Task], schedule: TrainingSchedule = FULL_TRAINING, seed: int = 0
     ) -> Self:
         """Train on the rewards of ``tasks``.
 

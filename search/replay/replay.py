@@ -5,7 +5,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,16 +15,13 @@ from foretune.errors import PredictorError, UsageError
 from foretune.measurement import Measurement
 from foretune.models.predictor import Predictor
 from foretune.models.saved.guides import GuideModel, require_kernel
-from foretune.search.factory import make_searcher, searcher_name
+from foretune.search.factory import SearcherKind, make_searcher, searcher_name
 from foretune.search.loop import run, search
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-
-if TYPE_CHECKING:
-    from foretune.search.factory import SearcherKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +55,7 @@ class ReplayResult:
 
 def replay(
     recorded: RecordedSpace,
-    searcher: "SearcherKind",
+    searcher: SearcherKind,
     budget: int = 200,
     repeats: int = 20,
     seed: int = 0,
@@ -101,11 +97,7 @@ def replay(
 
 
 def _search(
-    recorded: RecordedSpace,
-    kind: "SearcherKind",
-    budget: int,
-    seed: int,
-    prior: Prior | None,
+    recorded: RecordedSpace, kind: SearcherKind, budget: int, seed: int, prior: Prior | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return one repeat's curve and its overhead in milliseconds per evaluation."""
     best, overhead_ms = np.full(budget, np.inf), np.full(budget, np.nan)

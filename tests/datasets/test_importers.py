@@ -30,7 +30,6 @@ def csv(path, **columns):
 def test_formats_can_be_loaded():
     for chosen in FORMATS.values():
         assert callable(chosen.load().read)
-        assert not chosen.locates or callable(chosen.load().locate)
 
 
 def test_an_unknown_format(tmp_path):

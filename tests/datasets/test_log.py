@@ -312,7 +312,7 @@ ROWS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(ROWS, max_size=3))
 def test_whatever_is_folded_in_pieces_is_found_and_read(tmp_path_factory, parts):
     path = tmp_path_factory.mktemp("log") / "runs.parquet"

@@ -11,6 +11,7 @@ from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning, ForetuneError, PredictorError, RunTableError
 from foretune.models import Predictor, train_predictor
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 QUICK = {"rounds": 30}
 
 

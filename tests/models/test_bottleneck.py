@@ -13,7 +13,7 @@ from foretune.collect.kernels.numba_codegen import compile_function, function_so
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
-from foretune.models.explanation import (
+from foretune.models.bottlenecks import (
     KINDS,
     bottlenecks,
     counted_shares,

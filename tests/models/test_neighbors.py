@@ -349,15 +349,6 @@ def test_who_asks_of_the_same_rows_is_told_the_same():
     np.testing.assert_array_equal(below[0], [0.0, 1.0, np.nan])
 
 
-def test_places_are_alike_if_their_rows_are():
-    runs = line([1.0, 2.0, np.nan, 8.0])
-    around = NeighborIndex.from_runs(line([1.0, 2.0, 4.0, 8.0, 16.0]))
-    places = around.locate(runs)
-    assert places.has_same_rows(around.locate(runs))
-    assert not places.has_same_rows(around.locate(line([1.0, 2.0, np.nan, 9.0])))
-    assert not places.has_same_rows(around.locate(line([1.0, 2.0])))
-
-
 @given(
     st.lists(PLACES, min_size=1, max_size=40, unique=True),
     st.randoms(use_true_random=False),

@@ -52,7 +52,7 @@ RUNS = {"on a grid": on_a_grid(), "scattered": scattered()}
 
 
 @pytest.fixture(scope="module")
-def predictors():
+def predictors(short_fits):
     fitted = {name: Predictor(parameters=QUICK).fit(runs) for name, runs in RUNS.items()}
     assert fitted["on a grid"].targets_["time_ms"].neighbor_index is not None
     assert fitted["scattered"].targets_["time_ms"].neighbor_index is None

@@ -16,6 +16,7 @@ from foretune.features.families.gemm import Gemm
 from foretune.models import Predictor, train_predictor
 from foretune.space import Configuration, SearchSpace
 
+pytestmark = pytest.mark.usefixtures("short_fits")
 MODELS = ["xgboost", "random_forest"]
 FEW = {"xgboost": {"rounds": 40, "rate": 0.2}, "random_forest": {"trees": 20}}
 """Parameters for tests in which it does not matter how good a model is."""

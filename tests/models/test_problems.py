@@ -5,7 +5,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.models.holdouts import (
+from foretune.models.distinct_problems import (
     MIN_PROBLEMS,
     SAME_SIZE_FACTOR,
     distinct_problems,

@@ -6,7 +6,7 @@ import pytest
 
 from foretune.datasets import newest_runs
 from foretune.models import Predictor
-from foretune.models.holdouts import MIN_REPEATS, NO_MATCH, Repeats, matching_rows
+from foretune.models.repeats import MIN_REPEATS, NO_MATCH, Repeats, matching_rows
 
 
 def table(**columns):

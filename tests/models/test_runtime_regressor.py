@@ -14,6 +14,7 @@ from foretune.errors import DataWarning, PredictorError, UnknownName, UsageError
 from foretune.models import Predictor, RuntimeRegressor
 
 QUICK = {"rounds": 10, "rate": 0.5}
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,11 @@ from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_parts_ms
 from foretune.models import Predictor
 from foretune.models.experts import Experts
-from foretune.models.target_model import MIN_NEIGHBOR_ROWS, TargetModel, share_positions
+from foretune.models.target_model import MIN_NEIGHBOR_ROWS, TargetModel
 from foretune.models.trees.boosting import BoostingModel
 
 SIZES = 2.0 ** np.arange(2, 13)
+pytestmark = pytest.mark.usefixtures("short_fits")
 QUICK = {"rounds": 10, "rate": 0.5}
 
 
@@ -220,25 +221,6 @@ def test_intervals_hold_on_rows_like_those_of_training():
     assert np.median(width[slow]) > 1.5 * np.median(width[~slow])
     assert covered[slow].mean() > 0.8
     assert covered[~slow].mean() > 0.8
-
-
-def test_models_of_the_same_rows_share_their_places():
-    fitted, rows = [fit(dense()), fit(dense()), fit(dense(SIZES[:-1])), fit(scattered())], dense()
-    before = [predict(each, rows)[0] for each in fitted]
-    models = [model for model, _ in fitted]
-    share_positions(models)
-    assert models[1].positions is models[0].positions
-    assert models[2].positions is not models[0].positions
-    for each, expected in zip(fitted, before, strict=True):
-        np.testing.assert_array_equal(predict(each, rows)[0], expected)
-
-
-def test_a_predictor_looks_for_neighbours_once(tmp_path):
-    runs = dense().assign(power_w=lambda r: 50.0 + r["time_ms"])
-    predictor = Predictor(parameters=QUICK).fit(runs)
-    predictor.save(tmp_path / "p")
-    for each in (predictor, Predictor.load(tmp_path / "p")):
-        assert each.targets_["time_ms"].positions is each.targets_["power_w"].positions
 
 
 def tiled(problems, seed=0):

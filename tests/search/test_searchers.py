@@ -39,8 +39,12 @@ def perfect_prior(law=toy_ms, spread=0.05):
 
 @pytest.mark.parametrize("name", SEARCHERS)
 def test_the_contract(name, monkeypatch):
-    """It holds however little a policy has learned."""
+    """It holds however little a policy has learned, and however seldom a sampler is asked again."""
     try:
+        if name in ("tpe", "cmaes"):
+            from foretune.search.optuna import searchers
+
+            monkeypatch.setattr(searchers, "MAX_RETRIES", 3)
         if name == "policy":
             from foretune.search.policies import agent, policy
 
@@ -126,7 +130,7 @@ def evaluations_until(asked, within):
 def test_the_surrogate_alone_beats_random():
     needed = {
         name: np.median(
-            [evaluations_until(propose(make(name, seed=s), 99), 1.05) for s in range(7)]
+            [evaluations_until(propose(make(name, seed=s), 99), 1.05) for s in range(5)]
         )
         for name in ("surrogate", "random")
     }

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.models.trees.tree_arrays import NUMBERS as MARKS_OF_NUMBERS
-from foretune.models.trees.tree_arrays import read_ubjson
+from foretune.models.trees.ubjson import NUMBERS as MARKS_OF_NUMBERS
+from foretune.models.trees.ubjson import read_ubjson
 
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 2, 0.5, -0.0, 1e308, 10**9, 10**30, 10**400, -(2**63), float("nan"),

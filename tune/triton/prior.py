@@ -12,7 +12,8 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, warn
 from foretune.features.launches import launch_features
 from foretune.measurement import Measurement
-from foretune.models.launch_order import SPREAD, LaunchOrder, shipped_order, shipped_tunings
+from foretune.models.launch_order import SPREAD, LaunchOrder, shipped_order
+from foretune.models.popular import shipped_tunings
 from foretune.models.saved.guides import PredictorRequest, SearchPredictor
 from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior

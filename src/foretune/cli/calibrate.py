@@ -9,6 +9,8 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.run_files import read_files
 from foretune.errors import UsageError
+from foretune.files import atomic_write
+from foretune.registry import registered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,9 +62,7 @@ def calibrate(
 
 def _choose(context: typer.Context, output: Output, files: list[Path], out: Path) -> None:
     """Write the runs to measure on a new device."""
-    from foretune.files import atomic_write
     from foretune.models.saved.lookup import read_predictor
-    from foretune.registry import registered
 
     names = ("predictor", "device", "choose", "kernel", "map_")
     predictor, device, count, kernel, maps = (context.params[name] for name in names)

@@ -15,6 +15,7 @@ from foretune.errors import require_known
 from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.problem import Problem, shared_values
+from foretune.registry import load
 from foretune.values import Value
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def campaign(
     if report is not None or track is not None:
         _revisit(output, report, track)
         return
-    from foretune.registry import load
     from foretune.tune.campaign.campaign import PRESETS, run_campaign
 
     chosen = options.read_kernel(kernel)

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from foretune.cli import networks, options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
+from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.lazy import require
 
 if TYPE_CHECKING:
-    from foretune.device import Device
     from foretune.plan import Operator
 
 TYPICAL = "typical"
@@ -33,26 +33,23 @@ ROWS = typer.Option(
 OUT = typer.Option(
     ..., help="Run table to write or to continue (Parquet); a folder for --operators."
 )
-OPERATORS = typer.Option(
+
+
+def _operator_option(default: Any, text: str) -> Any:
+    return typer.Option(default, help=text, rich_help_panel=OPERATORS_PANEL)
+
+
+OPERATORS = _operator_option(
     "",
-    help=f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
+    f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
     f"config.json, {TYPICAL} (common models), or a graph, MODEL.pt2.",
-    rich_help_panel=OPERATORS_PANEL,
 )
-TP = typer.Option("1,2,4,8", help="Degrees of tensor parallelism.", rich_help_panel=OPERATORS_PANEL)
-FORMATS = typer.Option(
-    "",
-    help="Formats of weights, bf16,fp8. Default: all that torch and the device support.",
-    rich_help_panel=OPERATORS_PANEL,
+TP = _operator_option("1,2,4,8", "Degrees of tensor parallelism.")
+FORMATS = _operator_option(
+    "", "Formats of weights, bf16,fp8. Default: all that torch and the device support."
 )
-TOKENS = typer.Option(
-    "1..8192",
-    help="Tokens of a step: 1,64,4096, or 1..8192 (doubling).",
-    rich_help_panel=OPERATORS_PANEL,
-)
-MINUTES = typer.Option(
-    10.0, help="Start no operator after this time.", rich_help_panel=OPERATORS_PANEL
-)
+TOKENS = _operator_option("1..8192", "Tokens of a step: 1,64,4096, or 1..8192 (doubling).")
+MINUTES = _operator_option(10.0, "Start no operator after this time.")
 
 
 def collect(
@@ -193,7 +190,7 @@ def parse_sizes(text: str, option: str) -> list[int]:
     return sorted(set(sizes))
 
 
-def _chosen_formats(text: str, device: "Device") -> list[str]:
+def _chosen_formats(text: str, device: Device) -> list[str]:
     """Return the formats given; by default those that both the device and torch multiply in."""
     from foretune.collect.torch_operators.operators import FORMATS as IN_TORCH
     from foretune.plan.describe.formats import FORMATS, find_format, supported
@@ -209,7 +206,7 @@ def _choose_operators(
     degrees: Sequence[int],
     formats: Sequence[str],
     sizes: Sequence[int],
-    device: "Device",
+    device: Device,
     max_ms: float,
 ) -> "tuple[list[Operator], dict[str, int]]":
     """Return the operators to measure, and how many were left out by reason."""

@@ -15,6 +15,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
+from foretune.device import Device, known_devices
 from foretune.errors import ForetuneError, OutputError, UsageError
 from foretune.files import require_writable
 from foretune.redaction import redact
@@ -23,7 +24,6 @@ from foretune.registry import TRITON_PREFIX, get_kernel, registered
 if TYPE_CHECKING:
     from foretune.collect.devices import Probe
     from foretune.collect.dissection import Dissection, MemoryCurve
-    from foretune.device import Device
 
 
 def doctor(
@@ -42,7 +42,6 @@ def doctor(
     """Check what works on this machine, and how to get the rest."""
     from foretune.collect.devices import local_devices
     from foretune.collect.distributed.actor import resource_counts
-    from foretune.device import known_devices
 
     output = Output(options.root_options(context).as_json)
     if ray:

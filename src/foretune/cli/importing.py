@@ -66,7 +66,7 @@ def _import_files(
     from foretune.datasets.importers import import_runs
     from foretune.datasets.importers.columns import as_number
     from foretune.datasets.runs import read_runs, write_runs
-    from foretune.models.holdouts import count_missing_runs
+    from foretune.models.repeats import count_missing_runs
 
     (kernel, device), sources = names, options.parse_key_values(maps, "--map")
     constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}

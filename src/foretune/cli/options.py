@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from foretune.device import Device, find_device
 from foretune.errors import ProblemError, UnknownName, UsageError, require_known
+from foretune.kernel import Kernel
 from foretune.problem import Problem
+from foretune.registry import get_kernel, load, registered
 
 if TYPE_CHECKING:
     from foretune.collect.runner import Runner
     from foretune.collect.timing import Timing
-    from foretune.device import Device
-    from foretune.kernel import Kernel
     from foretune.models.predictor import Predictor
     from foretune.tune.job import SearchOptions
 
@@ -69,13 +70,7 @@ def root_options(context: typer.Context) -> RootOptions:
 
 def registered_completion(group: str) -> Callable[[], list[str]]:
     """Return what a shell completes to: the registered names of a group."""
-
-    def names() -> list[str]:
-        from foretune.registry import registered
-
-        return list(registered(group))
-
-    return names
+    return lambda: list(registered(group))
 
 
 KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
@@ -165,16 +160,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def read_kernel(name: str) -> "Kernel":
+def read_kernel(name: str) -> Kernel:
     """Return the kernel given as an argument."""
-    from foretune.registry import get_kernel
-
     if not name:
         raise UsageError("give a kernel: a name ('foretune doctor' lists them) or FILE.py:NAME")
     return get_kernel(name)
 
 
-def read_problems(kernel: "Kernel", texts: list[str], seed: int = 0) -> list[Problem]:
+def read_problems(kernel: Kernel, texts: list[str], seed: int = 0) -> list[Problem]:
     """Parse ``--problems``: each text is ``M=…,N=…;M=…,N=…`` or a number of random problems."""
     problems: dict[Problem, None] = {}
     for text in texts:
@@ -188,14 +181,14 @@ def read_problems(kernel: "Kernel", texts: list[str], seed: int = 0) -> list[Pro
     return list(problems)
 
 
-def read_problem(kernel: "Kernel", text: str) -> Problem:
+def read_problem(kernel: Kernel, text: str) -> Problem:
     """Parse one problem of a kernel, and check that it fits in memory."""
     problem = kernel.problem(Problem.parse(text))
     check_memory(kernel, problem)
     return problem
 
 
-def check_memory(kernel: "Kernel", problem: Problem) -> None:
+def check_memory(kernel: Kernel, problem: Problem) -> None:
     """Raise ProblemError if a CPU kernel's problem does not fit in this machine's free memory."""
     import psutil
 
@@ -209,19 +202,15 @@ def check_memory(kernel: "Kernel", problem: Problem) -> None:
         )
 
 
-def read_local_device(name: str) -> "Device":
+def read_local_device(name: str) -> Device:
     """Return the device of this machine named ``name``."""
     from foretune.collect.devices import local_device
 
     return local_device(name)
 
 
-def make_runner(
-    context: typer.Context, kernel: "Kernel", timing: "Timing | None" = None
-) -> "Runner":
+def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" = None) -> "Runner":
     """Return the runner for a command's options ``--runner``, ``--ray-address``, ``--device``."""
-    from foretune.registry import load
-
     runner, ray_address, device = (context.params[n] for n in RUNNER_OPTIONS)
     require_known("runner", runner, ("local", "ray"))
     if runner == "local":
@@ -240,10 +229,8 @@ def make_runner(
     return made
 
 
-def device_for(predictor: "Predictor", name: str | None) -> "Device":
+def device_for(predictor: "Predictor", name: str | None) -> Device:
     """Return a device the predictor was trained on, one of this machine, or a known one."""
-    from foretune.device import find_device
-
     try:
         return predictor.device(name)
     except UnknownName:

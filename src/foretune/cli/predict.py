@@ -8,19 +8,19 @@ import typer
 from foretune.cli import networks, options
 from foretune.cli.collect import parse_sizes
 from foretune.cli.output import Output, format_config
+from foretune.device import Device
 from foretune.errors import UsageError, require_known
+from foretune.kernel import Kernel
 from foretune.problem import Problem
-from foretune.space import Configuration
+from foretune.registry import get_kernel, registered
+from foretune.space import Configuration, SearchSpace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.device import Device
-    from foretune.kernel import Kernel
     from foretune.models.explanation import Comparison
     from foretune.models.predictor import Predictor
     from foretune.models.targets import Target
-    from foretune.space import SearchSpace
 
 COLUMNS = {"time": "time_ms", "power": "power_w", "energy": "energy_mj"}
 UNITS = {
@@ -93,7 +93,6 @@ def _rank_by_code(
 
     from foretune.collect.compiled.llvm.calls import code_of, simulated_cycles
     from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
-    from foretune.registry import get_kernel
 
     root = options.root_options(context)
     output, kernel = Output(root.as_json), get_kernel(location)
@@ -164,7 +163,7 @@ def _check_question(
 
 
 def _show_ranking(
-    output: Output, loaded: "Predictor", problem: str, hardware: "Device", top: int, by: str
+    output: Output, loaded: "Predictor", problem: str, hardware: Device, top: int, by: str
 ) -> None:
     import numpy as np
 
@@ -214,7 +213,7 @@ def _primary_target(predictor: "Predictor") -> "Target":
 
 
 def _candidates(
-    loaded: "Predictor", problem: str, hardware: "Device"
+    loaded: "Predictor", problem: str, hardware: Device
 ) -> tuple[Problem, "SearchSpace | list[Configuration]", "pd.DataFrame"]:
     """Return the problem, its configurations, and their predictions.
 
@@ -222,7 +221,6 @@ def _candidates(
     in the training runs.
     """
     from foretune.features.candidates import rows_of
-    from foretune.registry import get_kernel, registered
 
     name = loaded.kernel_name_
     if name in registered("kernels"):
@@ -251,7 +249,8 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
 
 
 def _show_importance(output: Output, predictor: "Predictor") -> None:
-    from foretune.models.explanation import FEATURE_GROUPS, bottlenecks, importance
+    from foretune.models.bottlenecks import bottlenecks
+    from foretune.models.explanation import FEATURE_GROUPS, importance
     from foretune.models.targets import measured_rows
 
     target = _primary_target(predictor)
@@ -285,8 +284,8 @@ def _compare(
     device_name: str | None,
 ) -> None:
     from foretune.features.candidates import rows_of
-    from foretune.kernel import Kernel
-    from foretune.models.explanation import bottlenecks, compare
+    from foretune.models.bottlenecks import bottlenecks
+    from foretune.models.explanation import compare
 
     # a kernel that cannot be run is known from its runs alone
     target, family = _primary_target(predictor), predictor.features_.family
@@ -331,7 +330,7 @@ def _show_comparison(
 
 
 def _read_config(
-    predictor: "Predictor", kernel: "Kernel | None", problem: Problem, device: "Device", text: str
+    predictor: "Predictor", kernel: Kernel | None, problem: Problem, device: Device, text: str
 ) -> Configuration:
     """Parse a configuration; missing parameters come from the default."""
     from foretune.datasets.schema import columns_of

@@ -11,6 +11,7 @@ from foretune.cli import options
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
 from foretune.cli.run_files import read_files
 from foretune.errors import PredictorError, UnknownName, UsageError, require_known
+from foretune.registry import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +77,6 @@ def train(
     from foretune.models.targets import TARGETS
     from foretune.models.training import train_predictor
     from foretune.models.validation.splits import group_columns
-    from foretune.registry import load
 
     root = options.root_options(context)
     output = Output(root.as_json)
@@ -187,11 +187,7 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.training import (
-        count_seen_before,
-        evaluate_predictor,
-        score_simulator,
-    )
+    from foretune.models.training import count_seen_before, evaluate_predictor, score_simulator
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)

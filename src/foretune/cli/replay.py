@@ -13,6 +13,7 @@ from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.objective import Objective
+from foretune.registry import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,6 @@ def replay(
     A searcher learns a configuration's time only by spending an evaluation on it. --prior trains a
     predictor on the runs of other devices, or names one that never saw the space.
     """
-    from foretune.registry import load
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
     from foretune.search.replay.replay import check_prior_source, prior_from_source

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretune.cli.options import parse_key_values
-from foretune.errors import UsageError, require_known
+from foretune.errors import DataWarning, UsageError, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,6 @@ def _read_csv_file(
     from foretune.datasets.importers.files import read_table
     from foretune.datasets.plain_tables import UNNAMED, run_columns
     from foretune.datasets.schema import columns_of
-    from foretune.errors import DataWarning
 
     columns = list(map(str, read_table(file).columns))
     kernel, device = kernel or file.name.partition(".")[0], UNNAMED

@@ -11,6 +11,7 @@ from foretune.cli.output import Output, format_config
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.files import require_writable
+from foretune.lazy import require
 from foretune.space import Configuration
 
 if TYPE_CHECKING:
@@ -136,8 +137,6 @@ def warm_up(
 
     The program that made the calls finds the choices in the store, and does not wait.
     """
-    from foretune.lazy import require
-
     require("triton", "gpu", "warming up Triton kernels")
     from foretune.tune.triton.call_recorder import read_calls
     from foretune.tune.triton.warm_up import warm_up as warm

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from foretune import registry
 from foretune.cli import options, tune_program
 from foretune.cli.campaign import show_results
 from foretune.cli.command import Command, find_program
@@ -17,7 +18,6 @@ from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.files import read_bytes, require_writable
 from foretune.objective import Limit, Objective
-from foretune.registry import is_code_location, is_plain_function, object_at
 
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
@@ -125,7 +125,7 @@ def tune(
         _tune_workload(context, output, search, workload)
     elif PROGRAM_KEY in context.meta or kernel.endswith(tune_program.SOURCE_SUFFIXES):
         _show_winner(output, _tune_wrapped(context, kernel, search), export)
-    elif is_code_location(kernel) and ":" in kernel and is_plain_function(object_at(kernel)):
+    elif ":" in kernel and registry.is_plain_function(registry.object_at(kernel)):
         _show_winner(output, _tune_plain(context, kernel, search), export)
     else:
         _tune_kernel(context, output, search, runs, export)
@@ -190,7 +190,6 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
 
     Problems with commas are quoted; ``kernel`` is for lines that do not name one.
     """
-    from foretune.registry import get_kernel
     from foretune.tune.workload import Calls
 
     try:
@@ -212,7 +211,7 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
         if not name or not 0 < call_count < float("inf"):
             raise UsageError(f"{path}, line {number}: give a kernel, and calls above 0")
         if name not in kernels:
-            kernels[name] = get_kernel(name)
+            kernels[name] = registry.get_kernel(name)
         problem = options.read_problem(kernels[name], row["problem"] or "")
         calls.append(Calls(kernels[name], problem, call_count))
     return calls
@@ -224,13 +223,12 @@ def _tune_kernel(
 ) -> None:  # fmt: skip
     from foretune.datasets.run_log import RunLog
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
-    from foretune.registry import get_kernel, load, registered
     from foretune.tune.functions.result import Best
     from foretune.tune.pareto import tune_pareto
     from foretune.tune.tuner import tune_problem
 
     given, predictor = context.params, context.params["predictor"]
-    kernel = get_kernel(given["kernel"]) if given["kernel"] else None
+    kernel = registry.get_kernel(given["kernel"]) if given["kernel"] else None
     options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
     if kernel is None:
         raise UsageError(
@@ -238,8 +236,8 @@ def _tune_kernel(
         )
     objectives = [Objective.parse(text) for text in dict.fromkeys(given["objective"])]
     problem = options.read_problem(kernel, given["problem"])
-    load("searchers", given["searcher"])
-    names = (AUTO, NONE, *registered("predictors"))
+    registry.load("searchers", given["searcher"])
+    names = (AUTO, NONE, *registry.registered("predictors"))
     guide = predictor if predictor in names else read_guide(predictor)
     is_front = len(objectives) > 1
     if is_front and (search.get("budget") == "auto" or "regret" in search):

@@ -10,6 +10,7 @@ import typer
 from foretune.cli import options
 from foretune.console import progress_bar
 from foretune.errors import UsageError
+from foretune.registry import load, object_at
 from foretune.space import Configuration
 from foretune.values import Value, parse_value
 
@@ -64,7 +65,6 @@ COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the functions of Python take them."""
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
-    from foretune.registry import load
 
     if len(given["objective"]) > 1:
         raise UsageError("this has one objective: give --objective once")
@@ -136,7 +136,6 @@ def tune_source(path: str, search: "SearchOptions", given: Mapping[str, Any]) ->
 def tune_function(location: str, search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
     """Tune a plain Python function; ``given`` are the parameters of the command line."""
     from foretune.collect.wrapped.function import parameters_of
-    from foretune.registry import object_at
     from foretune.tune.functions.function import tune_function
 
     function = object_at(location)

@@ -1,13 +1,14 @@
 """UBJSON is read as its specification says, and refused where it is not complete."""
 
 import json
+import struct
 
 import numpy as np
 import pytest
 
 from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.tree_arrays import read_ubjson as read
-from foretune.models.trees.tree_arrays import zero_fields as zeroed
+from foretune.models.trees.ubjson import read_ubjson as read
+from foretune.models.trees.ubjson import zero_fields as zeroed
 
 
 def plain(value):
@@ -19,6 +20,10 @@ def plain(value):
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
+def size(number):
+    return struct.pack(">cq", b"L", number)
+
+
 @pytest.mark.parametrize(
     ("data", "value"),
     [
@@ -28,13 +33,11 @@ def plain(value):
         (b"U\xff", 255),
         (b"I\x01\x00", 256),
         (b"D?\xf0\x00\x00\x00\x00\x00\x00", 1.0),
-        (b"SU\x02ab", "ab"),
-        (b"[TF]", [True, False]),
-        (b"[#U\x02TF", [True, False]),
-        (b"[$U#U\x03\x01\x02\x03", [1, 2, 3]),
-        (b"[$S#U\x01U\x01a", ["a"]),
-        (b"{U\x01aT}", {"a": True}),
-        (b"[[]{}]", [[], {}]),
+        (b"S" + size(2) + b"ab", "ab"),
+        (b"[#" + size(2) + b"TF", [True, False]),
+        (b"[$U#" + size(3) + b"\x01\x02\x03", [1, 2, 3]),
+        (b"{" + size(1) + b"aT}", {"a": True}),
+        (b"[#" + size(2) + b"[#" + size(0) + b"{}", [[], {}]),
     ],
 )
 def test_every_kind(data, value):
@@ -67,7 +70,19 @@ def test_zeros_in_some_arrays_only():
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"?", b"SU\x05ab", b"[$l#U\x02\x00", b"{U\x01a", b"ZZ", b"[T"]
+    "data",
+    [
+        b"",
+        b"?",
+        b"S" + size(5) + b"ab",
+        b"[$l#" + size(2) + b"\x00",
+        b"{" + size(1) + b"a",
+        b"ZZ",
+        b"[T",
+        b"[TF]",
+        b"SU\x02ab",
+        b"[#" + size(-1),
+    ],
 )
 def test_what_is_none_is_refused(data):
     with pytest.raises(ValueError, match="UBJSON"):

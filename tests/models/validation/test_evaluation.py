@@ -1,5 +1,7 @@
 """Evaluation: honest splits, baselines beside every model, numbers that mean what they say."""
 
+import copy
+import functools
 import math
 
 import numpy as np
@@ -18,7 +20,7 @@ QUICK = {"rounds": 10, "rate": 0.5}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def three_folds():
+def three_folds(short_fits):
     """More take longer, and show no more."""
     seed, group, _ = fold_of_rows.__defaults__
     with pytest.MonkeyPatch.context() as patch:
@@ -33,9 +35,12 @@ def training(toy_measurements, toy_device):
     )
 
 
-def validate(runs, **options):
-    predictor = Predictor(targets=("time_ms",), parameters=QUICK).fit(runs)
-    return cross_validate(predictor, runs, **options)
+@pytest.fixture(scope="module")
+def validate(training):
+    """Validates predictors of time that were fitted as the predictor of ``training``."""
+    predictor = copy.copy(training.predictor)
+    predictor.targets_ = {"time_ms": predictor.targets_["time_ms"]}
+    return functools.partial(cross_validate, predictor)
 
 
 def test_baselines_stand_in_every_table(training):
@@ -74,12 +79,12 @@ def test_the_random_split_shares_its_problems_with_training(training):
     assert training.validation.seen_problem_share == {"time_ms": 1.0, "power_w": 1.0}
 
 
-def test_one_problem_cannot_be_held_out(toy_runs):
+def test_one_problem_cannot_be_held_out(toy_runs, validate):
     one = toy_runs[toy_runs["problem.M"] == 96]
     assert set(validate(one).scores["time_ms"]) == {"random"}
 
 
-def test_the_splits_that_are_asked_for(toy_runs):
+def test_the_splits_that_are_asked_for(toy_runs, validate):
     times = [f"2030-01-{1 + i % 28:02}T00:00:00+00:00" for i in range(len(toy_runs))]
     found = validate(toy_runs.assign(recorded_at=times), splits=("random", "device", "time"))
     assert set(found.scores["time_ms"]) == {"random", "time"}  # there is one device only
@@ -88,7 +93,7 @@ def test_the_splits_that_are_asked_for(toy_runs):
     assert set(validate(toy_runs, splits=("random",)).held_out) == set()
 
 
-def test_devices_can_be_held_out(toy_runs):
+def test_devices_can_be_held_out(toy_runs, validate):
     other = toy_runs.assign(device="Other", time_ms=toy_runs["time_ms"] * 2)
     both = pd.concat([toy_runs, other], ignore_index=True)
     for options in ({"splits": ("device",)}, {"splits": ("grouped",), "group": "device"}):
@@ -97,7 +102,7 @@ def test_devices_can_be_held_out(toy_runs):
         assert scores["nearest neighbor"]["median_ape"] == pytest.approx(0.75, abs=0.25)
 
 
-def test_a_problem_is_held_out_on_all_devices(toy_runs):
+def test_a_problem_is_held_out_on_all_devices(toy_runs, validate):
     """On another device it would tell the answer."""
     ok = toy_runs[toy_runs["status"] == "ok"]
     law = np.random.default_rng(0).normal(0, 1, 6)[task_numbers(ok)]
@@ -110,7 +115,7 @@ def test_a_problem_is_held_out_on_all_devices(toy_runs):
     assert scores["device"]["xgboost"]["mape"] < 0.3 < scores["grouped"]["xgboost"]["mape"]
 
 
-def test_repeats_are_learned_from_and_no_twin_of_a_row_that_is_held_out(toy_runs):
+def test_repeats_are_learned_from_and_no_twin_of_a_row_that_is_held_out(toy_runs, validate):
     """Every run measured four times: what is held out is not there, what is learned is noisy."""
     rng = np.random.default_rng(0)
     ok = toy_runs[toy_runs["status"] == "ok"]
@@ -122,7 +127,7 @@ def test_repeats_are_learned_from_and_no_twin_of_a_row_that_is_held_out(toy_runs
     assert metrics["coverage90"] > 0.8  # of few problems, intervals are made for unseen ones
 
 
-def test_a_device_that_is_not_described_can_be_held_out(toy_runs):
+def test_a_device_that_is_not_described_can_be_held_out(toy_runs, validate):
     bare = toy_runs.assign(device="Bare")
     bare[[c for c in bare if c.startswith("device.")]] = math.nan
     runs = pd.concat([toy_runs, toy_runs.assign(device="Known"), bare], ignore_index=True)
@@ -138,14 +143,14 @@ def test_a_quantity_of_few_rows_is_scored_on_them(training, toy_runs):
     assert (scores["time_ms"]["rows"], scores["power_w"]["rows"]) == (20, 3)
 
 
-def test_columns_can_be_held_out(toy_runs):
+def test_columns_can_be_held_out(toy_runs, validate):
     found = validate(toy_runs, group="problem.N,problem.K", splits=("grouped",))
     assert (
         found.scores["time_ms"]["grouped"]["xgboost"]["rows"] == (toy_runs["status"] == "ok").sum()
     )
 
 
-def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch):
+def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch, validate):
     monkeypatch.setattr("foretune.models.training.MANY_ROWS", 100)
     few = validate(toy_runs, splits=("random",)).scores["time_ms"]["random"]["xgboost"]
     assert few["rows"] < 0.4 * len(toy_runs)
@@ -208,7 +213,7 @@ def test_rows_that_were_in_training_are_counted(toy_runs):
     assert count_seen_before(predictor, runs.tail(30)) == 0
 
 
-def test_quick_validation_holds_out_some_problems_once(toy_runs, monkeypatch):
+def test_quick_validation_holds_out_some_problems_once(toy_runs, monkeypatch, validate):
     fits, fit = [], Predictor.fit
     monkeypatch.setattr(Predictor, "fit", lambda self, X: fits.append(len(X)) or fit(self, X))
     quick = train_predictor(toy_runs, parameters=QUICK)

@@ -12,8 +12,8 @@ from foretune import Device
 from foretune.collect.compiled.arguments import Tensor
 from foretune.device import find_device
 from foretune.errors import PredictorError
-from foretune.models import launch_order as popular
-from foretune.models.launch_order import Tunings, knob_meaning, shipped_tunings
+from foretune.models import popular
+from foretune.models.popular import Tunings, knob_meaning, shipped_tunings
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration

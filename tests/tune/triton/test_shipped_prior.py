@@ -18,8 +18,8 @@ from foretune import Device, Store
 from foretune.datasets import from_measurements
 from foretune.errors import ForetuneWarning
 from foretune.models import Predictor
-from foretune.models.saved import lookup as pretrained
-from foretune.models.saved.lookup import Pretrained
+from foretune.models.saved import pretrained
+from foretune.models.saved.pretrained import Pretrained
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
