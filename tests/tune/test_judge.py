@@ -30,7 +30,7 @@ LOOKS, MAX_CLOCK_RATIO = module.LOOKS, module.MAX_CLOCK_RATIO
 def _any_load(monkeypatch):
     """Few processes, short bursts; a busy machine makes no honest process look like a liar."""
     monkeypatch.setattr(module, "LOOKS", {2: 1.0})
-    monkeypatch.setattr(module, "BURST_S", 0.005)
+    monkeypatch.setattr(module, "BURST_S", 0.002)
     monkeypatch.setattr(module, "MAX_CLOCK_RATIO", 1000.0)
 
 
@@ -296,6 +296,7 @@ def test_one_undisturbed_burst_confirms_a_claimed_time(clock):
     assert compare(reference=FakeProcess(clock, 3.0), candidate=slow_at_first).rounds
 
 
+@pytest.mark.usefixtures("in_process")
 def test_on_the_command_line(capsys):
     words = [f"{CHEATS}:reference", "--problem", "n=64", "--max-seconds", "0.01", "--json"]
     assert main(["judge", f"{CHEATS}:honest", *words]) == 0
