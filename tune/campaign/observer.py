@@ -166,8 +166,7 @@ class CampaignObserver:
     campaign, which can be continued.
     """
 
-    def __init__(self, tracking_uri: str | None = None, progress: Progress = SILENT) -> None:
-        self.tracking_uri = tracking_uri
+    def __init__(self, progress: Progress = SILENT) -> None:
         self.progress = progress
 
     def on_start(self, start: CampaignStart) -> None:

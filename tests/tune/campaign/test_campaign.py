@@ -155,10 +155,11 @@ def test_the_problems_asked_for_are_tuned_and_not_learned(place):
     assert not profiled & set(wanted)
 
 
-def test_an_unreachable_server_is_noticed_before_anything_runs(place):
+def test_an_unreachable_server_is_noticed_before_anything_runs(place, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     runner = FakeRunner()
     with pytest.raises(TrackingError, match=r"127\.0\.0\.1:9 does not work .*refused"):
-        campaign(KERNEL, runner, TINY, tracking_uri="http://127.0.0.1:9")
+        campaign(KERNEL, runner, TINY)
     assert runner.measured == []
 
 
@@ -233,7 +234,7 @@ class TestWithoutMlflow:
         assert line.endswith(f"'foretune campaign --track {done.folder}'")
         summary = done.summary()
         assert summary["mlflow_run_id"] is summary["mlflow_uri"] is None
-        tracked = notify_observers(done.folder, ["mlflow"], tracking_uri="sqlite:///mlflow.db")
+        tracked = notify_observers(done.folder, ["mlflow"])
         client = mlflow.MlflowClient("sqlite:///mlflow.db")
         run = client.get_run(tracked.mlflow_run_id)
         assert run.info.status == "FINISHED"
@@ -247,17 +248,10 @@ class TestWithoutMlflow:
         }
         names = {a.path for a in client.list_artifacts(run.info.run_id)}
         assert {"report.html", "best.json", "runs.parquet"} <= names
-        again = notify_observers(done.folder, ["mlflow"], tracking_uri="sqlite:///mlflow.db")
+        again = notify_observers(done.folder, ["mlflow"])
         assert again.mlflow_run_id == run.info.run_id
         assert len(client.search_model_versions(f"run_id = '{again.mlflow_run_id}'")) == 1
         assert client.get_run(run.info.run_id).info.status == "FINISHED"
-
-    def test_a_server_that_is_named_needs_it(self, place, monkeypatch):
-        monkeypatch.setitem(sys.modules, "mlflow", None)
-        runner = FakeRunner()
-        with pytest.raises(TrackingError, match=r"not installed: pip install '\.\[track\]'"):
-            campaign(KERNEL, runner, TINY, tracking_uri="sqlite:///mlflow.db")
-        assert runner.measured == []
 
     def test_an_unfinished_one_is_not_tracked(self, place):
         with pytest.raises(UsageError, match="no campaign's folder"):
