@@ -77,7 +77,7 @@ def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str
 
 def tune_command(command: list[str], search: "SearchOptions", given: Mapping[str, Any]) -> "Best":
     """Tune a program; ``given`` are the parameters of the command line."""
-    from foretune.tune.functions.tuning import tune_program
+    from foretune.tune.functions.program import tune_program
 
     knobs, how = _parse_knobs(given["param"]), _tune_options(search, given)
     with progress_bar(notes=True) as how["progress"]:

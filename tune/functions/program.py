@@ -1,0 +1,88 @@
+"""Tunes any program by its command line."""
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Unpack
+
+from foretune.collect.timing import Timing
+from foretune.collect.wrapped.program import Program, ProgramKernel
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions
+from foretune.errors import UsageError
+from foretune.tune.functions.result import Best
+from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
+from foretune.values import Value
+
+EXTRA_RUNS = 10
+"""Additional runs that a single request to the measuring process may make."""
+
+
+def tune_program(
+    command: Sequence[str],
+    knobs: Mapping[str, Sequence[Value]],
+    *,
+    build: str = "",
+    environment: Mapping[str, str] | None = None,
+    templates: Mapping[str, str] | None = None,
+    time: str | None = None,
+    time_unit: Literal["ns", "us", "ms", "s"] = "ms",
+    check: str | None = None,
+    compare: str = "",
+    shell: bool = False,
+    sources: Sequence[str] = (),
+    runs: int | None = None,
+    time_limit_s: float = 60.0,
+    restrictions: Restrictions = None,
+    default: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    cost: CostOf | None = None,
+    **options: Unpack[TuneOptions],
+) -> Best:
+    """Find the values of a program's knobs with which it is fastest, and verify them.
+
+    ``{knob}`` stands for a value in the program's words, the build, the environment, and files made
+    from templates. ``{dir}`` is a folder per configuration, whose build runs once.
+
+    Args:
+        command: the program and its arguments; not read by a shell.
+        knobs: name -> values to choose from.
+        build: command that builds the program; not timed.
+        environment: variables to set.
+        templates: file -> file to write from it before the program runs.
+        time: regular expression with one group, the time in the program's output; the last match
+            counts. By default wall time.
+        time_unit: unit of that time.
+        check: regular expression that must match the output.
+        compare: command that judges the program's output files: exit code 0 is right.
+        shell: run the words, joined by blanks, and the other commands in a shell; values are
+            quoted.
+        sources: the program's source files that no command names; if their content changes,
+            measurements are repeated.
+        runs: number of runs of each configuration; by default more for a short program.
+        time_limit_s: maximum seconds of one run.
+        restrictions: rules between knobs.
+        default: configuration to compare with; by default the first that works.
+        name: name in the store; by default the program's file name.
+        cost: operations and bytes of one run, if known.
+        options: budget, searcher, store and so on, see `TuneOptions`.
+
+    Raises:
+        UsageError: a knob is not used, or an option is invalid.
+        MeasurementError: no configuration works; the message has the reason of the first.
+    """
+    if runs is not None and runs < 1:
+        raise UsageError(f"{runs} runs leave nothing to time: give at least 1")
+    if options.get("device", "cpu") != "cpu":
+        raise UsageError("a program finds its device itself: leave the device out")
+    program = Program(
+        tuple(map(str, command)), build, environment or {}, templates or {}, time, time_unit,
+        check, compare, shell, tuple(sources), limit_s=time_limit_s,
+    )  # fmt: skip
+    fixed = Timing(math.inf, 0.0, 0.0, runs, runs) if runs else Timing(max_seconds=1.0)
+    options.setdefault("limit_s", time_limit_s * ((runs or 5) + EXTRA_RUNS))
+    with tempfile.TemporaryDirectory(prefix="foretune-") as scratch:
+        kernel = ProgramKernel(
+            program, knobs, scratch, restrictions=restrictions, default=default, name=name,
+            cost=cost,
+        )  # fmt: skip
+        return tune_wrapped(kernel, options, timing=fixed)
