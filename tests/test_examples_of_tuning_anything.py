@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from compiled_once import compile_once
 from toy_kernel import DEVICE
 
 from foretune.cli import main
 from foretune.collect import InProcessRunner, Timing
-from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.tune import judge as judging
 from foretune.tune import tuner
 from foretune.tune.functions import function, kernel_tuner, tuning
@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
-    monkeypatch.setenv(BUILD_FOLDER, str(tmp_path / "builds"))
+    compile_once(monkeypatch, {})
     quick = Timing(
         max_seconds=0.02, warmup_s=0.001
     )  # and in this process: isolation has its own tests

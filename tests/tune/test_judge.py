@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import cheats
@@ -14,7 +15,7 @@ from foretune.cli import main
 from foretune.collect.isolated_implementation import CallOutputs, IsolatedImplementation, Output
 from foretune.collect.machine_load import LoadMonitor
 from foretune.device import Device
-from foretune.errors import MeasurementError, UsageError
+from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
 from foretune.problem import Problem
 from foretune.tune import judge as module
 from foretune.tune.judge import CandidateRejected, JudgeBenchmark
@@ -29,8 +30,34 @@ LOOKS, MAX_CLOCK_RATIO = module.LOOKS, module.MAX_CLOCK_RATIO
 def _any_load(monkeypatch):
     """Few processes, short bursts; a busy machine makes no honest process look like a liar."""
     monkeypatch.setattr(module, "LOOKS", {2: 1.0})
-    monkeypatch.setattr(module, "BURST_S", 0.005)
+    monkeypatch.setattr(module, "BURST_S", 0.002)
     monkeypatch.setattr(module, "MAX_CLOCK_RATIO", 1000.0)
+
+
+class SameProcess:
+    """An implementation in this process, which starts at once; others need a second each."""
+
+    def __init__(self, factory, advice=None):
+        self.factory = factory
+        self.implementation = None
+
+    def call(self, method, *arguments, limit_s):
+        self.implementation = self.implementation or self.factory()
+        try:
+            return getattr(self.implementation, method)(*arguments)
+        except ForetuneError:
+            raise
+        except Exception as e:
+            raise MeasurementError(describe_error(e)) from e
+
+    def close(self):
+        self.implementation = None
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Judge in this process: what is judged attacks no other one."""
+    monkeypatch.setattr(module, "WorkerProcess", SameProcess)
 
 
 def judge(candidate, **options):
@@ -38,6 +65,7 @@ def judge(candidate, **options):
     return module.judge(f"cheats:{candidate}", session_s=0.02, **{**given, **options})
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
     verdict = judge("honest", rivals={"sleeper": "cheats:slower"})
     assert verdict.accepted
@@ -60,7 +88,6 @@ def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
         ("remembers_the_shape", "wrong: relative error"),
         ("remembers_the_address", "wrong: relative error"),
         ("remembers_after_the_check", "wrong: relative error"),
-        ("gives_what_lies_in_memory", "wrong: relative error"),
         ("knows_one_shape", r"wrong: relative error 0\.\d+ is above 0.0001, on n=48"),
         ("fills_in_later", "wrong: relative error"),
         ("is_lazy", "it gives cheats.Lazy of float64 instead of numpy.ndarray of float64"),
@@ -69,19 +96,35 @@ def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
         ("changes_its_input", "it changes its argument 0, which the reference leaves alone"),
         ("gives_too_much", "it returns 2 arrays instead of 1"),
         ("has_another_shape", r"it gives shape \(64, 1\) instead of \(64,\)"),
-        ("stops_the_clock", "its process says 0 ms, the judge's clock"),
-        ("ends_the_process", "the process died: exit code 0"),
         ("raises", "ValueError: no such tile"),
         ("nowhere", "unknown function in cheats 'nowhere'"),
     ],
 )
+@pytest.mark.usefixtures("in_process")
 def test_what_only_looks_right_is_refused(cheat, why):
-    verdict = judge(cheat, tolerance=1e-4)
+    assert_refused(cheat, why)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "why"),
+    [
+        ("gives_what_lies_in_memory", "wrong: relative error"),
+        ("stops_the_clock", "its process says 0 ms, the judge's clock"),
+        ("ends_the_process", "the process died: exit code 0"),
+    ],
+)
+def test_what_attacks_its_process_is_refused(cheat, why):
+    assert_refused(cheat, why, problems=PROBLEMS[:1])
+
+
+def assert_refused(cheat, why, **options):
+    verdict = judge(cheat, tolerance=1e-4, **options)
     assert not verdict.accepted
     assert not verdict.faster
     assert re.search(why, verdict.refused), verdict.refused
 
 
+@pytest.mark.usefixtures("in_process")
 def test_outputs_may_be_written_into_arguments():
     given = {"inputs": "cheats:inputs_into", "reference": "cheats:reference_into"}
     given["problems"] = PROBLEMS[:1]
@@ -100,19 +143,6 @@ def test_functions_of_a_script_are_sent_along():
     assert verdict.accepted
 
 
-class SameProcess:
-    """An implementation in this process: another one imports torch for seconds."""
-
-    def __init__(self, code, inputs):
-        self.implementation = IsolatedImplementation(code, inputs)
-
-    def call(self, method, *arguments, limit_s):
-        return getattr(self.implementation, method)(*arguments)
-
-    def close(self):
-        """Nothing has started."""
-
-
 def test_tensors():
     torch = pytest.importorskip("torch", reason="needs torch")
 
@@ -124,7 +154,10 @@ def test_tensors():
 
     def check(candidate):
         codes = {"reference": reference, "candidate": candidate, "again": reference}
-        processes = {name: SameProcess(code, inputs) for name, code in codes.items()}
+        processes = {
+            name: SameProcess(partial(IsolatedImplementation, code, inputs))
+            for name, code in codes.items()
+        }
         bench = JudgeBenchmark(processes, tolerance=1e-4, limit_s=3.0)
         bench.check(Problem(n=16))
         return bench.compare(Problem(n=16), 0.0, LoadMonitor(Device("CPU", "cpu")))
@@ -135,6 +168,7 @@ def test_tensors():
         check(lambda x: reference(x).half())
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_proves_nothing_is_an_error():
     with pytest.raises(UsageError, match="gives the same for different inputs of n=64"):
         judge("honest", inputs="cheats:constant")
@@ -144,6 +178,7 @@ def test_what_proves_nothing_is_an_error():
         judge("honest", rivals={"candidate": "cheats:slower"})
 
 
+@pytest.mark.usefixtures("in_process")
 def test_inputs_that_fail_are_no_fault_of_the_candidate():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared .* 'nothing'"):
         judge("honest", inputs="cheats:nothing")
@@ -151,6 +186,7 @@ def test_inputs_that_fail_are_no_fault_of_the_candidate():
         module.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_rival_that_fails_is_no_fault_of_the_candidate():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared on n=64: ValueError"):
         judge("honest", reference="cheats:raises")
@@ -260,6 +296,7 @@ def test_one_undisturbed_burst_confirms_a_claimed_time(clock):
     assert compare(reference=FakeProcess(clock, 3.0), candidate=slow_at_first).rounds
 
 
+@pytest.mark.usefixtures("in_process")
 def test_on_the_command_line(capsys):
     words = [f"{CHEATS}:reference", "--problem", "n=64", "--max-seconds", "0.01", "--json"]
     assert main(["judge", f"{CHEATS}:honest", *words]) == 0

@@ -34,12 +34,14 @@ from foretune.redaction import redact
 from foretune.registry import get_kernel, load
 from foretune.search.factory import searcher_name
 from foretune.space import Configuration
-from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,
     Campaign,
+    CampaignFolder,
     CampaignObserver,
     CampaignStart,
+    open_folder,
+    read_state,
 )
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import TuneResult
@@ -95,7 +97,6 @@ def run_campaign(
     predictor: PredictorSource = None,
     out: Path = Path("campaigns"),
     observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS,
-    tracking_uri: str | None = None,
     validate: ValidationLevel = "full",
     **options: Unpack[SearchOptions],
 ) -> Campaign:
@@ -111,8 +112,8 @@ def run_campaign(
         predictor: says from the first what is worth profiling, as in `foretune.tune_problem`. A
             `Predictor`'s runs are learned from, too, save those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
-        observers: told about results; registered names (``report``, ``mlflow``) or objects.
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        observers: told about results; registered names (``report``, ``mlflow``) or objects. MLflow
+            is at ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
         validate: how much of the predictor, see `foretune.train_predictor`; it decides who becomes
             champion.
         options: budget, searcher, store and so on of each search, see `SearchOptions`; no limits.
@@ -132,7 +133,7 @@ def run_campaign(
     known, unseen = _problems(kernel, preset, problems, job.seed)
     plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
     require_writable(out, "campaigns into")
-    watching = _made(observers, tracking_uri, job.progress)
+    watching = _made(observers, job.progress)
     job.progress.say(f"preparing {out}")
     folder = open_folder(out, plan.request(predictor))
     return plan.run(folder, watching, options.get("store"))
@@ -279,10 +280,7 @@ def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> It
 
 
 def notify_observers(
-    path: Path,
-    observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS,
-    *,
-    tracking_uri: str | None = None,
+    path: Path, observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS
 ) -> Campaign:
     """Tell observers of the finished campaign in the folder ``path``; return the campaign.
 
@@ -293,7 +291,7 @@ def notify_observers(
         TrackingError: MLflow cannot be reached.
     """
     start, campaign = load_campaign(path)
-    for observer in _made(observers, tracking_uri, SILENT):
+    for observer in _made(observers, SILENT):
         with _notified([observer], start):
             for result in campaign.results:
                 observer.on_result(result)
@@ -302,11 +300,9 @@ def notify_observers(
 
 
 def _made(
-    observers: Sequence[str | CampaignObserver], tracking_uri: str | None, progress: Progress
+    observers: Sequence[str | CampaignObserver], progress: Progress
 ) -> list[CampaignObserver]:
-    return [
-        load("observers", o)(tracking_uri, progress) if isinstance(o, str) else o for o in observers
-    ]
+    return [load("observers", o)(progress) if isinstance(o, str) else o for o in observers]
 
 
 def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:

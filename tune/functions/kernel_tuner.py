@@ -139,9 +139,8 @@ def tune_kernel(
 
     Names and meanings are Kernel Tuner's; ``options`` are in `KernelTunerOptions`. The source is
     its text, its file, a list of files, or a function from knobs to it; each knob becomes a
-    ``#define``. ``restrictions`` are expressions, or functions of a mapping of knobs.
-    ``grid_div_x`` has the divisors of the problem size, by default ``["block_size_x"]``.
-    Differences:
+    ``#define``. ``restrictions`` are expressions, or functions of the knobs. ``grid_div_x``
+    has the divisors of the problem size, by default ``["block_size_x"]``. Differences:
 
     - Without ``strategy``, ``budget`` configurations are measured instead of all;
       ``strategy="brute_force"`` measures all. They run in another process, until their medians are

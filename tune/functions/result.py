@@ -1,21 +1,25 @@
-"""The result of tuning, and the files that keep it (C header, JSON, .env)."""
+"""The result of tuning, the files that keep it (C header, JSON, .env), and stored choices."""
 
 import json
+import math
 import os
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import UsageError
+from foretune.errors import UnknownName, UsageError
 from foretune.files import atomic_write
 from foretune.kernel import Kernel
+from foretune.problem import Problem
 from foretune.registry import load
 from foretune.result import Result
 from foretune.tune.results import TuneResult
+from foretune.tune.store.cache import StoreLocation
+from foretune.tune.store.store import Store
+from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +142,7 @@ class Best(Result):
         """Return the best measured configurations: time, status, knobs."""
         rows = []
         for step in sorted(self.result.trace, key=lambda s: s.objective)[:max_rows]:
-            value = f"{step.objective:.3g}" if isfinite(step.objective) else "–"
+            value = f"{step.objective:.3g}" if math.isfinite(step.objective) else "–"
             rows.append((value, step.status, " ".join(f"{n}={v}" for n, v in step.config.items())))
         return rows
 
@@ -157,3 +161,47 @@ class Best(Result):
         with atomic_write(path) as new:
             new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
         return Path(path)
+
+
+def best(
+    kernel: str, /, *, store: StoreLocation = None, device: str | None = None, **problem: Any
+) -> dict[str, Any]:
+    """Return the stored choice for a kernel, for example ``best("vector_add", n=4096)``.
+
+    A problem that was not tuned gets the choice of the nearest one: that with the nearest sizes on
+    a logarithmic scale, and otherwise equal values.
+
+    ``device`` is needed if the kernel was tuned on several; ``problem`` are some or all of the
+    problem's values.
+
+    Raises:
+        UsageError: the kernel was never tuned, or only for problems with other values.
+    """
+    if isinstance(store, bool):
+        raise UsageError("give the store's path or URL, or leave it out for your own")
+    reader = store if isinstance(store, Store) else Store(store)
+    subject = reader.newest_subject(kernel, device)
+    choices = {p: c for p, c in reader.choices(subject).items() if OBJECTIVE_TAG not in p}
+    wanted = Problem(problem)
+    if unknown := [name for name in wanted if not any(name in p for p in choices)]:
+        known = {name for p in choices for name in p} - {CANDIDATES_TAG}
+        raise UnknownName(f"problem parameter of {kernel}", unknown[0], known)
+    sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
+    others = Problem({n: v for n, v in wanted.items() if n not in sizes})
+    candidates = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
+    if not candidates:
+        raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
+    min_distance = min(distance for distance, _ in candidates)
+    # Several choices for one problem with other knob values: the newest.
+    newest = max(
+        (c for distance, c in candidates if distance == min_distance), key=lambda c: c.chosen_at
+    )
+    return dict(newest.config)
+
+
+def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:
+    """Return the log distance of a problem's sizes; infinite if one is missing."""
+    pairs = [(problem.get(name), wanted) for name, wanted in sizes.items()]
+    if any(isinstance(there, str | None) for there, _ in pairs):
+        return math.inf
+    return sum(abs(math.log((abs(float(a or 0)) + 1) / (abs(b) + 1))) for a, b in pairs)

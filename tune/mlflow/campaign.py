@@ -21,15 +21,15 @@ class CampaignTracker(CampaignObserver):
     the ids of the runs, so that a continued campaign goes on in them.
 
     Raises:
-        TrackingError: MLflow cannot be reached, or ``tracking_uri`` is given without MLflow.
+        TrackingError: MLflow cannot be reached.
     """
 
-    def __init__(self, tracking_uri: str | None = None, progress: Progress = SILENT) -> None:
-        super().__init__(tracking_uri, progress)
+    def __init__(self, progress: Progress = SILENT) -> None:
+        super().__init__(progress)
         self._tracker: Tracker | None = None
-        if tracking_uri is not None or find_spec("mlflow") is not None:
+        if find_spec("mlflow") is not None:
             progress.say("connecting to MLflow")
-            self._tracker = Tracker(tracking_uri)
+            self._tracker = Tracker()
 
     def on_start(self, start: CampaignStart) -> None:
         """Open the campaign's run."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.runs import read_runs, to_measurements
+from foretune.datasets.runs import read_runs
 from foretune.datasets.schema import columns_of
 from foretune.device import SPECS, Device
 from foretune.kernel import Kernel
@@ -80,8 +80,8 @@ class ReportData:
     started_at: str
     seconds: float
     mlflow_uri: str | None
+    space_size: int
     rates: Sequence[Sequence[Rate]] = ()
-    space_size: int | None = None
     attribution: Importance | None = None
     kernel_location: str = ""
 
@@ -97,7 +97,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     text = render(
         Path(__file__).with_name("campaign.html"),
         title=f"{data.kernel} on {data.device.name}",
-        headline=headline(data.results, data.runs, data.space_size),
+        headline=headline(results, data.space_size),
         lead=_lead(data),
         tiles=_tiles(data),
         data=data,
@@ -128,16 +128,11 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     return write_page(path, text)
 
 
-def headline(
-    results: Sequence[TuneResult], runs: pd.DataFrame, space_size: int | None = None
-) -> str:
-    """Return the outcome of a campaign in one sentence; ``runs`` are all its measurements."""
-    if not results:
-        return "No problem was tuned."
-    unseen = all(_is_unseen(r, runs) for r in results)
+def headline(results: Sequence[TuneResult], space_size: int) -> str:
+    """Return the outcome of a campaign in one sentence; none of its problems was profiled."""
     wins = sum(r.verified for r in results)
     outcome = (
-        f"{wins} of {counted(len(results), 'unseen problem' if unseen else 'problem')} "
+        f"{wins} of {counted(len(results), 'unseen problem')} "
         f"{_OUTCOME_TEXT[results[0].objective]}: "
     )
     if wins == 0:
@@ -150,8 +145,7 @@ def headline(
     min_count, max_count = (choose(len(r.trace) for r in results) for choose in (min, max))
     span = (f"{min_count} to " if min_count < max_count else "") + counted(max_count, "measurement")
     each = " each" if len(results) > 1 else ""
-    out_of = f" out of {counted(space_size, 'configuration')}" if space_size else ""
-    return f"{outcome}, after {span}{each}{out_of}"
+    return f"{outcome}, after {span}{each} out of {counted(space_size, 'configuration')}"
 
 
 def _lead(data: ReportData) -> str:
@@ -182,13 +176,6 @@ def _tiles(data: ReportData) -> dict[str, str]:
         "median error of predicted time, whole problems held out": percent(error),
         "from start to report": duration(data.seconds),
     }
-
-
-def _is_unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
-    """Whether ``runs`` hold only this problem's own search."""
-    searched = {step.config for step in result.trace}
-    same = [m for m in to_measurements(runs) if m.problem == result.problem]
-    return all(m.config in searched for m in same)
 
 
 class ReportObserver(CampaignObserver):

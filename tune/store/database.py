@@ -38,18 +38,8 @@ class OpenFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether the path still leads to this file; False after it was deleted or emptied."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return False
-        return found.st_size > 0 and (found.st_dev, found.st_ino) == self._identity
-
-    def detach(self) -> None:
-        """Unlink this file if it was emptied: closing it would write the log into it."""
-        with contextlib.suppress(OSError):
-            if self._path.stat().st_size == 0 and _identity(self._path) == self._identity:
-                self._path.unlink()
+        """Whether the path still leads to this file; False after it was deleted."""
+        return self._identity is not None and _identity(self._path) == self._identity
 
     def remove_log(self) -> None:
         """Delete the log after closing; SQLite would apply it to the file that came instead."""
@@ -148,7 +138,6 @@ class Database:
         with self._translate_errors(), self._lock if self._url is None else nullcontext():
             if self._file is not None and not self._file.is_current:
                 file = self._file
-                file.detach()
                 self.close()
                 file.remove_log()
             if not self._has_tables:
@@ -285,20 +274,18 @@ class Database:
 
     def _error_message(self, reason: str) -> str:
         low = reason.lower()
-        if "locked" in low or "busy" in low:
-            return f"{self.name} is locked by another process: wait for it, or {PATH_ADVICE}"
-        if self._url is None and "not a database" in low:
-            return (
-                f"{self.name} is not a store ({reason}): name another file, or move it away, "
-                "and a new one is made"
-            )
-        if self._url is None and "malformed" in low:
-            return f"{self.name} is damaged ({reason}): move it away, and a new one is made"
-        if "readonly" in low or "unable to open" in low or "disk" in low:
-            return f"cannot write {self.name} ({reason}): {PATH_ADVICE}"
-        return f"{self.name}: {reason}"
+        found = (text for words, text in _MESSAGES.items() if any(word in low for word in words))
+        return next(found, "{name}: {reason}").format(name=self.name, reason=reason)
 
 
+_MESSAGES = {
+    ("locked", "busy"): f"{{name}} is locked by another process: wait for it, or {PATH_ADVICE}",
+    ("not a database",): "{name} is not a store ({reason}): name another file, or move it away, "
+    "and a new one is made",
+    ("malformed",): "{name} is damaged ({reason}): move it away, and a new one is made",
+    ("readonly", "unable to open", "disk"): f"cannot write {{name}} ({{reason}}): {PATH_ADVICE}",
+}
+"""What a part of the database's reason means for the user."""
 _DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _INHERITED: list[sqlite3.Connection] = []
 """Connections of a parent process, kept: closing them would disturb the parent's."""

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretune.errors import StoreError, UsageError
@@ -132,11 +132,8 @@ class Store(StoreReader):
 
     def end_measurement(self, subject: Subject, problem: Problem, config: Configuration) -> None:
         """Remove this process's mark from a configuration."""
-        me = this_process()
-        mark = {"subject": subject.id, "problem": problem.id, "config": config.id,
-                "host": me.host, "pid": me.pid}  # fmt: skip
         with self._database.transaction(write=True) as table:
-            table.unmark([mark])
+            table.unmark([_new_mark(subject, problem, config)])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
         """Return configurations that `FATAL_DEATHS` processes of this host died measuring.
@@ -303,11 +300,9 @@ def _trusted_timestamp(iso: str) -> float:
 
 def _new_mark(subject: Subject, problem: Problem, config: Configuration) -> dict[str, Any]:
     """Return this process's mark for a configuration."""
-    me = this_process()
     return {
         "subject": subject.id, "problem": problem.id, "config": config.id,
-        "described": _json(config), "host": me.host, "pid": me.pid, "started": me.started,
-        "since": time.time(),
+        "described": _json(config), **asdict(this_process()), "since": time.time(),
     }  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def import_vllm(
     path: str | os.PathLike[str],
     kernel: str = "fused_moe",
     subject: Subject | None = None,
-    naming: ParameterNames | None = None,
+    naming: ParameterNames = ParameterNames(),
 ) -> tuple[Subject, int, int]:
     """Store the configurations of one of vLLM's files as choices; existing choices stay.
 
@@ -188,7 +188,7 @@ def import_vllm(
     the file's Triton version on the file's device. Returns the subject, the number of new choices,
     and the number of problems that had one.
     """
-    tuned, naming = read_vllm(path), naming or ParameterNames()
+    tuned = read_vllm(path)
     versions = f"triton {tuned.triton}" if tuned.triton else ""
     subject = subject or Subject(kernel, "vllm", tuned.layer.device, versions)
     if Layer(1, 1, subject.device).file_name != Layer(1, 1, tuned.layer.device).file_name:
@@ -208,13 +208,12 @@ def export_vllm(
     folder: str | os.PathLike[str],
     subject: Subject,
     layer: Layer,
-    naming: ParameterNames | None = None,
+    naming: ParameterNames = ParameterNames(),
 ) -> tuple[Path, int]:
     """Write a subject's choices for one layer as one of vLLM's files.
 
     The last choice for a number of tokens counts. Returns the file and its number of entries.
     """
-    naming = naming or ParameterNames()
     configs = {
         tokens: choice.config
         for problem, choice in tuned.choices(subject).items()

@@ -22,7 +22,6 @@ from foretune.errors import PredictorError, TrackingError, UsageError, warn
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
-from foretune.tune.triton.descriptors import underlying_tensor
 from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
@@ -34,6 +33,7 @@ from foretune.tune.triton.problem_key import (
     make_plan,
     triton_parameters,
     undecorated_kernel,
+    underlying_tensor,
 )
 from foretune.tune.triton.runtime import (
     allow_code_loading,

@@ -16,8 +16,8 @@ import triton
 from foretune.collect.compiled.arguments import Tensor, describe
 from foretune.errors import UsageError, warn
 from foretune.files import parse_json, read_bytes, translate_read_errors
-from foretune.tune.triton.descriptors import is_descriptor
 from foretune.tune.triton.kernel import KernelCall
+from foretune.tune.triton.problem_key import is_descriptor
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 """Environment variable with the file to which calls of new problems are added."""

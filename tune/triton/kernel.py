@@ -1,5 +1,6 @@
 """Calls of a decorated kernel, configurations (Triton's and ours), and compiling ahead."""
 
+import copy
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,11 +12,17 @@ from typing import Any
 
 import triton
 
+from foretune.collect.compiled.arguments import describe
 from foretune.errors import UsageError, require_known
 from foretune.space import Configuration, SearchSpace
-from foretune.tune.triton.descriptors import arguments_after_hook
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import Call, make_call, plain_value, undecorated_kernel
+from foretune.tune.triton.problem_key import (
+    Call,
+    is_descriptor,
+    make_call,
+    plain_value,
+    undecorated_kernel,
+)
 from foretune.tune.triton.runtime import active_driver, current_device_index
 
 
@@ -104,6 +111,27 @@ def to_configuration(config: triton.Config) -> Configuration:
     if config.pre_hook is not None:  # the hook can change the launch
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
     return Configuration(values)
+
+
+def arguments_after_hook(
+    config: triton.Config, arg_names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments after the hook of ``config`` ran on copies of the descriptors.
+
+    A hook sets the block shapes of tensor descriptors (TMA), for which Triton compiles, and writes
+    into the caller's. It sees tensors without memory and may raise any error. Without descriptors
+    or a hook, the arguments are returned unchanged.
+    """
+    given = {**dict(zip(arg_names, args, strict=False)), **kwargs}
+    copies = {n: copy.copy(v) for n, v in given.items() if is_descriptor(v)}
+    if config.pre_hook is None or not copies:
+        return tuple(args), dict(kwargs)
+    seen = {n: v if n == "grid" else describe(v) for n, v in given.items()}
+    config.pre_hook({**seen, **copies, **config.all_kwargs()})
+    named = zip(arg_names, args, strict=False)
+    return tuple(copies.get(n, v) for n, v in named), {
+        n: copies.get(n, v) for n, v in kwargs.items()
+    }
 
 
 MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)

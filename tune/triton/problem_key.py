@@ -20,7 +20,6 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Subject
-from foretune.tune.triton.descriptors import is_descriptor, underlying_tensor
 from foretune.tune.triton.runtime import current_device_index, device_at
 from foretune.values import Value
 
@@ -277,6 +276,16 @@ def problem_from_arguments(
             special.append(f"{name}:{how}")
     problem["specialized"] = " ".join(special)
     return Problem(problem)
+
+
+def is_descriptor(value: Any) -> bool:
+    """Whether ``value`` is a tensor descriptor of Triton's or Gluon's."""
+    return hasattr(value, "base") and hasattr(value, "block_shape")
+
+
+def underlying_tensor(value: Any) -> Any:
+    """Return the tensor below a descriptor; other values unchanged."""
+    return value.base if is_descriptor(value) else value
 
 
 def undecorated_kernel(fn: Any) -> Any:

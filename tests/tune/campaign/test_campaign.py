@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import mlflow
 import pytest
@@ -85,40 +84,34 @@ def test_a_campaign_is_tracked_whole(place):
     )
 
 
-def test_a_forest_is_logged_without_code(place):
-    done = campaign(KERNEL, FakeRunner(), TINY, model="random_forest")
-    location = mlflow.artifacts.download_artifacts(f"runs:/{done.mlflow_run_id}/predictor")
-    files = {p.name for p in Path(location).rglob("*")}
-    assert "tree.npz" in files
-    assert not any(f.endswith(".pkl") for f in files)
-
-
 @pytest.fixture(scope="module")
 def never_killed():
     """The results of a campaign that ran through; the first test that needs them fills it."""
     return []
 
 
-@pytest.mark.parametrize("after", [0, 45, 53])
-def test_killed_and_started_again(place, never_killed, after):
+@pytest.mark.parametrize(("after", "observers"), [(0, []), (45, []), (53, ["mlflow"])])
+def test_killed_and_started_again(place, never_killed, after, observers):
     """Killed while profiling or tuning, it goes on, and learns nothing of the problems tuned."""
     first = FakeRunner(interrupt_after=after)
     with pytest.raises(KeyboardInterrupt):
-        campaign(KERNEL, first, TINY)
+        campaign(KERNEL, first, TINY, observers=observers)
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
-    run_id = json.loads((place / "campaigns/toy-001/campaign.json").read_text())["mlflow_run_id"]
-    assert client.get_run(run_id).info.status == "KILLED"
+    before = json.loads((place / "campaigns/toy-001/campaign.json").read_text())
+    run_id = before.get("mlflow_run_id")
+    assert run_id is None or client.get_run(run_id).info.status == "KILLED"
     second = FakeRunner()
-    done = campaign(KERNEL, second, TINY)
-    assert client.get_run(run_id).info.status == "FINISHED"
+    done = campaign(KERNEL, second, TINY, observers=observers)
+    assert run_id is None or client.get_run(run_id).info.status == "FINISHED"
     assert (done.folder.name, done.mlflow_run_id) == ("toy-001", run_id)
+    assert (run_id is not None) == bool(observers)
     assert len(set(second.measured)) == len(second.measured)
     assert not set(first.measured) & set(second.measured)
     rows = read_runs(done.folder / "runs.parquet")
     assert len(rows) == len(first.measured) + len(second.measured) == 5 * 10 + 2 * 4
     assert done.training.predictor.training_["rows"] == 50
     state = json.loads((done.folder / "campaign.json").read_text())
-    assert len(state["tracked"]) == 2
+    assert len(state.get("tracked", ())) == 2 * len(observers)
 
     if not never_killed:
         never_killed += campaign(
@@ -162,10 +155,11 @@ def test_the_problems_asked_for_are_tuned_and_not_learned(place):
     assert not profiled & set(wanted)
 
 
-def test_an_unreachable_server_is_noticed_before_anything_runs(place):
+def test_an_unreachable_server_is_noticed_before_anything_runs(place, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     runner = FakeRunner()
     with pytest.raises(TrackingError, match=r"127\.0\.0\.1:9 does not work .*refused"):
-        campaign(KERNEL, runner, TINY, tracking_uri="http://127.0.0.1:9")
+        campaign(KERNEL, runner, TINY)
     assert runner.measured == []
 
 
@@ -228,27 +222,19 @@ class Said:
 
 
 class TestWithoutMlflow:
-    @pytest.fixture
-    def untracked(self, place, monkeypatch):
-        """A campaign on a machine without MLflow, and what it said."""
+    def test_it_runs_says_so_once_and_is_tracked_later(self, place, monkeypatch):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, "mlflow", None)
             said = Said()
-            return campaign(KERNEL, FakeRunner(), TINY, progress=said), said.lines
-
-    def test_it_runs_and_says_so_once(self, untracked):
-        done, lines = untracked
+            done = campaign(KERNEL, FakeRunner(), TINY, progress=said)
         assert done.report.exists()
-        (line,) = (line for line in lines if "MLflow" in line)
+        (line,) = (line for line in said.lines if "MLflow" in line)
         assert line.startswith("MLflow is not installed: the campaign is not tracked.")
         assert "pip install '.[track]'" in line
         assert line.endswith(f"'foretune campaign --track {done.folder}'")
         summary = done.summary()
         assert summary["mlflow_run_id"] is summary["mlflow_uri"] is None
-
-    def test_it_is_tracked_later(self, untracked):
-        done, _ = untracked
-        tracked = notify_observers(done.folder, ["mlflow"], tracking_uri="sqlite:///mlflow.db")
+        tracked = notify_observers(done.folder, ["mlflow"])
         client = mlflow.MlflowClient("sqlite:///mlflow.db")
         run = client.get_run(tracked.mlflow_run_id)
         assert run.info.status == "FINISHED"
@@ -262,17 +248,10 @@ class TestWithoutMlflow:
         }
         names = {a.path for a in client.list_artifacts(run.info.run_id)}
         assert {"report.html", "best.json", "runs.parquet"} <= names
-        again = notify_observers(done.folder, ["mlflow"], tracking_uri="sqlite:///mlflow.db")
+        again = notify_observers(done.folder, ["mlflow"])
         assert again.mlflow_run_id == run.info.run_id
         assert len(client.search_model_versions(f"run_id = '{again.mlflow_run_id}'")) == 1
         assert client.get_run(run.info.run_id).info.status == "FINISHED"
-
-    def test_a_server_that_is_named_needs_it(self, place, monkeypatch):
-        monkeypatch.setitem(sys.modules, "mlflow", None)
-        runner = FakeRunner()
-        with pytest.raises(TrackingError, match=r"not installed: pip install '\.\[track\]'"):
-            campaign(KERNEL, runner, TINY, tracking_uri="sqlite:///mlflow.db")
-        assert runner.measured == []
 
     def test_an_unfinished_one_is_not_tracked(self, place):
         with pytest.raises(UsageError, match="no campaign's folder"):

@@ -12,7 +12,7 @@ from foretune.collect import Timing
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, MeasurementError, OutputError, UsageError
 from foretune.tune.functions import function, tuning
-from foretune.tune.functions.lookup import best as best_of
+from foretune.tune.functions.result import best as best_of
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
 X = np.arange(20_000.0)

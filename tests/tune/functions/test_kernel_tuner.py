@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from compiled_once import compile_once
 
 import foretune as ft
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.devices import local_device
-from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.tune import verifier
@@ -54,13 +54,11 @@ class Powered(InProcessRunner):
             yield replace(row, power_w=50.0) if row.ok else row
 
 
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory):
-    return tmp_path_factory.mktemp("builds")
+COMPILED = {}
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch, builds):
+def _quick(monkeypatch):
     """No probe; short measurements; the same source is compiled once."""
 
     def found(name, measure=True):
@@ -68,7 +66,7 @@ def _quick(monkeypatch, builds):
 
     for module in (tuning, kernel_tuner):
         monkeypatch.setattr(module, "local_device", found)
-    monkeypatch.setenv(BUILD_FOLDER, str(builds))
+    compile_once(monkeypatch, COMPILED)
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
     usual = Timing.__init__
     monkeypatch.setattr(

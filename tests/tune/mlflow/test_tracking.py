@@ -67,6 +67,25 @@ def log(training, place, name="predictor"):
     return mlflow.MlflowClient(uri(place)).get_run(run_id)
 
 
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory, template):
+    """A directory with the MLflow in which `champion` logs once."""
+    folder = tmp_path_factory.mktemp("logged")
+    (folder / "mlflow.db").write_bytes(template.read_bytes())
+    return folder
+
+
+@pytest.fixture
+def champion(logged, training, monkeypatch):
+    """The training that was logged, with its directory; read it only."""
+    monkeypatch.chdir(logged)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri(logged))
+    mlflow.set_tracking_uri(uri(logged))
+    if not (logged / "predictor").exists():
+        log(training(), logged)
+    return training(), logged
+
+
 @pytest.mark.parametrize("model", ["xgboost", "random_forest"])
 def test_what_was_logged_predicts_what_was_trained(place, training, toy_runs, model):
     done = training(model)
@@ -89,9 +108,8 @@ def test_nothing_is_pickled(place, training):
     assert info.flavors["python_function"]["loader_module"] == "foretune.tune.mlflow.flavor"
 
 
-def test_signature_and_example(place, training, toy_runs):
-    done = training()
-    log(done, place)
+def test_signature_and_example(champion, toy_runs):
+    done, _ = champion
     info = mlflow.models.get_model_info(CHAMPION)
     assert info.signature.inputs.input_names() == list(input_columns(toy_runs).columns)
     assert info.signature.outputs.input_names() == list(done.predictor.predict(toy_runs).columns)
@@ -101,9 +119,8 @@ def test_signature_and_example(place, training, toy_runs):
     np.testing.assert_allclose(predicted["time_ms"], expected["time_ms"])
 
 
-def test_configurations_nobody_ran(place, training, matmul, toy_device):
-    done = training()
-    log(done, place)
+def test_configurations_nobody_ran(champion, matmul, toy_device):
+    done, _ = champion
     problem = matmul.problem(M=384, N=384, K=256)
     rows = candidate_rows("matmul", problem, matmul.space(problem), toy_device, np.arange(50))
     rows = rows.astype(dict.fromkeys(rows.select_dtypes("category"), "str"))
@@ -111,11 +128,11 @@ def test_configurations_nobody_ran(place, training, matmul, toy_device):
     np.testing.assert_allclose(predicted["time_ms"], done.predictor.predict(rows)["time_ms"])
 
 
-def test_what_is_missing_is_named(place, training, toy_runs):
-    log(training(), place)
-    champion = mlflow.pyfunc.load_model(CHAMPION)
+@pytest.mark.usefixtures("champion")
+def test_what_is_missing_is_named(toy_runs):
+    loaded = mlflow.pyfunc.load_model(CHAMPION)
     with pytest.raises(mlflow.MlflowException, match=r"problem\.M"):
-        champion.predict(toy_runs.drop(columns="problem.M"))
+        loaded.predict(toy_runs.drop(columns="problem.M"))
 
 
 def test_columns_with_gaps_are_open(toy_runs):
@@ -162,9 +179,8 @@ def test_scores_rows_and_plots_are_logged(place, training, toy_runs):
     assert re.search(r"in the 90.{0,7}%.{0,7}interval", text)
 
 
-def test_scores_stand_beside_the_model(place, training):
-    done = training()
-    log(done, place)
+def test_scores_stand_beside_the_model(champion):
+    done, place = champion
     version = mlflow.MlflowClient(uri(place)).get_model_version_by_alias(
         "foretune-matmul", "champion"
     )
@@ -211,10 +227,11 @@ def test_the_same_again_is_a_challenger(place, training):
     assert "is no better than" in run.data.tags["foretune.reason"]
 
 
-def test_it_is_read_by_its_name(place, training, toy_runs):
-    done = training()
-    run = log(done, place)
-    for name in (CHAMPION, NEWEST, f"runs:/{run.info.run_id}"):
+def test_it_is_read_by_its_name(champion, toy_runs):
+    done, place = champion
+    client = mlflow.MlflowClient(uri(place))
+    run_id = client.get_model_version_by_alias("foretune-matmul", "champion").run_id
+    for name in (CHAMPION, NEWEST, f"runs:/{run_id}"):
         found = read_predictor(name)
         pd.testing.assert_frame_equal(found.predict(toy_runs), done.predictor.predict(toy_runs))
 

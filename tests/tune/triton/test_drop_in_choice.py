@@ -393,7 +393,8 @@ class TestCalls:
             tuned[grid](x, y, 64)
             assert tuned.nargs is None
             del x
-            gc.collect()
+            if gone() is not None:  # only a cycle is left, if anything
+                gc.collect()
             assert gone() is None
 
     def test_run_is_what_brackets_call(self, tuned, driver, tensors):
