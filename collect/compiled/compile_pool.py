@@ -5,13 +5,14 @@ import math
 import os
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
@@ -90,34 +91,55 @@ def compile_configs(
         target,
         "" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
-    waiting = list(enumerate(map(Configuration, configs)))
-    n = max(1, min(jobs or available_cores(), len(waiting)))
+    waiting = deque(enumerate(map(Configuration, configs)))
+    pending, n = len(waiting), min(jobs or available_cores(), len(waiting))
+    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
     workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(n)]
-    idle = SimpleQueue[WorkerProcess]()
-    for worker in workers:
-        idle.put(worker)
-    pool = ThreadPoolExecutor(n)
-    futures = {pool.submit(_compile_or_fail, idle, c, limit_s): i for i, c in waiting}
+    # Not a pool of the standard library: at exit, Python would wait for all that it was given.
+    threads = [
+        Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
+        for worker in workers
+    ]
+    for thread in threads:
+        thread.start()
     try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        for _ in range(pending):
+            finished = done.get()
+            if isinstance(finished, BaseException):
+                raise finished
+            yield finished
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        while not all(future.done() for future in futures):
-            for worker in workers:
-                worker.kill()  # again, if a thread was just starting the process
-            time.sleep(0.05)
-        for worker in workers:
-            worker.close()
+        waiting.clear()
+        for worker, thread in zip(workers, threads, strict=True):
+            while thread.is_alive():
+                worker.kill()  # again, if the thread was just starting the process
+                thread.join(0.05)
 
 
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
 
 
-def _compile_or_fail(
-    idle: SimpleQueue[WorkerProcess], config: Configuration, limit_s: float
-) -> CompileResult:
-    worker = idle.get()
+def _drive(
+    worker: WorkerProcess,
+    waiting: deque[tuple[int, Configuration]],
+    done: SimpleQueue[tuple[int, CompileResult] | BaseException],
+    limit_s: float,
+) -> None:
+    """Compile waiting configurations in one process until none is left."""
+    try:
+        while True:
+            try:
+                position, config = waiting.popleft()
+            except IndexError:
+                return
+            done.put((position, _compile_or_fail(worker, config, limit_s)))
+    except BaseException as e:
+        done.put(e)
+    finally:
+        worker.close()
+
+
+def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:
     try:
         result: CompileResult = worker.call("compile", config, limit_s=limit_s)
         return result
@@ -125,8 +147,6 @@ def _compile_or_fail(
         return CompileResult(config, Status.TIMEOUT, f"not compiled after {limit_s:g} s")
     except ChildProcessError as e:
         return CompileResult(config, Status.COMPILE_ERROR, str(e))
-    finally:
-        idle.put(worker)
 
 
 class _Compiler:
