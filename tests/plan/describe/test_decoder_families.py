@@ -133,7 +133,7 @@ def test_quantizations_are_read_or_refused():
     assert read.kv_format == "fp8"
     for stored in ({"quant_method": "bitsandbytes"}, {"quant_method": "higgs"},
                    {"quant_method": "modelopt", "quant_algo": "W3A16"}):  # fmt: skip
-        with pytest.raises(UsageError, match="bitsandbytes|higgs|W3A16"):
+        with pytest.raises(UsageError, match=r"bitsandbytes|higgs|W3A16"):
             read_config({**bloom, "quantization_config": stored}, "")
 
 
