@@ -131,7 +131,7 @@ def _communication(
     sent to its experts only, in the format they multiply.
     """
     message, tp = float(tokens * model.hidden), layout.tp
-    sums = model.attention_layers + model.mlp_layers
+    sums = model.attentions + model.mlp_layers
     gathered = layout.dp > 1 and model.is_moe
     if not gathered:
         sums += model.moe_layers

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from foretune.plan.cost.operator import BF16_BYTES
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, draft_formats, find_format
 from foretune.plan.describe.layout import Layout, Workload
@@ -22,8 +23,6 @@ USABLE_SHARE = 0.9
 MAX_STEP_TOKENS = 8192
 """Maximum tokens of a step; longer prompts are chunked (vLLM's ``max_num_batched_tokens``). Plans
 compare deployments with this many, and choose the best one's number last."""
-BF16_BYTES = 2.0
-"""Bytes of an activation between kernels."""
 STATE_BYTES = 4.0
 """Bytes per number of a linear layer's state."""
 SAMPLING_BYTES = 14.0

@@ -17,7 +17,7 @@ CACHE_SIZE = 2**17
 RECURRENT_OPS = ("convolution", "recurrence")
 """Values of ``problem.op`` for kernels of a layer with a state."""
 BF16_BYTES = 2.0
-"""Bytes of an activation exchanged between ranks."""
+"""Bytes of an activation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
 """Last word of a checkpoint's name -> format of its projections and experts."""
 MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
 """NVIDIA ModelOpt's name -> ours."""
+CACHE_ONLY_TOOLS = (None, "modelopt", "compressed-tensors")
+"""What a file names that may quantize only the cache."""
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
 _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
@@ -43,11 +45,21 @@ def format_in_name(name: str) -> str:
 
 
 def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
-    """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``."""
+    """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``.
+
+    Raises UsageError for an unknown way of quantizing.
+    """
     stored = quantization.get("quantization") or config.get("quantization_config")
     if not isinstance(stored, Mapping):
         return StoredFormats()
-    found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored) or "bf16"
+    found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored)
+    if not found:
+        found, tool = "bf16", stored.get("quant_algo") or stored.get("quant_method")
+        if tool not in CACHE_ONLY_TOOLS:
+            raise UsageError(
+                f"checkpoints quantized by {tool} cannot be planned yet: plan the model that was "
+                "quantized, with --formats"
+            )
     cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
     unquantized = [
         str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
@@ -81,13 +93,8 @@ def _by_algorithm(stored: Fields) -> str:
     return MODELOPT_FORMATS.get(str(stored.get("quant_algo", "")).upper(), "")
 
 
-UNPLANNED_METHODS = ("aqlm", "bitsandbytes", "eetq", "hqq", "quark", "torchao", "vptq")
-
-
 def _by_method(stored: Fields) -> str:
     method = stored.get("quant_method")
-    if method in UNPLANNED_METHODS:
-        raise UsageError(f"checkpoints quantized by {method} cannot be planned yet")
     if method == "fbgemm_fp8":
         return "fp8"
     if method == "fp8":

@@ -73,6 +73,7 @@ class LinearAttention:
         convolution: length of the convolution.
         kind: ``gdn``, ``kda`` or ``mamba2``: the kernel that updates the state; or ``convolution``.
         gate_rank: width that a per-channel gate is compressed to; 0 for one number per head.
+        beside_softmax: whether these layers have softmax attention, too (Falcon-H1).
     """
 
     layers: int
@@ -83,6 +84,7 @@ class LinearAttention:
     convolution: int
     kind: str = "gdn"
     gate_rank: int = 0
+    beside_softmax: bool = False
 
     @property
     def channels(self) -> int:
@@ -332,12 +334,13 @@ class ModelDescription:
     @property
     def softmax_layers(self) -> int:
         """Layers with softmax attention, windowed or not."""
-        return self.attention_layers - (self.linear.layers if self.linear else 0)
+        alone = self.linear.layers if self.linear and not self.linear.beside_softmax else 0
+        return self.layers - self.without_attention - alone
 
     @property
-    def attention_layers(self) -> int:
-        """Layers with attention of any kind."""
-        return self.layers - self.without_attention
+    def attentions(self) -> int:
+        """Attentions of any kind; a layer may have two side by side."""
+        return self.softmax_layers + (self.linear.layers if self.linear else 0)
 
     @property
     def norms(self) -> int:

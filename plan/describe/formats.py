@@ -180,16 +180,6 @@ def _support() -> dict[tuple[str, str], Support]:
     }
 
 
-RESULT_COLUMNS = (
-    "format",
-    "method",
-    "model",
-    "benchmark",
-    "baseline",
-    "quantized",
-    "better",
-    "source",
-)
 EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
 """Format -> format whose results it shares: finer scales lose no more."""
 
@@ -217,6 +207,9 @@ class AccuracyResult:
         """Share of the baseline's quality that is kept; 1 is all."""
         share = self.quantized / self.baseline
         return share if self.better == "higher" else 1 / share
+
+
+RESULT_COLUMNS = tuple(field.name for field in fields(AccuracyResult))
 
 
 @cache
@@ -291,5 +284,5 @@ def _parse_result(row: dict[str, str], where: str) -> AccuracyResult:
     known = CACHE_FORMATS if row["format"].startswith("kv:") else FORMATS
     if row["format"].removeprefix("kv:") not in known:
         raise RunTableError(f"{where}: unknown number format {row['format']!r}")
-    texts = {c: row[c] for c in ("format", "method", "model", "benchmark", "better", "source")}
+    texts = {c: row[c] for c in RESULT_COLUMNS if c not in ("baseline", "quantized")}
     return AccuracyResult(baseline=scores[0], quantized=scores[1], **texts)

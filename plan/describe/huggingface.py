@@ -90,6 +90,8 @@ PART_FIELDS = ("ffn_hidden_size", "kv_n_heads", "moe_num_experts", "moe_top_k")
 SHARED_FIELDS = (
     "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"
 )  # fmt: skip
+CHOSEN_FIELDS = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k",
+                 "moe_topk", "moe_k")  # fmt: skip
 LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 WIDTH_FIELDS = ("intermediate_size", "ffn_hidden_size")
 
@@ -230,16 +232,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
     return {
         "intermediate": dense or _positive_int(text, "intermediate_size"),
         "experts": experts,
-        "experts_per_token": _required_int(
-            text,
-            name,
-            "num_experts_per_tok",
-            "num_experts_per_token",
-            "top_k_experts",
-            "moe_top_k",
-            "moe_topk",
-            "moe_k",
-        ),
+        "experts_per_token": _required_int(text, name, *CHOSEN_FIELDS),
         "shared_experts": shared,
         "shared_intermediate": width,
         "moe_intermediate": expert_width,

@@ -64,10 +64,7 @@ def _integer(text: Fields, field: str) -> int:
 
 
 def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of Granite 4, Bamba and Falcon-H1, whose layers all have an MLP.
-
-    A layer with attention and a state side by side counts as two.
-    """
+    """Return the fields of Granite 4, Bamba and Falcon-H1, whose layers all have an MLP."""
     layers, heads = text["num_hidden_layers"], _integer(text, "mamba_n_heads")
     beside = "mamba_d_ssm" in text
     head_dim = text["mamba_d_head"]
@@ -85,11 +82,9 @@ def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
         value_dim=int(head_dim),
         convolution=_integer(text, "mamba_d_conv"),
         kind="mamba2",
+        beside_softmax=beside,
     )
-    fields: dict[str, Any] = {"layers": 2 * layers if beside else layers}
-    fields["linear"] = state if state.layers else None
-    if beside:
-        fields["without_mlp"] = layers
+    fields: dict[str, Any] = {"linear": state if state.layers else None}
     if "shared_intermediate_size" in text and not text.get("num_local_experts"):
         fields["intermediate"] = text["shared_intermediate_size"]
     return fields

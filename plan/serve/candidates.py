@@ -1,7 +1,8 @@
 """Enumerates the deployments that fit memory, and predicts latency, power, cost and quality."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from math import ceil
 
 import numpy as np
@@ -219,9 +220,8 @@ def predict(
     latencies = latencies.assign(**{name: latencies[name] + rows["fetch"] for name in ttft_columns})
     table = pd.DataFrame([_candidate_columns(c) for c in candidates]).join(latencies)
     table["memory_gib"] = _memory_gib(candidates)
-    table["accuracy"] = _once(
-        candidates, lambda d: d.formats, lambda d: recovery(d.formats, d.model, accuracy)
-    )
+    kept = cache(lambda formats, model: recovery(formats, model, accuracy))
+    table["accuracy"] = np.array([kept(d.formats, d.model) for d in candidates], dtype=float)
     per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
     all_per_s = per_s * table["replicas"].to_numpy(dtype=float)
     table["requests_per_s"] = all_per_s / rows["osl"]
@@ -231,12 +231,8 @@ def predict(
     copied_columns = ["guessed", "energy_guessed", *bound, "share_host", *shares]
     table[copied_columns] = rows[copied_columns]
     # A format that no engine supports was never measured.
-    unsupported = _once(
-        candidates,
-        lambda d: (d.model.name, d.formats, d.system.name, d.backend),
-        lambda d: bool(unsupported_formats(d, d.backend)),
-    )
-    table.loc[unsupported > 0, "guessed"] = 1.0
+    unsupported = [bool(unsupported_formats(d, d.backend)) for d in candidates]
+    table.loc[unsupported, "guessed"] = 1.0
     bound_ms = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
     table["bound_share"] = bound_ms / latencies["tpot_ms"]
     table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
@@ -275,17 +271,3 @@ def _memory_gib(candidates: Sequence[Deployment]) -> np.ndarray:
         requests = np.array([candidates[i].requests_per_worker for i in index])
         found[index] = candidates[index[0]].memory(requests).gib
     return found
-
-
-def _once(
-    candidates: Sequence[Deployment],
-    key: Callable[[Deployment], object],
-    value: Callable[[Deployment], float | None],
-) -> np.ndarray:
-    """Return a value of each candidate, computed once for equal keys; NaN if there is none."""
-    known: dict[object, float | None] = {}
-    keys = [key(candidate) for candidate in candidates]
-    for each, candidate in zip(keys, candidates, strict=True):
-        if each not in known:
-            known[each] = value(candidate)
-    return np.array([known[each] for each in keys], dtype=float)

@@ -23,7 +23,16 @@ from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
 from foretune.search.pareto import pareto_front
 from foretune.tune.report import chart
 from foretune.tune.report.figures import MAX_POINTS
-from foretune.tune.report.page import interval, number, percent, render, write_page
+from foretune.tune.report.page import (
+    counted,
+    duration,
+    interval,
+    number,
+    percent,
+    ratio,
+    render,
+    write_page,
+)
 
 
 @dataclass(frozen=True)
@@ -213,12 +222,13 @@ def write_plan_report(
 
     ``commands`` start the best deployment, by engine. Raises UsageError if none is feasible.
     """
-    candidates = chosen_candidates(plan)
+    candidates, best = chosen_candidates(plan), best_of_systems(plan, question)
     memory = memory_bars(plan, candidates)
     parts = [p for p in PART_COLORS if p != "experts" or plan.deployments[0].model.is_moe]
     text = render(
         Path(__file__).with_name("plan.html"),
         title=str(question),
+        links=_links(question, commands),
         headline=format_candidate(plan, plan.best),
         lead=_lead(plan, question),
         tiles=_tiles(plan.best),
@@ -232,10 +242,17 @@ def write_plan_report(
         sentences=sentences(plan),
         chosen=candidates,
         chosen_lines=pd.DataFrame(list(candidates.values())),
-        best_of_systems=best_of_systems(plan, question),
+        best_of_systems=best,
+        compared=_compare_systems(plan, best),
+        without=[
+            plan.excluded_systems.get(name, f"{name}: no deployment meets the limits")
+            for name in (system.name for system in question.systems)
+            if name not in set(best["system"])
+        ],
         limits=limits(plan.requirements),
         groups=[(symbol, color, name) for name, (color, symbol) in group_marks(plan).items()],
         front=front_figure(plan),
+        front_summary=_summarize_front(plan),
         part_colors=[("bar", PART_COLORS[p], PART_PHRASES[p].partition(",")[0]) for p in parts],
         beyond=BEYOND_OPERATORS,
         times=[time_bars(plan, candidates, timers, phase) for phase in ("decode", "prefill")],
@@ -243,8 +260,77 @@ def write_plan_report(
         memory_colors=[("bar", s.color, s.name) for s in memory.bars.segments]
         + [("line", "@text", "memory of the GPU")],
         notes=notes(plan, question.tables, question.corrected),
+        asked=_asked(plan, question),
     )
     return write_page(path, text)
+
+
+def _links(question: Question, commands: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the sections of the page: anchor -> name."""
+    links = {
+        "choice": "Choice", "systems": "GPUs", "front": "Throughput", "times": "Time",
+        "memory": "Memory", "launch": "Start", "notes": "Caveats", "question": "Question",
+    }  # fmt: skip
+    unused = {"systems": len(question.systems) == 1, "launch": not commands}
+    return {anchor: name for anchor, name in links.items() if not unused.get(anchor)}
+
+
+def _compare_systems(plan: Plan, best: pd.DataFrame) -> list[str]:
+    """Return how the best deployments of the systems compare, as sentences."""
+    first, prices = best.iloc[0], best["usd_per_million_tokens"].dropna()
+    text = f"Best in {plan.requirements.goal}: {format_candidate(plan, first)}."
+    others, words = best.iloc[1:], ["the throughput", *["that"] * len(best)]
+    gains = first["tokens_per_s_per_gpu"] / others["tokens_per_s_per_gpu"]
+    compared = [
+        f"{ratio(gain)} {word} of {name}"
+        for gain, word, name in zip(gains, words, others["system"], strict=False)
+    ]
+    if compared:
+        text += f" Each GPU has {', '.join(compared)}."
+    if len(prices) < 2:
+        return [text]
+    cheapest, most = best["system"][prices.idxmin()], number(prices.max(), "USD")
+    price = f"{number(prices.min(), 'USD')} per million tokens"
+    return [text, f"Cheapest: {cheapest}, {price}; the most expensive costs {most}."]
+
+
+def _summarize_front(plan: Plan) -> str:
+    """Return the chart of the front in words."""
+    best = plan.best
+    throughput, speed = number(best["tokens_per_s_per_gpu"]), number(1e3 / best["tpot_ms"])
+    return (
+        f"Scatter of {counted(len(plan.candidates), 'candidate')}, {len(plan.pareto)} of them on "
+        f"the front. The best has {throughput} tokens per second per GPU at {speed} tokens per "
+        "second per user. The table has the numbers."
+    )
+
+
+def _asked(plan: Plan, question: Question) -> list[tuple[str, str]]:
+    """Return the question as names and texts."""
+    model, load = question.model, question.workload
+    described = f"{model.name}: {model.layers} layers, {_billions(model.parameters())} parameters"
+    if model.is_moe:
+        described += f", {_billions(model.active_parameters())} of them per token"
+    cached = f", {load.prefix:,} of them cached" if load.prefix else ""
+    rate = f"{question.rate:g} requests per second, arriving at random" if question.rate else ""
+    took = f" in {duration(question.seconds)}" if math.isfinite(question.seconds) else ""
+    return [
+        ("Model", described),
+        ("GPUs", " or ".join(f"{question.gpus} × {s.name}" for s in question.systems)),
+        ("Engine", ENGINE_NAMES.get(question.backend, question.backend)),
+        ("Requests", f"prompts of {load.isl:,} tokens{cached}, answers of {load.osl:,}"),
+        ("Load", rate or "the best number of requests in flight"),
+        ("Limits", "; ".join(limits(plan.requirements)) or "none"),
+        ("Goal", plan.requirements.goal),
+        ("Drafting", str(plan.deployments[0].speculation or "none")),
+        ("Pools", "prefill may have separate workers" if question.pools else "one"),
+        ("Host memory", f"up to {question.offload}" if question.offload else "nothing"),
+        ("Planned", f"{counted(len(plan.candidates), 'deployment')}{took}"),
+    ]
+
+
+def _billions(count: int) -> str:
+    return f"{number(count / 1e9)} billion"
 
 
 def _lead(plan: Plan, question: Question) -> str:

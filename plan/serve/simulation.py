@@ -7,6 +7,7 @@ simulation gives percentiles, also for a recorded trace.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,8 @@ WARMUP_SHARE = 0.2
 """Share of the requests dropped as warm-up."""
 STEP_TOKENS = (1024, 2048, 4096, 16384)
 """Maximum tokens of a step to try beside the usual number."""
+MAX_RATIO = 1.5
+"""Ratio of simulated to predicted times to the first token, from which it is explained."""
 MIN_GAIN = 0.01
 """Share by which another number of tokens must be better."""
 
@@ -54,6 +57,15 @@ class SimulationResult:
             for name, ms in (("TTFT", self.ttft_ms), ("TPOT", self.tpot_ms))
         )
         return f"{shares} % of {self.requests:,} simulated requests within {', '.join(times)}"
+
+    def differences(self, predicted: Mapping[str, Any], rate: float | None) -> list[str]:
+        """Return why the time to the first token is far from that of a plan's row, if it is."""
+        ttft_ms = float(predicted["ttft_ms"])
+        if rate is not None or 1 / MAX_RATIO < self.ttft_ms[50] / ttft_ms < MAX_RATIO:
+            return []
+        source = f"{format_number(ttft_ms)} ms to the first token is predicted from measured"
+        waves = "benchmarks, whose requests also come in waves"
+        return [f"{source} {waves}; simulated ones come when another ends, or as a trace says"]
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""

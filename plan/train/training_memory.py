@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from foretune.plan.cost.memory import GIB, Memory
+from foretune.plan.cost.operator import BF16_BYTES
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, stage_layers
 
@@ -23,8 +24,6 @@ GATHERED_LAYERS = 2
 """Layers gathered at a time with ZeRO 3: the current and the next."""
 LOGIT_BYTES = 4.0 + 2.0
 """Bytes per logit: fp32 for the loss, and a bf16 gradient."""
-BF16_BYTES = 2.0
-"""Bytes of an activation."""
 INPUT_BYTES = {"bf16": 2.0, "fp8": 1.0}
 """Bytes per input value that a product keeps for its weight's gradient."""
 USABLE_SHARE = 0.95

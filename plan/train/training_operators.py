@@ -17,7 +17,7 @@ from math import ceil
 from typing import NamedTuple
 
 from foretune.plan.cost.decoder import attention_operators
-from foretune.plan.cost.operator import Operator, Part, collective, gemm, rowwise
+from foretune.plan.cost.operator import BF16_BYTES, Operator, Part, collective, gemm, rowwise
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
@@ -227,8 +227,6 @@ def _backward(forward: Iterable[Operator]) -> Iterator[Operator]:
             yield replace(op, count=ratio * op.count)
 
 
-BF16_BYTES = 2.0
-"""Bytes of an activation or a weight."""
 HOP_MS = 0.014
 """Latency of a ring step or tree level between nodes: NCCL's estimate for its bandwidth-optimal
 protocol (``hwLat`` in ``src/graph/tuning.cc``)."""

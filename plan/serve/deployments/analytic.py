@@ -5,6 +5,7 @@ replaced, so ``(running - 1) / osl`` prompts of other requests are prefilled per
 step's token limit::
 
     TPOT = a·decode + b·communication + overhead + prompts · (c·prefill + d·communication)
+    TPOT ≥ CPU time of a step
     TTFT = overhead + prompt + current step + earlier prompts + waiting for memory
 
 If memory holds fewer requests than are in flight, the rest wait. By Little's law this takes
@@ -24,7 +25,7 @@ from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.layout import Layout
-from foretune.plan.engine.simulator import Host
+from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
 StepTimers = Callable[[System, str], StepTimer]
@@ -36,6 +37,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
 
     Times are in milliseconds. Requests per rank: ``batch``, ``running`` and ``most`` (that fit).
     Decode step: ``decode`` (including ``host``, the CPU time added to it),
+    ``cpu`` (CPU time of a step with its prompts, which bounds the time per token),
     ``decode_communication``, the shares of its parts, ``alone`` (a step of one request). Prefill:
     ``prompt`` (one prompt alone), ``prefill`` and ``prefill_communication`` (what a prompt adds to
     a full step). ``decode_energy_mj`` and ``prefill_energy_mj`` are those of one rank.
@@ -78,6 +80,9 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
         fetch=0.0,
         **shares,
     )
+    prompts_each = prompts_per_token(result)
+    cpu = [_cpu_ms(d, n) for d, n in zip(deployments, prompts_each, strict=True)]
+    result = result.assign(cpu=cpu / accepted_tokens)
     return _with_offload(result, deployments) if any(d.offload for d in deployments) else result
 
 
@@ -259,6 +264,19 @@ def _prompts_per_step(deployment: Deployment) -> int:
     return max(round(MAX_STEP_TOKENS / deployment.workload.new_tokens), 1)
 
 
+def _cpu_ms(deployment: Deployment, prompts: float) -> float:
+    """Return the CPU time of a step with ``prompts`` prompts, which bounds the step's.
+
+    That of a pipeline is in its step already.
+    """
+    if deployment.layout.pp > 1:
+        return MIN_MS
+    host, running = Host.for_system(deployment.system), int(deployment.running)
+    tokens = round(prompts * deployment.workload.new_tokens)
+    launched = deployment.model.layers if running > CUDA_GRAPH_SIZES[-1] else 0
+    return host.step_time_ms(0.0, running + round(prompts), tokens, running, launched)
+
+
 def _pipeline_host_ms(deployment: Deployment) -> float:
     """Return the CPU time that a pipeline adds; without a pipeline the GPU hides it."""
     stages = deployment.layout.pp
@@ -297,7 +315,7 @@ DeepSeek reports 1.8 tokens (arXiv:2412.19437, section 5.4.3).
 
 def formula_latencies(rows: pd.DataFrame) -> pd.DataFrame:
     """Return ``tpot_ms`` and ``ttft_ms`` of deployments; ``rows`` come from `analytic_times`."""
-    tpot = np.maximum(_tpot_terms(rows) @ TPOT_COEFFICIENTS, MIN_MS)
+    tpot = np.maximum(_tpot_terms(rows) @ TPOT_COEFFICIENTS, rows["cpu"])
     memory_wait = memory_wait_ms(rows, tpot)
     coefficients = [TTFT_COEFFICIENTS.get(use, OTHER_TTFT_COEFFICIENTS) for use in rows["use"]]
     terms = _ttft_terms(rows, tpot) * np.array(coefficients).reshape(

@@ -277,9 +277,11 @@ def _show(
     output.say("")
     for line in sentences(plan):
         output.say(line)
+    caveats = notes(plan, question.tables, question.corrected)
     if replay is not None:
         output.say(str(replay))
-    for line in notes(plan, question.tables, question.corrected):
+        caveats = [*replay.differences(plan.best.to_dict(), question.rate), *caveats]
+    for line in caveats:
         output.say(f"note: {line}")
     if left_out:
         output.say(f"left out of measured tables: {left_out}")

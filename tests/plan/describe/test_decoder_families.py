@@ -101,6 +101,7 @@ def test_layers_of_hybrids():
     assert (short.softmax_layers, short.linear.layers, short.intermediate) == (6, 10, 8192)
     beside = read_config({"model_type": "falcon_h1", **PUBLISHED["falcon_h1"][0]}, "")
     assert (beside.softmax_layers, beside.linear.layers, beside.mlp_layers) == (44, 44, 44)
+    assert (beside.layers, beside.attentions, beside.norms) == (44, 88, 89)
 
 
 def test_an_odd_value_is_named():
@@ -127,8 +128,13 @@ def test_quantizations_are_read_or_refused():
     bloom = {"model_type": "bloom", **PUBLISHED["bloom"][0]}
     fp8 = read_config({**bloom, "quantization_config": {"quant_method": "fbgemm_fp8"}}, "")
     assert fp8.weight_format == "fp8"
-    with pytest.raises(UsageError, match="bitsandbytes"):
-        read_config({**bloom, "quantization_config": {"quant_method": "bitsandbytes"}}, "")
+    cache_only = {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
+    assert (read := read_config(bloom, "", cache_only)).weight_format == "bf16"
+    assert read.kv_format == "fp8"
+    for stored in ({"quant_method": "bitsandbytes"}, {"quant_method": "higgs"},
+                   {"quant_method": "modelopt", "quant_algo": "W3A16"}):  # fmt: skip
+        with pytest.raises(UsageError, match=r"bitsandbytes|higgs|W3A16"):
+            read_config({**bloom, "quantization_config": stored}, "")
 
 
 @pytest.mark.parametrize(

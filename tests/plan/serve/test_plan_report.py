@@ -34,6 +34,14 @@ VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "sour
 EVIL = "<script>alert('x')</script>"
 
 
+@pytest.fixture
+def small(small):
+    """Large enough that a step takes the GPU longer than the CPU."""
+    return dataclasses.replace(
+        small, layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, intermediate=14336
+    )
+
+
 def made(model, systems=("h100_sxm",), requirements=None, intervals=False, **options):
     """A plan for two GPUs by rooflines, and what was asked."""
     found = tuple(find_system(name) for name in systems)

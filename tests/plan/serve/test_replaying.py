@@ -40,6 +40,17 @@ def test_percentiles_ascend_and_replicas_multiply(clocks):
     assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s)
 
 
+def test_small_models_wait_for_the_cpu(clocks):
+    """The formula counts CPU time that the GPU does not hide, as the simulation does."""
+    small = replace(deployment(768), model=describe_model("meta-llama/Llama-3.2-1B"))
+    predicted = predict([small], clocks).iloc[0].to_dict()
+    simulated = simulate(small, 1, clocks)
+    assert simulated.tpot_ms[50] == pytest.approx(predicted["tpot_ms"], rel=0.2)
+    near, far = (predicted | {"ttft_ms": n * simulated.ttft_ms[50]} for n in (1.1, 2.0))
+    assert "in waves" in simulated.differences(far, None)[0]
+    assert simulated.differences(near, None) == simulated.differences(far, 1.0) == []
+
+
 def test_a_higher_rate_waits_longer(clocks):
     slow, fast = (simulate(deployment(64), 1, clocks, rate=rate) for rate in (1.0, 40.0))
     assert fast.ttft_ms[90] > slow.ttft_ms[90]

@@ -91,7 +91,7 @@ def measured(small, sparse):
     ]  # fmt: skip
     rows = analytic_times(deployments, CLOCKS)
     slower = np.where(rows["tp"] == 2, 1.8, 1.0)
-    tpot = rows["decode"] * slower * np.exp(rng.normal(0, 0.03, len(rows)))
+    tpot = np.maximum(rows["decode"], rows["cpu"]) * slower * np.exp(rng.normal(0, 0.03, len(rows)))
     ttft = (20.0 + rows["prompt"] * 2 + 0.1 * rows["running"] * rows["prefill"]) * slower
     measured = pd.DataFrame(
         {"tpot_ms": tpot, "ttft_ms": ttft * np.exp(rng.normal(0, 0.1, len(rows)))}
