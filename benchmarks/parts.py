@@ -100,14 +100,27 @@ def without_company() -> list[Change]:
     """Return what gives all rows the same factor of the interval."""
     fit, half_width = ConformalInterval.fit.__func__, ConformalInterval.half_width  # type: ignore[attr-defined]
 
-    def fit_as_one(cls: type[ConformalInterval], *arguments: Any) -> ConformalInterval:
-        *before, company, seed = arguments
-        fitted: ConformalInterval = fit(cls, *before, np.zeros_like(company), seed)
+    def fit_as_one(
+        cls: type[ConformalInterval],
+        X: np.ndarray,
+        errors: np.ndarray,
+        holdouts: np.ndarray,
+        outside: np.ndarray,
+        kind: np.ndarray,
+        *more: Any,
+    ) -> ConformalInterval:
+        fitted: ConformalInterval
+        fitted = fit(cls, X, errors, holdouts, outside, np.zeros_like(kind), *more)
         return fitted
 
-    def as_one(self: ConformalInterval, *arguments: Any) -> np.ndarray:
-        *before, company = arguments
-        return half_width(self, *before, np.zeros_like(company))
+    def as_one(
+        self: ConformalInterval,
+        X: np.ndarray,
+        outside: np.ndarray,
+        beyond: np.ndarray,
+        kind: np.ndarray,
+    ) -> np.ndarray:
+        return half_width(self, X, outside, beyond, np.zeros_like(kind))
 
     return [
         (ConformalInterval, "fit", classmethod(fit_as_one)),
