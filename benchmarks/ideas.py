@@ -114,6 +114,9 @@ class Trees(SurrogateSearcher):
         log_acquisition = self._log_acquisition(values.min(), self._guess)  # type: ignore[arg-type]
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
+    def _is_informed(self) -> bool:
+        return False  # trees do not estimate the regret
+
     def _predict(self, X: np.ndarray, y: np.ndarray) -> Guess:
         raise NotImplementedError
 
