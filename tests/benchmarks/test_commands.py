@@ -10,7 +10,10 @@ BENCHMARKS = ROOT / "benchmarks"
 README = BENCHMARKS / "README.md"
 SCRIPTS = [p for p in BENCHMARKS.rglob("*.py") if "__main__" in p.read_text(encoding="utf-8")]
 PAGES = [*BENCHMARKS.rglob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"]
-COMMAND = re.compile(r"python (benchmarks/)?([\w/]+\.py)((?:(?!python |\n\n)[^`])*)")
+COMMAND = re.compile(
+    r"(?:python |\b(?=benchmarks/))(benchmarks/)?([\w/]+\.py)"
+    r"((?:(?!python |benchmarks/|\n\n)[^`])*)"  # its arguments
+)
 OPTION = re.compile(r"--[a-z][\w-]*")
 
 
