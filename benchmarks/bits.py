@@ -42,7 +42,7 @@ def main() -> None:
         print(f"{n} × {k}\n")
         print_bits(kernel, kernel.problem(N=n, K=k), rounds)
     print("### Bits chosen under a limit\n")
-    print_choices(kernel, kernel.problem(N=1024, K=2048), rounds // 3)
+    print_choices(kernel, kernel.problem(N=1024, K=2048), max(1, rounds // 3))
     print("### Softmax in two and three passes\n")
     print_passes(rounds)
 
