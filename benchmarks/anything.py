@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -206,10 +206,8 @@ def foretune(case: Case, budget: int, seed: int, **more: Any) -> Search:
     import foretune as ft
 
     clock = Clock()
-    best = ft.tune_kernel(
-        *case.positional, **case.named, seed=seed, store=store(), progress=clock,
-        **({"budget": budget} if budget else {}), **more,
-    )  # fmt: skip
+    settings = {**case.named, **more, **({"budget": budget} if budget else {})}
+    best = ft.tune_kernel(*case.positional, seed=seed, store=store(), progress=clock, **settings)
     rows, keys = best.results, list(case.positional[4])
     return Search(
         [tuple(row[k] for k in keys) for row in rows],
@@ -261,11 +259,11 @@ def apart(call: str, case: int, budget: int, seed: int, strategy: str | None) ->
 
 def one(request: str) -> None:
     call, number, budget, seed, strategy = json.loads(request)
-    case, run = cases()[number], {"foretune": foretune, "kernel_tuner": kernel_tuner}[call]
-    if call == "foretune" and strategy:
-        found = run(case, budget, seed, strategy=strategy)
-    else:
-        found = run(case, budget, seed, *([strategy] if call == "kernel_tuner" else []))
+    tools: dict[str, Callable[..., Search]]
+    tools = {"foretune": foretune, "kernel_tuner": kernel_tuner}
+    found = tools[call](
+        cases()[number], budget, seed, **({"strategy": strategy} if strategy else {})
+    )
     print(json.dumps([found.configs, found.times_ms, found.seconds, found.total_s]))
 
 

@@ -16,7 +16,6 @@ Resumable: rows already in ``--out`` are not measured again.
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from machine import heading, markdown
@@ -30,10 +29,10 @@ from foretune.registry import get_kernel
 from foretune.search.encoding import nearest_first
 from foretune.search.loop import run
 from foretune.space import Configuration
-from foretune.tune.store import Subject
 from foretune.tune.triton.choice import CallTuner, CallTunerFactory, known_runs
 from foretune.tune.triton.options import Budget, Options
 from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.problem_key import Call
 
 Table = dict[Problem, dict[Configuration, Measurement]]
 BUDGETS: tuple[Budget, ...] = (0, 1, 4, 8, "auto")
@@ -119,8 +118,8 @@ def evaluate(
                 note(label, problem, config, 0)
             for n in (4, 8):
                 picks = rng.choice(len(table[problem]), n, replace=False)
-                measured = [list(table[problem].values())[i] for i in picks]
-                note(f"best of {n} random", problem, min(measured, key=_time).config, n)
+                drawn = [list(table[problem].values())[i] for i in picks]
+                note(f"best of {n} random", problem, min(drawn, key=_time).config, n)
     return [(label, shares[label], spent[label]) for label in shares]
 
 
@@ -150,7 +149,7 @@ class Replayed:
         self._table, self._device = table, device
         self._runs: list[Measurement] = []
         first = next(iter(next(iter(table.values())).values()))
-        self._subject = Subject(first.kernel, "recorded", device.name, "recorded")
+        self._kernel = first.kernel
 
     def copy(self) -> "Replayed":
         """Return one that knows as much, and learns on its own."""
@@ -160,14 +159,11 @@ class Replayed:
 
     def choose(self, problem: Problem, budget: Budget) -> tuple[Configuration, int]:
         """Return the choice for a problem, and how many measurements it took."""
-        call = SimpleNamespace(
-            kernel=self._subject.kernel, subject=self._subject, problem=problem,
-            device=self._device, programs=lambda config: float("nan"), arguments={},
-        )  # fmt: skip
+        call = Call(self._kernel, "recorded", problem, {}, self._device, None)
         options = Options(budget=budget, store=False)
         cache = CallTunerFactory(options).cache_of(call)
         cache.append(*self._runs)
-        priors = PriorFactory(call.kernel, call.subject.source, self._device, options)
+        priors = PriorFactory(call.kernel, call.source, self._device, options)
         tuning = CallTuner(call, list(self._table[problem]), options, cache, priors)
         run(tuning.start_search(), lambda batch: [self._table[problem][c] for c in batch])
         self._runs = known_runs(cache, call)

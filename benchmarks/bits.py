@@ -10,7 +10,6 @@ launches in turns.
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +42,7 @@ def main() -> None:
         print(f"{n} × {k}\n")
         print_bits(kernel, kernel.problem(N=n, K=k), rounds)
     print("### Bits chosen under a limit\n")
-    print_choices(kernel, kernel.problem(N=1024, K=2048), rounds // 3)
+    print_choices(kernel, kernel.problem(N=1024, K=2048), max(1, rounds // 3))
     print("### Softmax in two and three passes\n")
     print_passes(rounds)
 
@@ -78,8 +77,9 @@ def print_choices(kernel, problem, rounds: int) -> None:
             kernel, problem, InProcessRunner(local_device()), budget=20, store=False,
             limits=[Limit("relative_error", limit)],
         )  # fmt: skip
-        chosen = {**result.winner.config, "threads": 1}
-        place = space.index(Configuration(chosen))
+        config = result.winner.config
+        assert config is not None
+        place = space.index(Configuration({**config, "threads": 1}))
         best = int(np.argmin(np.where(errors <= limit, times, np.inf)))
         rows.append([
             f"{limit:g}",
@@ -119,7 +119,7 @@ def print_passes(rounds: int) -> None:
             }
             two = ms.pop("two_pass")
             rows.append([
-                f"{r} × {c:,}", str(bits), min(ms, key=ms.get), f"{min(ms.values()):.3f}",
+                f"{r} × {c:,}", str(bits), min(ms, key=lambda a: ms[a]), f"{min(ms.values()):.3f}",
                 f"{two:.3f}", f"{min(ms.values()) / two - 1:+.0%}",
             ])  # fmt: skip
     columns = ["rows × columns", "vector bits", "faster in three", "ms", "two passes, ms", "gain"]
@@ -138,4 +138,4 @@ def in_turns(launches: Sequence[Launch], rounds: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

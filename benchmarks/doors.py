@@ -130,7 +130,8 @@ def layers_of(table: Path, count: int = 3) -> list[dict[Bucket, dict[Any, float]
         buckets: dict[Bucket, dict[Any, float]] = {}
         rows = zip(group[sizes].to_numpy(), group[knobs].to_numpy(), group["time_ms"], strict=True)
         for size, tactic, time in rows:
-            buckets.setdefault(tuple(map(int, size)), {})[tuple(map(int, tactic))] = float(time)
+            m, k, n = map(int, size)
+            buckets.setdefault((m, k, n), {})[tuple(map(int, tactic))] = float(time)
         found.append(buckets)
     return found
 

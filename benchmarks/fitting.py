@@ -84,7 +84,7 @@ def run_task(task: Task) -> None:
     train, test = (task.runs[of].reset_index(drop=True) for of in (~task.test, task.test))
     ok = [(rows["status"] == "ok") & rows[task.target].notna() for rows in (train, test)]
     known, test = train[ok[0]].reset_index(drop=True), test[ok[1]].reset_index(drop=True)
-    predictor = Predictor(targets=(task.target,))  # type: ignore[arg-type]
+    predictor = Predictor(targets=(task.target,))
     own = cpu_seconds(lambda: predictor.fit(train))
     spent: list[float] = []
 

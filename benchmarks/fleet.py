@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ class SimulatedCrew:
         self.devices, self.now, self.busy_s = devices, 0.0, 0.0
         self._driver_s = costs.driver_ms * 1e-3
         self._way_s = max(0.0, costs.overhead_ms - costs.driver_ms) * 1e-3
-        self._events: list[tuple[float, int]] = []
+        self._events: list[tuple[float, Any]] = []
         self._started = 0
 
     def capacity(self) -> int:
@@ -77,7 +77,7 @@ class SimulatedCrew:
         heapq.heappush(self._events, (self.now, self._started))
         return self._started
 
-    def send(self, worker: int, work: float) -> None:
+    def send(self, worker: Hashable, work: float) -> None:
         """Give a worker a measurement of ``work`` seconds."""
         self.now += self._driver_s
         self.busy_s += work
@@ -125,8 +125,12 @@ def each_ms(runner: ft.collect.Runner, count: int) -> np.ndarray:
 
 def measured(device: ft.Device, count: int) -> tuple[Costs, float, float]:
     """Return the costs, and the seconds one and two devices take for the same work."""
-    node = {"num_cpus": 1, "resources": resource_counts([device]), "include_dashboard": False,
-            "object_store_memory": 80 * 2**20}  # fmt: skip
+    node: dict[str, Any] = {
+        "num_cpus": 1,
+        "resources": resource_counts([device]),
+        "include_dashboard": False,
+        "object_store_memory": 80 * 2**20,
+    }
     with cluster_of(node) as cluster:
         with (
             ft.IsolatedRunner(device, BRIEF, power=False) as alone,

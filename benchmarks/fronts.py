@@ -115,7 +115,7 @@ def optuna_sampler(
             sampler=make(seed), directions=["minimize"] * of.values.shape[1]
         )
         worst = np.nanmax(np.where(np.isfinite(of.values), of.values, np.nan), axis=0)
-        choices = {
+        choices: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.CategoricalDistribution(values)
             for name, values in of.space.parameters.items()
         }

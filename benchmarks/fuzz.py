@@ -15,8 +15,10 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "toy"))
 
@@ -42,9 +44,9 @@ def work(name: str, inputs: int, seconds: float, seed: int, start: int, at: Path
         print(json.dumps(asdict(fuzz(name, Path(folder), inputs, seed, start, seconds, note))))
 
 
-def run(name: str, inputs: int, seconds: float, seed: int, start: int) -> dict:
+def run(name: str, inputs: int, seconds: float, seed: int, start: int) -> dict[str, Any]:
     """Return a decoder's tally; its process starts again behind an input that ends it."""
-    total = {"accepted": 0, "refused": 0, "unexpected": [], "seconds": 0.0}
+    total: dict[str, Any] = {"accepted": 0, "refused": 0, "unexpected": [], "seconds": 0.0}
     with tempfile.NamedTemporaryFile() as at:
         while inputs > 0 and total["seconds"] < seconds:
             at.seek(0)
@@ -86,28 +88,27 @@ def main() -> None:
         name, inputs, seconds, seed, start, at = given.work
         work(name, int(inputs), float(seconds), int(seed), int(start), Path(at))
         return
-    rows, bad, totals = [], 0, [0, 0, 0, 0.0]
+    rows, totals, total_s = [], [0, 0, 0], 0.0
     for i, name in enumerate(given.only):
-        left, names = given.inputs - sum(totals[:3]), len(given.only) - i
-        share = max(given.seconds - totals[3], 1.0) / names
+        left, names = given.inputs - sum(totals), len(given.only) - i
+        share = max(given.seconds - total_s, 1.0) / names
         tally = run(name, left, share, given.seed, given.start)
         counts = [tally["accepted"], tally["refused"], len(tally["unexpected"])]
-        totals = [a + b for a, b in zip(totals, [*counts, tally["seconds"]], strict=True)]
+        totals = [a + b for a, b in zip(totals, counts, strict=True)]
+        total_s += tally["seconds"]
         for number, text in tally["unexpected"][:3]:
             print(f"{name}, input {number}: {text}", file=sys.stderr)
-        rows.append([name, *_cells(*counts, tally["seconds"])])
-    bad = totals[2]
-    rows.append(["all", *_cells(*totals)])
+        rows.append([name, *_cells(counts, tally["seconds"])])
+    rows.append(["all", *_cells(totals, total_s)])
     print(heading("Spoiled files", local_device("cpu")))
     print(markdown(COLUMNS, rows))
-    print(f"\n{totals[3]:.0f} s of CPU")
-    sys.exit(bool(bad))
+    print(f"\n{total_s:.0f} s of CPU")
+    sys.exit(totals[2] > 0)
 
 
-def _cells(accepted: int, refused: int, unexpected: int, seconds: float) -> list[str]:
-    inputs = accepted + refused + unexpected
-    rate = inputs / max(seconds, 1e-9)
-    return [f"{n:,}" for n in (inputs, accepted, refused, unexpected)] + [f"{rate:,.0f}"]
+def _cells(counts: Sequence[int], seconds: float) -> list[str]:
+    inputs = sum(counts)
+    return [*(f"{n:,}" for n in (inputs, *counts)), f"{inputs / max(seconds, 1e-9):,.0f}"]
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def main() -> None:
         for i, (name, case) in enumerate(chosen.items()):
             # an equal share of what is left for each kernel that is left
             until = time.monotonic() + (deadline - time.monotonic()) / (len(chosen) - i)
-            results = compare(case, until, lambda row, name=name: note(log, name, row))
+            results = compare(case, until, partial(note, log, name))
             rows += table(name, case, results)
         device = "made-up times" if driver else torch.cuda.get_device_name()
     print(f"### Decorator against exhaustive tuning\n\n{device}; {versions()}\n")
@@ -172,7 +173,7 @@ def heuristic_shares(results: Results) -> list[float]:
     for problem, times in results.exhaustive.items():
         sizes = (int(problem[p]) for p in "MNK")
         found = interface.get_with_mnk(*sizes, layout, 8)
-        nearest = {min(times, key=lambda c, k=f["kernel"]: _distance(c, k)) for f in found}
+        nearest = {min(times, key=partial(_distance, proposed=f["kernel"])) for f in found}
         shares.append(min(times.values()) / min(times[c] for c in nearest))
     return shares
 

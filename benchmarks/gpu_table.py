@@ -9,7 +9,6 @@ the architecture by the rules below; what no rule gives is left out.
 import csv
 import io
 import lzma
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -170,4 +169,4 @@ def write(rows: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -111,8 +111,11 @@ class Trees(SurrogateSearcher):
 
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         values = self._residuals()[0]
-        log_acquisition = self._log_acquisition(values.min(), self._guess)
+        log_acquisition = self._log_acquisition(values.min(), self._guess)  # type: ignore[arg-type]
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
+
+    def _is_informed(self) -> bool:
+        return False  # trees do not estimate the regret
 
     def _predict(self, X: np.ndarray, y: np.ndarray) -> Guess:
         raise NotImplementedError

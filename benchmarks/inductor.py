@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -57,9 +58,11 @@ def main() -> None:
         for r in some
     ]
     order = fit_order(others)
-    prior.shipped_order = lambda: order
     rows = []
-    with ReplayDriver(lambda launch: 1.0, device=device).active():
+    with (
+        patch.object(prior, "shipped_order", lambda: order),
+        ReplayDriver(lambda launch: 1.0, device=device).active(),
+    ):
         problems = list(listed(runs, routines, options.problems))
         for budget in BUDGETS:
             chooser = InductorChooser(budget, False)
@@ -71,8 +74,8 @@ def main() -> None:
                 chooser.record_timings({c: times[c] for c in few}, "mm", None, few)
                 best = min(times.values())
                 kept.append(best / min(times[c] for c in few))
-                some = [choices[0], *rng.choice(choices[1:], len(few) - 1, replace=False)]
-                drawn.append(best / min(times[c] for c in some))
+                some = [0, *rng.choice(range(1, len(choices)), len(few) - 1, replace=False)]
+                drawn.append(best / min(times[choices[i]] for i in some))
                 timed, every = timed + len(few) - 1, every + len(choices) - 1
             rows.append([
                 str(budget), f"{np.mean(kept):.3f}", f"{np.percentile(kept, 5):.3f}",

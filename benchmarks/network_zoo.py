@@ -69,13 +69,13 @@ class UNet(nn.Module):
         super().__init__()
         w = width
         self.pool, self.up = nn.MaxPool2d(2), nn.Upsample(scale_factor=2)
-        self.down = nn.ModuleList([self.double(3, w), self.double(w, 2 * w)])
-        self.middle = self.double(2 * w, 4 * w)
-        self.rise = nn.ModuleList([self.double(6 * w, 2 * w), self.double(3 * w, w)])
+        self.down = nn.ModuleList([self.two(3, w), self.two(w, 2 * w)])
+        self.middle = self.two(2 * w, 4 * w)
+        self.rise = nn.ModuleList([self.two(6 * w, 2 * w), self.two(3 * w, w)])
         self.out = nn.Conv2d(w, 4, 1)
 
     @staticmethod
-    def double(inputs: int, outputs: int) -> nn.Module:
+    def two(inputs: int, outputs: int) -> nn.Module:
         """Return two convolutions with activations."""
         return nn.Sequential(conv(inputs, outputs), nn.ReLU(), conv(outputs, outputs), nn.ReLU())
 

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -128,11 +129,11 @@ def peak_mib(program: torch.export.ExportedProgram) -> float:
 def predict(
     networks: dict[Key, Network], own: dict[str, list[NetworkOperator]], runs: pd.DataFrame,
     device: Device,
-) -> dict[Key, dict[str, float]]:  # fmt: skip
+) -> dict[Key, dict[str, Any]]:  # fmt: skip
     """Return the milliseconds of every network by every method, and operators measured before."""
     every = NetworkPredictor(runs)
     row_keys = [NetworkPredictor.key_of(row) for row in runs.to_dict("records")]
-    found: dict[Key, dict[str, float]] = {}
+    found: dict[Key, dict[str, Any]] = {}
     for name in NETWORKS:
         others = {
             NetworkPredictor.key_of(rows_of(o.kernel, o.problem, [o.config], device).iloc[0])
@@ -182,7 +183,7 @@ def ten_lines(runs: pd.DataFrame, device: Device) -> Callable[[NetworkOperator],
 
 
 def report(
-    device: Device, measured: dict[Key, list[float]], predicted: dict[Key, dict[str, float]],
+    device: Device, measured: dict[Key, list[float]], predicted: dict[Key, dict[str, Any]],
     runs: pd.DataFrame,
 ) -> None:  # fmt: skip
     """Print a row per network, then the errors and the order of every method."""

@@ -100,14 +100,27 @@ def without_company() -> list[Change]:
     """Return what gives all rows the same factor of the interval."""
     fit, half_width = ConformalInterval.fit.__func__, ConformalInterval.half_width  # type: ignore[attr-defined]
 
-    def fit_as_one(cls: type[ConformalInterval], *arguments: Any) -> ConformalInterval:
-        *before, company, seed = arguments
-        fitted: ConformalInterval = fit(cls, *before, np.zeros_like(company), seed)
+    def fit_as_one(
+        cls: type[ConformalInterval],
+        X: np.ndarray,
+        errors: np.ndarray,
+        holdouts: np.ndarray,
+        outside: np.ndarray,
+        kind: np.ndarray,
+        *more: Any,
+    ) -> ConformalInterval:
+        fitted: ConformalInterval
+        fitted = fit(cls, X, errors, holdouts, outside, np.zeros_like(kind), *more)
         return fitted
 
-    def as_one(self: ConformalInterval, *arguments: Any) -> np.ndarray:
-        *before, company = arguments
-        return half_width(self, *before, np.zeros_like(company))
+    def as_one(
+        self: ConformalInterval,
+        X: np.ndarray,
+        outside: np.ndarray,
+        beyond: np.ndarray,
+        kind: np.ndarray,
+    ) -> np.ndarray:
+        return half_width(self, X, outside, beyond, np.zeros_like(kind))
 
     return [
         (ConformalInterval, "fit", classmethod(fit_as_one)),
@@ -215,7 +228,7 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "neighbors: repeated sizes": lambda: [(neighbors, "repeated_sizes", lambda runs: [])],
     "neighbors: devices": lambda: [(neighbors, "_device_axis", lambda runs: None)],
     "unit: calibrated (else 4 µs and 80 %)": lambda: [
-        (calibrated_roofline, "_fit", lambda limits, log_time, start, rng: start)
+        (calibrated_roofline, "_fit", lambda law, limits, log_value, start, problems: start)
     ],
     "unit: apart per format": lambda: [(calibrated_roofline, "MIN_ROWS", NEVER)],
     "features: alignment": lambda: without_features(starts_with("alignment.")),
@@ -243,11 +256,11 @@ class Memory:
     def __init__(self) -> None:
         self._known: dict[bytes, Any] = {}
 
-    def of(self, make: Callable[[], Any], *key: Any) -> tuple[Any, bytes]:
+    def of(self, make: Callable[[], Any], *key: bytes | np.ndarray) -> tuple[Any, bytes]:
         """Return what ``make`` returned for the same key before, or returns now."""
         digest = hashlib.blake2b(digest_size=16)
         for part in key:
-            digest.update(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part)
+            digest.update(part.tobytes() if isinstance(part, np.ndarray) else part)
         name = digest.digest()
         if name not in self._known:
             self._known[name] = make()
@@ -303,7 +316,7 @@ def judged(task: Task) -> dict[str, float]:
     runs = task.runs.reset_index(drop=True)
     train, test = runs[~task.test].reset_index(drop=True), runs[task.test].reset_index(drop=True)
     test = test[(test["status"] == "ok") & test[task.target].notna()].reset_index(drop=True)
-    predictor = Predictor(targets=(task.target,)).fit(train)  # type: ignore[arg-type]
+    predictor = Predictor(targets=(task.target,)).fit(train)
     said = predictor.predict(test)
     value, truth = said[task.target].to_numpy(), test[task.target].to_numpy()
     ends = said[f"{task.target}_low"].to_numpy(), said[f"{task.target}_high"].to_numpy()

@@ -24,9 +24,9 @@ from search import has_prior, search  # noqa: TID251
 
 LINES = {
     ("surrogate", "leave-device-out"): ("Foretune, predictor from other GPUs", "#0b6fb8", "-"),
-    ("surrogate", None): ("Foretune, no predictor", "#0b6fb8", "--"),
-    ("tpe", None): ("Optuna TPE", "#d1495b", "-"),
-    ("random", None): ("random search", "#8a8f98", ":"),
+    ("surrogate", "alone"): ("Foretune, no predictor", "#0b6fb8", "--"),
+    ("tpe", "alone"): ("Optuna TPE", "#d1495b", "-"),
+    ("random", "alone"): ("random search", "#8a8f98", ":"),
 }
 """Searcher and prior: label, color and dashes."""
 SHOWN = (1, 5, 10, 20, 50)

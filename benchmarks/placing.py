@@ -135,8 +135,9 @@ def _tpe(
         study.enqueue_trial({str(i): int(c) for i, c in enumerate(placed)})
     while True:
         trial = study.ask()
-        placed = [trial.suggest_categorical(str(i), range(choices)) for i in range(operators)]
-        yield np.array(placed)
+        yield np.array(
+            [trial.suggest_categorical(str(i), range(choices)) for i in range(operators)]
+        )
         if np.isfinite(told[-1]):
             study.tell(trial, told[-1])
         else:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,7 +127,7 @@ def main() -> None:
     train = Table.read(arguments.train, clocks, None if arguments.test else rival)
     _say(f"{len(train.rows)} deployments, their operators in {train.seconds:.1f} s")
     if arguments.test:
-        result = {"test": _test(train, Table.read(arguments.test, clocks, rival))}
+        result: dict[str, Any] = {"test": _test(train, Table.read(arguments.test, clocks, rival))}
     else:
         result = _cross_validate(train)
     if arguments.json:
@@ -136,7 +137,7 @@ def main() -> None:
         _print(result)
 
 
-def _test(train: Table, test: Table) -> dict[str, object]:
+def _test(train: Table, test: Table) -> dict[str, Any]:
     """Return how the rows of another file come out."""
     data = train.data
     model = LatencyPredictor().fit(train.rows, data.measured, data.groups)
@@ -169,7 +170,7 @@ def _beside(scored: Scored, table: Table) -> dict[str, object]:
     return {"beside_aiconfigurator": beside(table.data, scored.predicted, table.rival)}
 
 
-def _cross_validate(train: Table) -> dict[str, object]:
+def _cross_validate(train: Table) -> dict[str, Any]:
     """Return how the rows come out that each split holds out."""
     data = train.data
     systems = np.array([d.system.name for d in data.deployments], dtype=str)
@@ -181,7 +182,7 @@ def _cross_validate(train: Table) -> dict[str, object]:
     }
     pairs = np.array([f"{m} {s}" for m, s in zip(data.models, systems, strict=True)])
     together = (train.rows["apart"] == 0).to_numpy()
-    result: dict[str, object] = {"excluded": data.excluded, "unknown": data.unknown}
+    result: dict[str, Any] = {"excluded": data.excluded, "unknown": data.unknown}
     for name, folds in splits.items():
         scored = _held_out(train, folds(), name)
         result[name] = {
@@ -244,7 +245,7 @@ def _errors(predicted: "pd.Series[float]", measured: "pd.Series[float]") -> dict
     }
 
 
-def _print(result: dict[str, object]) -> None:
+def _print(result: dict[str, Any]) -> None:
     if "test" in result:
         print(json.dumps(result["test"], indent=1))
         return

@@ -11,6 +11,7 @@ import json
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 TABLE = Path(__file__).resolve().parents[1] / "plan" / "describe" / "families.json"
 MAPPING = "transformers/models/auto/modeling_auto.py"
@@ -61,12 +62,14 @@ def decoder_families(source: str) -> set[str]:
 
 def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, object]]]:
     """Return a class's family, and its defaults and aliases."""
-    values = {}
+    values: dict[str, Any] = {}
     for line in node.body:
-        targets = [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", [])
-        if targets and isinstance(targets[0], ast.Name) and line.value is not None:
+        if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
+            continue
+        target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+        if isinstance(target, ast.Name):
             try:
-                values[targets[0].id] = ast.literal_eval(line.value)
+                values[target.id] = ast.literal_eval(line.value)
             except ValueError:
                 continue
     names = values.get("attribute_map", {})

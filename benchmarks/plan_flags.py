@@ -80,7 +80,11 @@ def declared(node: ast.AST) -> set[str]:
     """Return the flags of an ``add_argument`` call, or of a field with `A` as its annotation."""
     if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
         return {flag for flag in map(text, node.args) if flag.startswith("--")}
-    if not isinstance(node, ast.AnnAssign) or getattr(node.annotation, "slice", None) is None:
+    if not (
+        isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.annotation, ast.Subscript)
+    ):
         return set()
     options = {
         keyword.arg: keyword.value

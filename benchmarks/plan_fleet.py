@@ -18,6 +18,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from machine import markdown
@@ -79,7 +80,7 @@ def _shares(mean: float) -> dict[int, float]:
     return dict(zip(middles, np.diff(spread.cdf(EDGES)).tolist(), strict=True))
 
 
-def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, object]:
+def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, Any]:
     """Return savings over all rates, and the mix at each."""
     shares = histogram(setting)
     demands = [Demand(Workload(*size), share) for size, share in shares.items()]
@@ -87,7 +88,7 @@ def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, o
         describe_model(MODEL), [find_system(name, PRICES) for name in PRICES], [1], demands,
         clocks, Requirements(tpot_ms=tpot_ms), formats=[Formats()],
     )  # fmt: skip
-    rows = []
+    rows: list[dict[str, Any]] = []
     for rate in RATES:
         per_s = [rate * share for share in shares.values()]
         mix, alone = cheapest_fleet(kinds, per_s), single_fleets(kinds, per_s)
@@ -120,7 +121,7 @@ def main() -> None:
     _print_mixes(found)
 
 
-def _print_mixes(found: Sequence[dict[str, object]]) -> None:
+def _print_mixes(found: Sequence[dict[str, Any]]) -> None:
     rows = [
         [one["setting"], str(one["tpot_ms"]), f"{100 * one['least']:.0f}-{100 * one['most']:.0f}",
          PUBLISHED[one["setting"], one["tpot_ms"]]]

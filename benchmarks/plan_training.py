@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -188,11 +189,8 @@ def main() -> None:
     runs = read_runs(RUNS)
     everything, rooflines = Timed.of(runs, clocks), Timed.of(runs, StepTimerFactory(None))
     exposed = fit_exposed(everything.where(lambda run: run.source != "zero-bubble"))
-    fitted = {
-        kind: fit(everything.where(lambda run, source=source: run.source == source), exposed)
-        for kind, source in FITTED_ON.items()
-    }
-    result: dict[str, object] = {
+    fitted = {kind: fit(_of(everything, source), exposed) for kind, source in FITTED_ON.items()}
+    result: dict[str, Any] = {
         "fitted": {kind: vars(constants) for kind, constants in fitted.items()},
         "shipped": {kind: vars(constants) for kind, constants in SOFTWARE.items()},
     }
@@ -209,7 +207,7 @@ def main() -> None:
         beyond.predicted(fitted["megatron"]), beyond.published
     )
     result["pairs"] = _pairs(everything)
-    result["schedules"] = _schedules(everything.where(lambda run: run.source == "zero-bubble"))
+    result["schedules"] = _schedules(_of(everything, "zero-bubble"))
     if not arguments.no_plans:
         result["choices"] = [_choice(run, clocks) for run in _one_of_each(runs)]
         result["Frontier"] = _frontier(clocks)
@@ -256,10 +254,10 @@ def errors(
     everything: Timed, rooflines: Timed, source: str, fitted: Mapping[str, Calibration]
 ) -> dict[str, float]:
     """Return median errors of step times, and what else the tables show of one source."""
-    own = everything.where(lambda run: run.source == source)
+    own = _of(everything, source)
     published, ours = own.published, own.predicted(fitted[own.runs[0].software])
     utilisation = np.array([run.mfu for run in own.runs])
-    plain = rooflines.where(lambda run: run.source == source)
+    plain = _of(rooflines, source)
     itself = fit(own, fitted["megatron"].exposed)
     return {
         "runs": len(own.runs),
@@ -275,6 +273,10 @@ def errors(
         "half of peak": _median(np.array([run.rough_s for run in own.runs]), published),
         "rank": float(spearmanr(utilisation * published / ours, utilisation).statistic),
     }
+
+
+def _of(timed: Timed, source: str) -> Timed:
+    return timed.where(lambda run: run.source == source)
 
 
 def _pairs(everything: Timed) -> dict[str, int]:
@@ -316,7 +318,7 @@ def _median(predicted: np.ndarray, measured: np.ndarray) -> float:
     return float(np.median(np.abs(predicted / measured - 1)))
 
 
-def _run(row: dict[str, str]) -> Run:
+def _run(row: dict[str, Any]) -> Run:
     model, system = _model(row["model"]), _system(row["system"])
     degrees = ("tp", "pp", "cp", "ep", "chunks", "zero_bubble", "gpus")
     numbers = {k: int(row[k] or 0) for k in degrees}
@@ -325,7 +327,7 @@ def _run(row: dict[str, str]) -> Run:
     task = TrainingTask(
         int(row["batch"]), int(row["sequence"]), row["precision"], row["attention"],
         row["gradients"], row["overlap"] == "yes",
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     recipe = Recipe(
         TrainingLayout(dp=replicas, **numbers), int(row["micro_batch"]), int(row["zero"]),
         sequence_parallel=row["sequence_parallel"] == "yes",
@@ -334,7 +336,7 @@ def _run(row: dict[str, str]) -> Run:
         choices = [replace(recipe, recompute=r) for r in RECOMPUTE]
         recipe = next((c for c in choices if _fits(model, system, task, c)), choices[-1])
     else:
-        recipe = replace(recipe, recompute=row["recompute"])  # type: ignore[arg-type]
+        recipe = replace(recipe, recompute=row["recompute"])
     return Run(row["source"], model, system, task, recipe, _seconds(row, model, task, gpus))
 
 
@@ -446,11 +448,11 @@ def _layouts_paper(clocks: StepTimerFactory) -> list[dict[str, object]]:
     return rows
 
 
-def _print(result: dict[str, object]) -> None:
+def _print(result: dict[str, Any]) -> None:
     for name in ("fitted", "shipped"):
         print(f"{name}: {json.dumps(result[name])}")
     print()
-    errors_of: dict[str, dict[str, float]] = result["errors"]  # type: ignore[assignment]
+    errors_of: dict[str, dict[str, float]] = result["errors"]
     names = list(next(iter(errors_of.values())))
     rows = [
         [source, *(f"{v:.2f}" if n in ("rank", "own slower") else v if isinstance(v, int)
@@ -459,16 +461,16 @@ def _print(result: dict[str, object]) -> None:
     ]  # fmt: skip
     print(markdown(["source", *names], [[str(cell) for cell in row] for row in rows]))
     beyond = result["experts beyond the tables"]
-    print(f"\nexperts looked up beyond the tables: {100 * beyond:.1f} %")  # type: ignore[operator]
+    print(f"\nexperts looked up beyond the tables: {100 * beyond:.1f} %")
     pairs = result["pairs"]
     print(
         f"\nof {pairs['of']} pairs of recipes for one task {pairs['right']} are ordered as measured"
     )
     for name in ("schedules", "choices", "Frontier", "micro-batch of LLaMA"):
-        rows = result.get(name) or []
-        if rows:
-            cells = [[_cell(value) for value in row.values()] for row in rows]
-            print(f"\n{name}\n\n{markdown(list(rows[0]), cells)}", end="")
+        lines = result.get(name)
+        if lines:
+            cells = [[_cell(value) for value in line.values()] for line in lines]
+            print(f"\n{name}\n\n{markdown(list(lines[0]), cells)}", end="")
 
 
 def _cell(value: object) -> str:

@@ -105,7 +105,9 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
         elsewhere = runs_on_other_devices(runs, unseen)
         elsewhere = elsewhere.sample(min(ROWS, len(elsewhere)), random_state=0)
         plain = elsewhere.drop(columns=[c for c in specs if c in elsewhere])
-        compare(shares, unseen, prior_from_source(plain, unseen)[0])
+        prior, _ = prior_from_source(plain, unseen)
+        assert prior is not None
+        compare(shares, unseen, prior)
         told = Predictor(targets=("time_ms",)).fit(elsewhere)
         prior = prior_from_predictor(told, unseen.problem, unseen.space, unseen.device)
         shares.add("predictor's order, told the specs", unseen, "exhaustive", 1, prior)

@@ -231,8 +231,8 @@ def judge(
         tile = (values[:, : family.tile] == own[: family.tile]).all(1)
         for label, cost in orders.items():
             first = np.argsort(cost + noise)
-            ranks = [next(iter(np.flatnonzero(hit[first])), 10**6) for hit in (tile, same)]
-            hits.setdefault(label, []).append(np.array(ranks))
+            reached = [next(iter(np.flatnonzero(hit[first])), 10**6) for hit in (tile, same)]
+            hits.setdefault(label, []).append(np.array(reached))
     print(f"\n{name}, {held_out} held out, {len(judged)} tunings, {len(values)} candidates")
     for label, ranks in hits.items():
         shares = [[(np.array(ranks)[:, j] < k).mean() for k in FIRST] for j in (0, 1)]

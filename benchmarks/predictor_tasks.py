@@ -17,6 +17,7 @@ from foretune.datasets.importers.aiconfigurator import installed_tables
 from foretune.datasets.runs import with_specs
 from foretune.datasets.schema import columns_of
 from foretune.device import canonical_name
+from foretune.models.targets import Target
 from foretune.models.validation.splits import group_numbers
 
 H100, RTX, B60 = (
@@ -37,7 +38,7 @@ OTHERS = {
     "scale_matrix": "M",
     "wideep_deepep_normal": "tokens",
 }
-RANDOM = (
+RANDOM: tuple[tuple[str, str, Target], ...] = (
     ("gemm", "GEMM, H100,", "time_ms"),
     ("context_attention", "attention prefill, H100,", "time_ms"),
     ("generation_attention", "attention decode, H100,", "time_ms"),
@@ -54,7 +55,7 @@ class Task:
     name: str
     runs: pd.DataFrame
     test: np.ndarray
-    target: str = "time_ms"
+    target: Target = "time_ms"
     few: Mapping[int, int] = field(default_factory=dict)
     """How many runs of a new device to calibrate with -> in how many draws."""
 
@@ -362,8 +363,8 @@ def gpperf(data: Path, draw: int = 0) -> Iterator[Task]:
     shape = group_numbers(runs, "problem")
     for seed in range(draw, draw + 3):
         order = np.random.default_rng(seed).permutation(int(shape.max()) + 1)
-        out = order[: round(0.25 * len(order))]
-        yield Task(f"GPPerf's sweep, shapes (draw {seed + 1})", runs, np.isin(shape, out))
+        out = np.isin(shape, order[: round(0.25 * len(order))])
+        yield Task(f"GPPerf's sweep, shapes (draw {seed + 1})", runs, out)
     out = np.random.default_rng(draw).random(len(runs)) < SHARE
     yield Task("GPPerf's sweep, random rows", runs, out)
 

@@ -9,7 +9,6 @@ plain models beside it.
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +71,7 @@ def run_task(task: Task, model: str) -> float:
     known = train[ok].reset_index(drop=True)
     test = test[(test["status"] == "ok") & test[task.target].notna()].reset_index(drop=True)
     started = time.process_time()
-    predictor = Predictor(model, (task.target,)).fit(train)  # type: ignore[arg-type]
+    predictor = Predictor(model, (task.target,)).fit(train)
     seconds = time.process_time() - started
     truth, groups = test[task.target].to_numpy(), task_numbers(test)
     family = predictor.features_.family
@@ -287,4 +286,4 @@ def choose_format(predictor: Predictor, test: pd.DataFrame) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

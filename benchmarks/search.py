@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -262,7 +263,9 @@ def prior_of_others(
         stored = np.load(path)
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
-        prior, _ = prior_from_source(runs, space, options.seed)
+        found, _ = prior_from_source(runs, space, options.seed)
+        assert found is not None
+        prior = found
         keep(path, log_mean=prior.log_mean, log_spread=prior.log_spread, p_valid=prior.p_valid)
     return replace(prior, log_mean=PRIORS[spoilt](prior.log_mean))
 
@@ -272,6 +275,7 @@ def prior_of_model(
 ) -> Prior:
     """Return the prior of a model that learned from ``--share`` of ``rows``."""
     rows = rows.sample(frac=options.share, random_state=options.seed)
+    model: Any
     if kind == "Predictor":
         model = Predictor(seed=options.seed).fit(rows)
     else:
@@ -287,7 +291,7 @@ def prior_of_model(
     return prior_from_predictor(model, space.problem, space.space, space.device)
 
 
-def keep(path: Path, **arrays: object) -> None:
+def keep(path: Path, **arrays: Any) -> None:
     """Write arrays to ``path``; an interrupted run leaves nothing that looks whole."""
     with atomic_write(path) as new, new.open("wb") as file:
         np.savez_compressed(file, **arrays)

@@ -28,7 +28,7 @@ class SleepingKernel(ft.Kernel):
         """Return a launch that sleeps."""
 
         def launch() -> list[float]:
-            time.sleep(config["ms"] * 1e-3)
+            time.sleep(float(config["ms"]) * 1e-3)
             return [1.0]
 
         return launch

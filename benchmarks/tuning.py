@@ -157,8 +157,8 @@ def search_all(
 
 
 def summary(table: np.ndarray) -> list[str]:
-    reached = [np.argmax(c >= 0.95) + 1 if c[-1] >= 0.95 else np.inf for c in table]
-    to95 = np.median(reached)
+    reached = [float(np.argmax(c >= 0.95)) + 1 if c[-1] >= 0.95 else np.inf for c in table]
+    to95 = float(np.median(reached))
     return [
         *(f"{np.median(table[:, n - 1]):.3f}" for n in (1, 5, 10)),
         f"{to95:.0f}" if np.isfinite(to95) else f">{BUDGET}",

@@ -26,7 +26,7 @@ POINTS = (20, 50, 100, 200)
 
 def time_ms(config: Configuration) -> float:
     """Return a made-up time, 1 at best."""
-    octaves = [np.log2(config[name] / BEST[name]) for name in SPACE.parameters]
+    octaves = [np.log2(float(config[name]) / BEST[name]) for name in SPACE.parameters]
     return 1.0 + float(np.square(octaves).sum()) / 20.0
 
 

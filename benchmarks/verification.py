@@ -62,7 +62,8 @@ def inputs(total=1, seed=0):
 
 def problem_of(kernel: FunctionKernel, time_ms: float) -> ft.Problem:
     """Return the problem whose default takes about ``time_ms``."""
-    x, out, total = *inputs()[:2], 100 * BLOCK
+    x, out, _ = inputs()
+    total = 100 * BLOCK
     times = []
     for _ in range(20):
         start = time.perf_counter()
@@ -190,7 +191,8 @@ def clocks(kernel: FunctionKernel) -> dict[str, float]:
 
     By the 10 % quantile of each group's wall times and CPU times.
     """
-    x, out, total = *inputs()[:2], int(problem_of(kernel, 50.0)["total"])
+    x, out, _ = inputs()
+    total = int(problem_of(kernel, 50.0)["total"])
     found: dict[str, list[float]] = {"wall time": [], "CPU time": []}
     with other_load(BUSY_PROCESSES):
         for _ in range(GROUPS):

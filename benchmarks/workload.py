@@ -86,10 +86,10 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: 
     for i, space in enumerate(spaces):
         number = default_of(space)
         defaults[i] = space.values[number]
-        calls, default = float(share[i] / defaults[i]), space.space[number]
+        weight, default = float(share[i] / defaults[i]), space.space[number]
         parts.append(
             WorkloadProblem(
-                space.kernel, space.problem, space.space, calls, work_of(space), default
+                space.kernel, space.problem, space.space, weight, work_of(space), default
             )
         )
     calls = share / defaults

@@ -197,7 +197,8 @@ def watch(bench: Any, run: Launch | None, window_s: float, count: int = 0) -> Wi
     begin, ticks, states = bench.now() + WARM_S, list[tuple[float, float]](), []
     end, before, runs = begin + window_s, bench.joules(), 0
     queued: list[Any] = []
-    first = last = None
+    first: Any = None
+    last: Any = None
     while bench.now() < end + TAIL_S:
         if run is None:
             bench.sleep(POLL_S)

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,7 @@ def probes(bench: Any) -> Iterator[Probe]:
     work = 2 * SIDE**3 / 1e6
     for dtype in ("fp32", "fp16", "bf16", "fp8", "int8"):
         rate = rates.get(f"{dtype}_gflops", 1e5)
-        yield Probe(
-            f"{dtype}_gflops", "GFLOP/s", work, lambda d=dtype: _product(d), work / rate
-        )  # fmt: skip
+        yield Probe(f"{dtype}_gflops", "GFLOP/s", work, partial(_product, dtype), work / rate)
     yield Probe("launch_gap_us", "µs", 0.0, _small, 0.002, SMALL_LAUNCHES)
     yield Probe("graph_gap_us", "µs", 0.0, lambda: _small_graph(bench), 0.001 * SMALL_LAUNCHES)
     yield Probe("launch_latency_us", "µs", 0.0, _small, 0.006)

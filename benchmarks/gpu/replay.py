@@ -18,6 +18,7 @@ from replay_driver import ReplayDriver, ReplayedLaunch
 from stage import Job
 
 from foretune.collect.benchmark import Benchmarker, PreparedInputs
+from foretune.collect.kernels.triton_kernel import TritonKernel
 from foretune.collect.timing import DeviceTimer, Timer
 from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch
@@ -86,6 +87,7 @@ class ReplayBench(Bench):
 
     def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
         """Return inputs without data."""
+        assert isinstance(kernel, TritonKernel)
         return kernel.inputs_without_data(problem)
 
     def reference(self, kernel: Kernel, inputs: Inputs) -> Any:

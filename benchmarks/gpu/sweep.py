@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadline) -> bool:
     """Measure what is left; return whether a launch broke the device's context."""
-    design = _design(options, bench, table)
+    design, bests = _design(options, bench, table)
     start, first, waited = time.monotonic(), table.new, 0.0
     jobs = bench.compiled(design.jobs(), options.compilers)
     try:
@@ -42,7 +42,7 @@ def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadl
                 break
             m = bench.run(job, compiled)
             table.append(m, job.role, job.repeat, **({} if bench.device_lost else bench.state()))
-            design.bests.see(m)
+            bests.see(m)
             if bench.device_lost:
                 return True
     finally:
@@ -52,7 +52,7 @@ def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadl
     return False
 
 
-def _design(options: argparse.Namespace, bench: Any, table: Table) -> Any:
+def _design(options: argparse.Namespace, bench: Any, table: Table) -> tuple[Any, Bests]:
     from design import Design, Size, kernels
 
     from foretune.datasets import to_measurements
@@ -63,9 +63,7 @@ def _design(options: argparse.Namespace, bench: Any, table: Table) -> Any:
     size = Size(options.problems, options.per_problem, options.listed, options.blocks)
     runs = table.runs()
     bests = Bests(to_measurements(runs) if len(runs) else [])
-    design = Design(chosen, bench.device, size, table.done, bests)
-    design.bests = bests
-    return design
+    return Design(chosen, bench.device, size, table.done, bests), bests
 
 
 def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
@@ -73,7 +71,7 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
     runs = table.runs()
     if not len(runs):
         return "nothing was measured: give it more --minutes"
-    design = _design(options, bench, table)
+    design, _ = _design(options, bench, table)
     blocks = [
         kernel.name
         for kernel, problem in design.blocks

@@ -181,7 +181,7 @@ def _runner(
     known = {ILLEGAL: math.inf}
     device = SimpleNamespace(max_threads=1_000_000_000, name="Foretune")
 
-    class AskTellRunner(Runner):  # type: ignore[misc]
+    class AskTellRunner(Runner):
         dev = device
         revisits = 0
 

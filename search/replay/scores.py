@@ -66,6 +66,8 @@ class Summary(Figures):
     """Scores of one searcher over several ``spaces``."""
 
     spaces: int
+    evals_to_95: float
+    evals_to_99: float
 
 
 def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:

@@ -21,7 +21,7 @@ from spoiling import make_spoiler, spoil_bytes
 
 from foretune.errors import ForetuneError, UsageError
 
-HERE = {"kernel": "gemm", "device": "NVIDIA H200"}
+HERE: dict[str, Any] = {"kernel": "gemm", "device": "NVIDIA H200"}
 SECONDS = 10
 """An input that takes longer hangs."""
 

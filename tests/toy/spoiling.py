@@ -153,7 +153,9 @@ def _archive(data: bytes, rng: random.Random) -> bytes:
         parts[name] = _json(parts[name])(rng)
     else:
         array = _array(np.load(io.BytesIO(parts[name])), rng)
-        parts[name] = (out := io.BytesIO()) and (np.save(out, array), out.getvalue())[1]
+        out = io.BytesIO()
+        np.save(out, array)
+        parts[name] = out.getvalue()
     new = io.BytesIO()
     with zipfile.ZipFile(new, "w") as archive:
         for name, content in parts.items():

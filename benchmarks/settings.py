@@ -1,6 +1,6 @@
 """Do searchers differ once each one's settings were swept with the same budget?
 
-    python benchmarks/sweep.py SPACES --repeats 5
+    python benchmarks/settings.py SPACES --repeats 5
 
 After ArchGym (Krishnan et al., ISCA 2023), which found that they tie. Every setting of a searcher
 searches every second recorded space (sorted by name), and the best one the others. A search is

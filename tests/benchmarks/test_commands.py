@@ -1,0 +1,54 @@
+"""The commands that texts name can be run: their scripts and options exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+README = BENCHMARKS / "README.md"
+SCRIPTS = [p for p in BENCHMARKS.rglob("*.py") if "__main__" in p.read_text(encoding="utf-8")]
+PAGES = [*BENCHMARKS.rglob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"]
+COMMAND = re.compile(
+    r"(?:python |\b(?=benchmarks/))(benchmarks/)?([\w/]+\.py)"
+    r"((?:(?!python |benchmarks/|\n\n)[^`])*)"  # its arguments
+)
+OPTION = re.compile(r"--[a-z][\w-]*")
+
+
+def code_of(script: Path) -> str:
+    """Return the code of a script and of what it imports from its folder."""
+    code = script.read_text(encoding="utf-8")
+    names = re.findall(r"^from (\w+) import", code, re.M)
+    beside = [path for name in names if (path := script.with_name(f"{name}.py")).exists()]
+    return "".join([code, *(path.read_text(encoding="utf-8") for path in beside)])
+
+
+@pytest.mark.parametrize("text", sorted([*PAGES, *SCRIPTS]), ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_can_be_run(text):
+    content = text.read_text(encoding="utf-8")
+    if text.suffix == ".py":
+        content = content.split('"""')[1]
+    wrong = []
+    for from_root, name, arguments in COMMAND.findall(content):
+        if not from_root and BENCHMARKS not in text.parents:
+            continue  # a user's script
+        script = BENCHMARKS / name
+        code = code_of(script) if script.exists() else ""
+        options = [o for o in OPTION.findall(arguments) if f'"{o}"' not in code]
+        wrong += [f"{name} {option}" for option in options] if code else [name]
+    assert wrong == []
+
+
+def test_scripts_and_options_that_the_readme_names_alone_exist():
+    cli = (ROOT / "src" / "foretune" / "cli").glob("*.py")
+    of_foretune = "".join(path.read_text(encoding="utf-8") for path in cli)
+    wrong = []
+    for section in README.read_text(encoding="utf-8").split("\n## "):
+        scripts = {BENCHMARKS / name for name in re.findall(r"(?<![\w/])\w+\.py\b", section)}
+        wrong += [script.name for script in scripts if not script.exists()]
+        code = "".join(code_of(script) for script in scripts if script.exists())
+        alone = " ".join(re.findall(r"`(--[^`]*)`", section))
+        wrong += [o for o in OPTION.findall(alone) if f'"{o}"' not in code and o not in of_foretune]
+    assert wrong == []
