@@ -30,7 +30,7 @@ from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.ubjson import read_ubjson
 from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
-from foretune.tune.campaign.observer import read_state
+from foretune.tune.campaign.folder import read_state
 
 SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4}
 """Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""

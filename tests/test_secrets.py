@@ -14,7 +14,7 @@ from foretune.datasets import RunLog
 from foretune.errors import ForetuneWarning, StoreError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.redaction import redact, redact_command
-from foretune.tune.campaign.observer import open_folder
+from foretune.tune.campaign.folder import open_folder
 from foretune.tune.functions import tuning
 from foretune.tune.store.store import Store
 

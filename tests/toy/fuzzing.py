@@ -208,14 +208,14 @@ REQUEST = {"kernel": "gemm", "seed": 0}
 
 
 def _campaign(folder: Path) -> None:
-    from foretune.tune.campaign.observer import CampaignFolder
+    from foretune.tune.campaign.folder import CampaignFolder
 
     CampaignFolder(folder, REQUEST).save(results={"M=1": {}}, device={"name": "x", "kind": "cpu"})
 
 
 def _read_campaign(folder: Path) -> int:
     from foretune.tune.campaign.campaign import load_campaign
-    from foretune.tune.campaign.observer import CampaignFolder
+    from foretune.tune.campaign.folder import CampaignFolder
 
     CampaignFolder(folder, REQUEST)
     try:

@@ -34,14 +34,12 @@ from foretune.redaction import redact
 from foretune.registry import get_kernel, load
 from foretune.search.factory import searcher_name
 from foretune.space import Configuration
+from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,
     Campaign,
-    CampaignFolder,
     CampaignObserver,
     CampaignStart,
-    open_folder,
-    read_state,
 )
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import TuneResult
