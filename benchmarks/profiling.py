@@ -19,7 +19,7 @@ from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
-from foretune.models.saved.lookup import SHIPPED
+from foretune.models.saved.pretrained import SHIPPED
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.space import Configuration
