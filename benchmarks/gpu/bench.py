@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from stage import Job
 from foretune.collect.benchmark import Benchmarker, PreparedInputs
 from foretune.collect.devices import local_gpus
 from foretune.collect.gpu_handles import visible_gpus
-from foretune.collect.timing import Timing
+from foretune.collect.timing import Timer, Timing
 from foretune.device import Device, find_device_or_none
+from foretune.errors import describe_error
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -117,21 +119,26 @@ class Bench(Benchmarker):
             return self.failed(job, e)
         return replace(m, compile_s=compiled.seconds) if m.ok else m
 
-    def row(self, job: Job, status: Status = Status.OK, **values: Any) -> Measurement:
+    def row(
+        self, job: Job, status: Status = Status.OK, error: str = "", **values: Any
+    ) -> Measurement:
         """Return a measurement of a job on this device."""
-        return self._row(job.kernel, job.problem, job.config, status, **values)
+        return self._row(job.kernel, job.problem, job.config, status, error, **values)
 
     def failed(self, job: Job, reason: Exception) -> Measurement:
         """Return the row of a job that raised; set `device_lost` if the device is gone with it."""
-        if not self.device_lost:
-            self._check_device(self._timer(job.kernel, job.problem))
-        return self._failed(job.kernel, job.problem, job.config, Status.RUNTIME_ERROR, reason)
+        if self.device_lost:
+            return self.row(job, Status.RUNTIME_ERROR, error=describe_error(reason))
+        timer = self._timer(job.kernel, job.problem)
+        return self._failed(partial(self.row, job), Status.RUNTIME_ERROR, reason, timer)
 
-    def _failed(self, kernel: Kernel, *about: Any) -> Measurement:
-        if isinstance(about[-1], torch.OutOfMemoryError):
+    def _failed(
+        self, row: Callable[..., Measurement], status: Status, reason: Exception, timer: Timer
+    ) -> Measurement:
+        if isinstance(reason, torch.OutOfMemoryError):
             self._prepared_inputs.clear()
             torch.cuda.empty_cache()
-        return super()._failed(kernel, *about)
+        return super()._failed(row, status, reason, timer)
 
     def _evict_inputs(self, kernel: Kernel, problem: Problem) -> None:
         need = kernel.memory_bytes(problem)
