@@ -1,5 +1,7 @@
 """Many configurations in worker processes: order, failures, time limits; and Triton's cache."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -55,6 +57,23 @@ def test_what_is_left_is_not_compiled(toys):
     results = compile_configs("triton_toys:scale", [F16], configs, SM_90, jobs=1, limit_s=PATIENT_S)
     assert next(results)[1] is not None
     results.close()
+
+
+LEAVES = """
+import sys
+sys.path[:] = {path!r}
+from foretune.collect.compiled import compile_configs, get_target
+from foretune.collect.compiled.arguments import Tensor
+configs = [{{"BLOCK": 64, "HOW": how}} for how in ("fine", "hang", "ok")]
+args = "triton_toys:scale", [Tensor("float16")], configs, get_target("sm_90")
+results = compile_configs(*args, jobs=1, limit_s=400.0)
+print(next(results)[1].status.value)
+"""
+
+
+def test_a_program_that_ends_waits_for_no_compiler(toys):
+    command = [sys.executable, "-c", LEAVES.format(path=sys.path)]
+    assert subprocess.check_output(command, text=True, timeout=PATIENT_S) == "ok\n"
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H200", "AMD Instinct MI300X"])
