@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from scipy.stats import norm
 
 from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
@@ -47,6 +48,17 @@ class ConformalInterval:
     median_half_width: float = float("nan")
     factors: dict[int, float] = field(default_factory=dict)
     median_error: float | None = None
+
+    @property
+    def caution(self) -> float:
+        """How much wider the median interval is than normal errors of the held-out rows ask for.
+
+        With few problems, intervals also cover problems that are worse than all seen.
+        """
+        if self.median_error is None:
+            return 1.0
+        spread = self.median_error / norm.ppf(0.75)
+        return float(self.median_half_width / norm.ppf((1 + CONFIDENCE) / 2) / spread)
 
     @classmethod
     def fit(

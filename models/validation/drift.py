@@ -37,12 +37,12 @@ class Drift:
     """Comparison of fresh measurements with the hold-outs. Shares and changes are fractions.
 
     ``coverage`` is the share of measurements in their 90 % interval, ``min_coverage`` the least
-    that is not significant. ``expected_error`` is the median error expected from the spread of the
-    hold-outs, or of these rows' intervals if larger. ``bias`` is the median of measured over
-    predicted, less 1, ``bias_limit`` what the hold-outs allow for this number of problems, at least
-    `MIN_BIAS`. ``repeats`` rows have a configuration of training; ``change`` is their median change
-    since, with its 95 % interval. ``reasons`` tell why the predictor has drifted; empty if it has
-    not.
+    that is not significant. ``expected_error`` is the median error expected from the hold-outs'
+    errors; it is larger where these rows' intervals are wider. ``bias`` is the median of measured
+    over predicted, less 1, ``bias_limit`` what the hold-outs allow for this number of problems, at
+    least `MIN_BIAS`. ``repeats`` rows have a configuration of training; ``change`` is their median
+    change since, with its 95 % interval. ``reasons`` tell why the predictor has drifted; empty if
+    it has not.
     """
 
     target: Target
@@ -94,6 +94,8 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     # Fresh rows may be harder than the hold-outs, or outside the training range.
     width = float(np.median(np.log(high / low)) / 2.0 / norm.ppf((1 + CONFIDENCE) / 2))
     spread = max(width, *(predictor.log_spread(target, device) for device in devices))
+    if not any((target, device) in predictor.calibration_.corrections for device in devices):
+        spread /= predictor.targets_[target].interval.caution
     # All rows of a problem may share an error with the hold-outs' spread.
     shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
     limit, bias = float(max(shared, np.log1p(MIN_BIAS))), float(np.median(log_errors))

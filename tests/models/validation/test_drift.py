@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 
-from foretune.datasets import from_measurements
+from foretune.datasets import catalog, from_measurements
 from foretune.errors import PredictorError
 from foretune.measurement import Measurement, Status
+from foretune.models import Predictor
 from foretune.models.validation.drift import (
     MIN_BIAS,
     _design_effect,
     _min_coverage,
     check_drift,
 )
+from foretune.models.validation.splits import task_numbers
 
 FRESH_SIZES = [(128, 128, 64), (512, 128, 512), (768, 384, 96), (192, 960, 256), (640, 640, 640)]
 
@@ -64,6 +66,19 @@ def test_a_machine_of_another_speed(predictor, fresh, factor):
     assert any(f"{side} predictions" in reason for reason in time.reasons)
     assert any("90 % interval" in reason for reason in time.reasons)
     assert found["power_w"].verdict == "ok"
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "softmax"])
+def test_few_problems_show_twice_the_time(kernel):
+    """Their wide intervals also cover problems worse than all seen, but all are not worse."""
+    runs = catalog.load("amd-epyc-2-cores")
+    runs = runs[runs["kernel"] == kernel]
+    problems = task_numbers(runs)
+    predictor = Predictor(seed=0).fit(runs[problems % 2 == 0].reset_index(drop=True))
+    others = runs[problems % 2 == 1].reset_index(drop=True)
+    same, twice = (check_drift(predictor, slower(others, f))["time_ms"] for f in (1.0, 2.0))
+    assert (same.verdict, twice.verdict) == ("ok", "drifted")
+    assert same.expected_error < 0.6
 
 
 def test_repeats_show_what_predictions_are_too_rough_for(predictor, runs):
