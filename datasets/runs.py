@@ -49,10 +49,14 @@ def file_metadata(mixed: set[str], journal_digest: str = "") -> dict[bytes, byte
 def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read and validate a run table, including the journal of an interrupted collection.
 
-    Raises RunTableError if the file is missing, truncated, of a newer schema, or holds impossible
-    rows.
+    Raises RunTableError if the file is missing, a folder, truncated, of a newer schema, or holds
+    impossible rows.
     """
     path = Path(path)
+    if path.is_dir():
+        inside = path / "runs.parquet"  # of a campaign
+        named = inside if inside.exists() else "a file in it"
+        raise RunTableError(f"{path} is a folder, no run table: name {named}")
     parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
         file, mixed, journal_digest = open_runs(path)

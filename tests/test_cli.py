@@ -221,7 +221,7 @@ def test_help_without_arguments(capsys):
         (["train", "runs.parquet", "--out", "p", "--model", "oracle"], "known: random_f"),
         (["campaign", "--report", "nowhere"], "no campaign's folder"),
         (["campaign"], "give a kernel"),
-        (["predict", "p"], "give --kernel and --problem"),
+        (["predict", "p"], "give --problem"),
         (["predict", "p", "--kernel", "toy", "--config", "default"], "--config needs --explain"),
         (["tune", "toy", "--seed"], "--seed needs a value"),
         (["tune", "toy", "--regret", "0.1"], "No such option: --regret"),

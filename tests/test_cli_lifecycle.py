@@ -423,6 +423,13 @@ def test_drift_is_an_exit_code(capsys):
     assert captured.err == ""
 
 
+def test_drift_of_runs_that_were_learned_from_is_said(capsys):
+    main(["evaluate", "predictor", "old.parquet", "--drift"])
+    printed = capsys.readouterr().out
+    assert "were learned from: their errors say nothing about new runs" in printed
+    assert printed.count("new runs") == 1
+
+
 def test_drift_of_another_kernel(capsys):
     write_runs("other.parquet", read_runs("new.parquet").assign(kernel="other"))
     assert "knows 'toy', not 'other'" in fails(

@@ -39,7 +39,7 @@ def test_from_a_file_to_a_ranking(capsys):
     assert "200 of these 200 runs were learned from" in capsys.readouterr().out
     assert main(["evaluate", "p", "--drift", *again]) == 0
     assert "inside the interval" in capsys.readouterr().out
-    assert main(["predict", "p", "--kernel", "theirs", "--problem", "M=256,N=512"]) == 0
+    assert main(["predict", "p", "--problem", "M=256,N=512"]) == 0
     assert "tile=32" in capsys.readouterr().out.splitlines()[3]
 
 

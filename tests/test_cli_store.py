@@ -7,7 +7,8 @@ import pytest
 from commands import fails, run_json
 
 from foretune.cli import main
-from foretune.datasets import write_runs
+from foretune.collect.devices import local_cpu
+from foretune.datasets import read_runs, write_runs
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -152,6 +153,17 @@ class TestStore:
         assert run_json(capsys, "train", "runs.parquet", "--out", "p")["out"] == "p"
         message = "foretune store --store tuned.db --export tuned.parquet"
         assert message in fails(capsys, 1, "train", "tuned.db", "--out", "q")
+
+    def test_a_table_of_the_store_has_the_specs_of_this_machine(self, filled, place):
+        cpu = local_cpu(measure=False)
+        here = Subject("softmax", "33", cpu.name, "foretune 0.1.0")
+        filled.put(here, rows(here, "2026-03-01T00:00:00+00:00", sizes=(64,)))
+        assert main(["store", "--export", "runs.parquet"]) == 0
+        runs = read_runs("runs.parquet")
+        local = runs["device"] == cpu.name
+        assert local.sum() == 3
+        assert (runs["device.cores"][local] == cpu.specs["cores"]).all()
+        assert runs["device.cores"][~local].isna().all()
 
     @pytest.mark.parametrize(
         "arguments",

@@ -84,6 +84,12 @@ def test_a_page_opens_with_what_its_reader_can_do(page):
     assert page.read_text(encoding="utf-8").split("\n\n")[1].startswith("Afterwards you")
 
 
+def test_the_report_of_a_training_is_what_its_command_prints():
+    page = (ROOT / "docs" / "predictors.md").read_text(encoding="utf-8")
+    command = page[: page.index("random: ")].rpartition("foretune train")[2]
+    assert "--validate full" in command.partition("\n")[0]
+
+
 def test_the_first_page_and_the_words_stay_short():
     first = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where next")[0]
     assert len(first.split()) <= 500

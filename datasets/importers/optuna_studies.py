@@ -1,7 +1,10 @@
 """Optuna's studies in a file are read as a run table; a run table is written as studies."""
 
 import math
+import sqlite3
+import tempfile
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 
 MAGIC = b"SQLite format 3\0"
+TABLES = {"studies", "trials"}
+"""Some of the tables of Optuna's databases."""
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
@@ -33,14 +38,34 @@ def read(path: Path, request: Request) -> pd.DataFrame:
             raise WrongFile(f"{path} is no file of studies: expected a SQLite database of Optuna")
     milliseconds = Expression(request.mapping.get("time_ms", "value"), "--map time_ms")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}")
-    return table_from_records(
-        record
-        for name in optuna.get_all_study_names(storage)
-        for record in _records(
-            optuna.load_study(study_name=name, storage=storage), milliseconds, path, request
+    with _opened_copy(path) as storage:
+        return table_from_records(
+            record
+            for name in optuna.get_all_study_names(storage)
+            for record in _records(
+                optuna.load_study(study_name=name, storage=storage), milliseconds, path, request
+            )
         )
-    )
+
+
+@contextmanager
+def _opened_copy(path: Path) -> Iterator[optuna.storages.RDBStorage]:
+    """Yield the storage of a copy, because Optuna adds its tables to any database that it opens."""
+    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+        copied = Path(folder, "studies.db")
+        with (
+            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database,
+            closing(sqlite3.connect(copied)) as copy,
+        ):
+            found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if not {name for (name,) in found} >= TABLES:
+                raise WrongFile(f"{path} is a SQLite database without studies of Optuna")
+            database.backup(copy)
+        storage = optuna.storages.RDBStorage(f"sqlite:///{copied}")
+        try:
+            yield storage
+        finally:
+            storage.engine.dispose()
 
 
 def _records(

@@ -175,17 +175,19 @@ def downloaded_model(name: str) -> Iterator[Path]:
     mlflow = connect()
     if name.startswith("runs:/") and "/" not in name.removeprefix("runs:/").rstrip("/"):
         name = f"{name.rstrip('/')}/{ARTIFACT}"
-    uri = mlflow.get_tracking_uri()
+    of_registry = name.startswith("models:/")
+    uri = mlflow.get_registry_uri() if of_registry else mlflow.get_tracking_uri()
+    advice = "set MLFLOW_TRACKING_URI, or name another version or a folder"
+    _, is_file, database = uri.partition("?")[0].partition("sqlite:///")
+    if is_file and not Path(database).exists():  # MLflow would make it
+        raise TrackingError(f"MLflow at {uri} has no {name} (there is no such file): {advice}")
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         try:
             with warnings.catch_warnings(action="ignore"):  # inside MLflow
                 path = mlflow.artifacts.download_artifacts(artifact_uri=name, dst_path=folder)
         except (mlflow.exceptions.MlflowException, OSError) as e:
             reason = str(root_cause(e)).partition("\n")[0][:200]
-            raise TrackingError(
-                f"MLflow at {uri} has no {name} ({reason}): set MLFLOW_TRACKING_URI, or name "
-                "another version or a folder"
-            ) from e
+            raise TrackingError(f"MLflow at {uri} has no {name} ({reason}): {advice}") from e
         yield Path(path)
 
 

@@ -1,6 +1,7 @@
 """Run tables as Optuna's studies, there and back; and studies of others."""
 
 import math
+import sqlite3
 
 import optuna
 import pytest
@@ -59,3 +60,22 @@ def test_a_study_of_somebody_else(tmp_path):
     (tmp_path / "no.db").write_text("text")
     with pytest.raises(RunTableError, match="expected a SQLite database of Optuna"):
         import_runs(tmp_path / "no.db", "optuna", device="My CPU")
+
+
+def test_an_import_writes_into_no_database(tmp_path):
+    theirs, study = tmp_path / "theirs.db", tmp_path / "a study?.db"
+    with sqlite3.connect(theirs) as database:
+        database.execute("CREATE TABLE results (time_ms REAL)")
+    database.close()
+    write(from_measurements(ROWS), f"sqlite:///{tmp_path}/s.db")
+    (tmp_path / "s.db").rename(study)
+    before = [path.read_bytes() for path in (theirs, study)]
+    found = import_runs(tmp_path, "optuna")
+    assert facts(to_measurements(found.runs)) == facts(ROWS)
+    assert found.skipped == {
+        str(theirs): f"{theirs} is a SQLite database without studies of Optuna"
+    }
+    with pytest.raises(RunTableError, match="without studies of Optuna"):
+        import_runs(theirs, "optuna")
+    assert [path.read_bytes() for path in (theirs, study)] == before
+    assert len(list(tmp_path.iterdir())) == 2

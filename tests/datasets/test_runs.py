@@ -116,6 +116,15 @@ def test_tables_of_others_need_only_what_is_required(tmp_path):
     assert math.isnan(m.power_w)
 
 
+def test_a_folder_is_no_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunTableError, match=r"^\. is a folder, no run table: name a file in it$"):
+        read_runs(".")
+    (tmp_path / "runs.parquet").touch()
+    with pytest.raises(RunTableError, match=r"no run table: name runs\.parquet$"):
+        read_runs(".")
+
+
 def test_a_missing_file_says_how_to_get_one(tmp_path):
     with pytest.raises(RunTableError, match="does not exist: collect one with 'foretune collect'"):
         read_runs(tmp_path / "none.parquet")

@@ -37,7 +37,7 @@ def predict(
     context: typer.Context,
     predictor: str = options.PREDICTOR,
     kernel: str = typer.Option(
-        "", help="Name of the kernel; it must be the predictor's.", show_default=False
+        "", help="Name of the kernel. Default: the predictor's.", show_default=False
     ),
     problem: str = typer.Option("", help="M=…,N=…,…", show_default=False),
     top: int = typer.Option(10, help="How many of the best to show."),
@@ -134,7 +134,7 @@ def _answer(context: typer.Context, predictor: str, count: int) -> None:
 
     names = ("kernel", "problem", "explain", "config", "device", "objective")
     kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
-    _check_question(kernel, problem, explain, config, objective)
+    _check_question(problem, explain, config, objective)
     output, loaded = Output(options.root_options(context).as_json), read_predictor(predictor)
     if kernel:
         require_kernel(loaded, kernel)
@@ -147,17 +147,14 @@ def _answer(context: typer.Context, predictor: str, count: int) -> None:
         _show_importance(output, loaded)
 
 
-def _check_question(
-    kernel: str, problem: str, explain: bool, config: list[str], objective: str | None
-) -> None:
+def _check_question(problem: str, explain: bool, config: list[str], objective: str | None) -> None:
     """Raise UsageError if the options ask for nothing, or for two answers."""
     if config and not explain:
         raise UsageError("--config needs --explain: add it")
     if objective and explain:
         raise UsageError("--objective is for rankings: leave it or --explain out")
-    if not explain and not (kernel and problem):
-        raise UsageError("give --kernel and --problem: foretune predict FOLDER --kernel matmul "
-                         "--problem M=…,N=…,K=…")  # fmt: skip
+    if not explain and not problem:
+        raise UsageError("give --problem M=…,N=…, the sizes to predict for, or --explain")
     if explain and (problem or config) and (not problem or len(config) != 2):
         raise UsageError("to compare, give --problem and --config twice; without them, neither")
 

@@ -187,7 +187,7 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.training import count_seen_before, evaluate_predictor, score_simulator
+    from foretune.models.training import evaluate_predictor, score_simulator
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
@@ -196,11 +196,7 @@ def evaluate(
         _show_drift(output, loaded, runs)
         return
     scores = evaluate_predictor(loaded, runs)
-    if seen := count_seen_before(loaded, runs):
-        output.say(
-            f"{seen:,} of these {len(runs):,} runs were learned from: "
-            "their errors say nothing about new runs"
-        )
+    _say_learned_from(output, loaded, runs)
     lines = loaded.explain_outside(runs.head(MAX_EXPLAINED))
     if len(lines):
         count = lines["row"].nunique()
@@ -222,10 +218,21 @@ def evaluate(
     output.result({**scores, **({"simulated.cycles": simulated} if simulated else {})})
 
 
+def _say_learned_from(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
+    from foretune.models.training import count_seen_before
+
+    if seen := count_seen_before(predictor, runs):
+        output.say(
+            f"{seen:,} of these {len(runs):,} runs were learned from: "
+            "their errors say nothing about new runs"
+        )
+
+
 def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
     from foretune.models.validation.drift import check_drift
 
     found = check_drift(predictor, runs)
+    _say_learned_from(output, predictor, runs)
     for target, d in found.items():
         rows = [
             ["inside the interval", percent(d.coverage), f"at least {percent(d.min_coverage)}"],
@@ -233,7 +240,7 @@ def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") ->
             ["bias", percent(d.bias), f"up to {percent(d.bias_limit)}"],
             [f"change of {d.repeats} repeated runs", percent(d.change), ""],
         ]
-        output.table(f"{target} of {d.rows} new runs", ("", "found", "expected"), rows)
+        output.table(f"{target} of {d.rows} runs", ("", "found", "expected"), rows)
     for target, d in found.items():
         output.say(f"{target}: {d.verdict}" + "".join(f"\n  {reason}" for reason in d.reasons))
     drifted = any(d.reasons for d in found.values())

@@ -13,6 +13,8 @@ from foretune.errors import UsageError
 from foretune.problem import Problem, shared_values
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.reader import StoreReader
     from foretune.tune.store.vllm import ParameterNames
@@ -159,12 +161,24 @@ def _export(output: Output, where: str | None, kernel: str, target: Path) -> Non
         runs = tuned.runs(subjects=subjects)
         if runs.empty:
             raise UsageError(f"{tuned.name} holds no measurements: there is nothing to train on")
-        write_runs(target, runs)
+        write_runs(target, _with_local_specs(runs))
         message = f"{target}: {len(runs)} runs of {tuned.name}"
     else:
         raise UsageError(f"{target}: end it in .json, to ship or merge, or .parquet, to train on")
     output.say(message)
     output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
+
+
+def _with_local_specs(runs: "pd.DataFrame") -> "pd.DataFrame":
+    """Return ``runs`` with the specs of this machine's devices, as its own tables have them."""
+    import pandas as pd
+
+    from foretune.collect.devices import local_cpu, local_gpus
+    from foretune.datasets.runs import with_specs_of
+
+    local = {device.name: device for device in (local_cpu(measure=False), *local_gpus())}
+    by_device = runs.groupby("device", sort=False)
+    return pd.concat([with_specs_of(rows, local.get(str(n))) for n, rows in by_device]).sort_index()
 
 
 def _export_vllm(

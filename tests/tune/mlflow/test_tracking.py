@@ -245,6 +245,14 @@ def test_a_name_that_mlflow_does_not_know(name):
         read_predictor(name)
 
 
+@pytest.mark.parametrize("name", ["models:/nix@champion", "runs:/0123456789abcdef"])
+def test_a_missing_database_is_not_made(place, name):
+    (place / "mlflow.db").unlink()
+    with pytest.raises(TrackingError, match=r"has no .* \(there is no such file\): set MLFLOW_"):
+        read_predictor(name)
+    assert not list(place.iterdir())
+
+
 def scored(training, own, baseline):
     """Return ``training`` with another error on held-out problems, and of its best baseline."""
     scores = {"xgboost": {"median_ape": own}, "problem median": {"median_ape": baseline}}
