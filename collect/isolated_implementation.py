@@ -61,6 +61,14 @@ class IsolatedImplementation:
     def load(self, problem: Mapping[str, Value], seed: int) -> str:
         """Make the inputs and load the code; return what is wrong with its name, or nothing."""
         try:
+            self._make = _load(self._inputs)
+        except UnknownName:
+            file, _, name = str(self._inputs).rpartition(":")
+            return (
+                f"{file} has no {name}({', '.join([*problem, 'seed'])}): write one, or give "
+                "--inputs FILE.py:NAME"
+            )
+        try:
             self._prepare(problem, seed)
         except UnknownName as e:
             return str(e)

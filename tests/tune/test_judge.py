@@ -196,6 +196,12 @@ def test_a_wrong_name_is_an_error_of_the_request(capsys):
     assert f"{CHEATS} names no function" in capsys.readouterr().err.replace("\n", "")
     with pytest.raises(UsageError, match="unknown function in cheats 'nowhere'"):
         judge("honest", rivals={"blas": "cheats:nowhere"})
+    with pytest.raises(
+        UsageError, match=r"cheats has no makes\(n, seed\): write one, or give --in"
+    ):
+        judge("honest", inputs="cheats:makes")
+    assert main(["judge", "new.py:f", *words, "--beside", "blas"]) == 2
+    assert "--beside 'blas' is not of the form NAME=FILE.py:NAME" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process")

@@ -44,7 +44,7 @@ def judge(
             reference,
             [Problem.parse(text) for text in problem],
             inputs=inputs or f"{reference.rpartition(':')[0] or reference}:inputs",
-            rivals=options.parse_key_values(beside, "--beside", "NAME"),
+            rivals=options.parse_key_values(beside, "--beside", "NAME", value_form="FILE.py:NAME"),
             tolerance=tolerance,
             session_s=max_seconds,
             device=local_device(device, measure=False),
