@@ -36,3 +36,17 @@ def test_a_terminal_shows_the_time_left(capsys, monkeypatch):
         progress.start("profiling", 2)
         progress.advance()
     assert "-:--:--" in capsys.readouterr().err, "unknown yet; the time gone is 0:00:00"
+
+
+def test_a_stage_that_comes_again_takes_its_bar(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar() as progress:
+        progress.start("tuning", 1)
+        progress.advance()
+        for _ in range(30):
+            progress.start("verifying", 2)
+            progress.advance()
+            progress.advance()
+    shown = capsys.readouterr().err.rpartition("tuning")[2]
+    assert shown.count("verifying") == 1

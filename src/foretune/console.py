@@ -64,7 +64,12 @@ class _Bar:
     def start(self, stage: str, total: int) -> None:
         if self._tasks:
             self._bar.update(self._tasks[-1], note="")
-        self._tasks.append(self._bar.add_task(stage, total=total, note=""))
+        last = self._bar.tasks[-1] if self._bar.tasks else None
+        if last is not None and last.finished and last.description == stage:
+            self._bar.reset(last.id, total=total, note="")  # a workload verifies many problems
+            self._tasks.append(last.id)
+        else:
+            self._tasks.append(self._bar.add_task(stage, total=total, note=""))
 
     def advance(self, note: str = "") -> None:
         task = self._tasks[-1]
