@@ -8,6 +8,7 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.problem import Problem
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     from foretune.tune.results import Comparison
@@ -55,7 +56,7 @@ def judge(
         rows = [
             [
                 str(ruling.problem),
-                *(f"{ruling.time_ms[name]:.4g}" for name in names),
+                *(short_number(ruling.time_ms[name], 4) for name in names),
                 _interval(ruling.candidate),
             ]
             for ruling in verdict.problem_verdicts
