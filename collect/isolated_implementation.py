@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.wrapped import values as arrays
+from foretune.errors import UnknownName
 from foretune.registry import object_at
 from foretune.values import Value
 
@@ -56,6 +57,22 @@ class IsolatedImplementation:
         self._wait: Callable[[], None] = _no_wait
         self._args: tuple[Any, ...] = ()
         self._outputs = CallOutputs((), {})
+
+    def load(self, problem: Mapping[str, Value], seed: int) -> str:
+        """Make the inputs and load the code; return what is wrong with its name, or nothing."""
+        try:
+            self._make = _load(self._inputs)
+        except UnknownName:
+            file, _, name = str(self._inputs).rpartition(":")
+            return (
+                f"{file} has no {name}({', '.join([*problem, 'seed'])}): write one, or give "
+                "--inputs FILE.py:NAME"
+            )
+        try:
+            self._prepare(problem, seed)
+        except UnknownName as e:
+            return str(e)
+        return ""
 
     def run(self, problem: Mapping[str, Value], seed: int) -> float:
         """Call it once on the inputs of a seed, and return the time in milliseconds."""

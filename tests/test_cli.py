@@ -358,9 +358,7 @@ def test_files_that_cannot_be_written_are_refused_before_measuring(capsys):
     Path("file").touch()
     line = ("tune", "toy", "--problem", PROBLEM, "--export", "file/best.json")
     assert "cannot write into file" in fails(capsys, 1, *line)
-    assert "cannot write campaigns into file" in fails(
-        capsys, 1, "campaign", "toy", "--out", "file"
-    )
+    assert "cannot write into file" in fails(capsys, 1, "campaign", "toy", "--out", "file")
     assert not Path("mlflow.db").exists()
 
 

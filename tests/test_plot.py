@@ -80,8 +80,8 @@ def test_knobs(tuned, ax):
     ax.clear()
     plot.contour(tuned, ("work", "skew"), ax=ax)
     assert np.nanmin(ax.images[0].get_array()) == table["objective"].min()
-    with pytest.raises(UsageError, match="two knobs"):
-        plot.contour(tuned, ("work",), ax=ax)
+    with pytest.raises(UsageError, match=r"two knobs: give knobs=\(ACROSS, UP\) of .*work"):
+        plot.contour(tuned, "n", ax=ax)
 
 
 def test_ratios(tuned, ax, tmp_path):
@@ -111,6 +111,8 @@ def test_front_and_power(ax, monkeypatch):
         plot.power(pd.DataFrame({"power_w": [np.nan]}), ax=ax)
 
 
-def test_learning_curve(ax):
+def test_learning_curve(ax, tuned):
+    with pytest.raises(UsageError, match=r"the table of foretune\.models\.learning_curve"):
+        plot.learning_curve(tuned)
     plot.learning_curve(pd.DataFrame({"rows": [10, 100], "median_ape": [0.4, 0.1]}), ax=ax)
     assert ax.get_lines()[0].get_ydata().tolist() == [40.0, 10.0]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from foretune.errors import UsageError
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.values import FrozenParameters
+from foretune.values import FrozenParameters, counted, short_number
 
 VALUES = st.one_of(
     st.booleans(),
@@ -168,3 +168,10 @@ NUMBERS = st.one_of(
 def test_what_is_printed_can_be_parsed(values):
     problem = Problem(values)
     assert Problem.parse(str(problem)) == problem
+
+
+def test_numbers_in_words():
+    assert [counted(n, "leaf", "leaves") for n in (1, 2)] == ["1 leaf", "2 leaves"]
+    assert [counted(n, "space") for n in (1, 1000)] == ["1 space", "1,000 spaces"]
+    shown = [short_number(value) for value in (0.01234, 12.3, 999.7, 1024.0, math.inf)]
+    assert shown == ["0.0123", "12.3", "1,000", "1,024", "inf"]

@@ -194,7 +194,8 @@ def judge(
         progress: advanced with every problem.
 
     Raises:
-        UsageError: there is no problem, or the reference's output does not depend on the inputs.
+        UsageError: there is no problem or no function of a name, or the reference's output does not
+            depend on the inputs.
         MeasurementError: the reference, a rival or ``inputs`` fails.
     """
     wanted = [Problem(p) for p in problems]
@@ -207,6 +208,7 @@ def judge(
     }
     with closing(JudgeBenchmark(processes, tolerance, limit_s)) as bench:
         try:
+            bench.load(wanted[0])
             progress.start("checking", len(wanted))
             for problem in wanted:
                 bench.check(problem)
@@ -228,7 +230,11 @@ def _codes(
     # The reference comes first: what is wrong with the inputs is not the candidate's fault.
     codes = {REFERENCE: reference, CANDIDATE: candidate, **rivals}
     for code in (inputs, *codes.values()):
-        file = code.rpartition(":")[0] if isinstance(code, str) else ""
+        if not isinstance(code, str):
+            continue
+        file, colon, _ = code.rpartition(":")
+        if not colon:
+            raise UsageError(f"{code} names no function: write {code}:NAME")
         if file.endswith(".py") and not Path(file).is_file():
             raise UsageError(f"there is no file {file}: give FILE.py:NAME or MODULE:NAME")
     codes[REFERENCE_REPEATED] = reference
@@ -255,6 +261,18 @@ class JudgeBenchmark:
         """End all processes."""
         for service in self.implementations.values():
             service.close()
+
+    def load(self, problem: Problem) -> None:
+        """Load all contestants, each in its process.
+
+        Raises:
+            UsageError: there is no function of a name.
+            CandidateRejected: loading the candidate fails.
+            MeasurementError: loading a rival or ``inputs`` fails.
+        """
+        for name in self.implementations:
+            if unknown := self._call(name, problem, "load", *self._new_seeds(1)):
+                raise UsageError(str(unknown))
 
     def check(self, problem: Problem) -> None:
         """Check all outputs of the contestants on a problem.

@@ -10,6 +10,7 @@ from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.result import Result, plain
 from foretune.space import Configuration
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -246,8 +247,8 @@ class TuneResult(Result):
             return f"{self.kernel}: {self.explanation}; the default stays: {config}"
         return (
             f"{self.kernel}: {winner.ratio:.2f}× the default's speed ({winner.ratio_low:.2f}–"
-            f"{winner.ratio_high:.2f}), {self.baseline.value:.3g} → {winner.value:.3g} {unit}: "
-            f"{config}"
+            f"{winner.ratio_high:.2f}), {short_number(self.baseline.value)} → "
+            f"{short_number(winner.value)} {unit}: {config}"
         )
 
     @property

@@ -27,6 +27,7 @@ from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, step_status
 from foretune.tune.store.subject import Choice
 from foretune.tune.verifier import verify
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
@@ -231,7 +232,8 @@ class _Trace:
             if self._predictor is not None and len(self._successful) in CORRECTION_COUNTS:
                 self._predictor = correct_predictor(self._predictor, self._successful, job.device)
         unit = self._objective.objective.unit
-        job.progress.advance(f"best {self._best:.3g} {unit}" if self._best < math.inf else "")
+        best = f"best {short_number(self._best)} {unit}" if self._best < math.inf else ""
+        job.progress.advance(best)
 
     def _update_incumbent(self, measurement: Measurement) -> None:
         value = self._objective.value_of(measurement)

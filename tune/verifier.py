@@ -169,21 +169,23 @@ def verify(
     """
     default, metered = job.kernel.default(problem), job.objectives[0].needs_power
     configs = {c.id: c for c in candidates if c != default}
-    looks = METERED_LOOKS if metered else LOOKS
+    looks = (METERED_LOOKS if metered else LOOKS) if configs else {1: 1.0}
 
     def session(keys: Sequence[str], seed: int) -> Rounds:
         contenders = [default, *(configs[key] for key in keys if key in configs)]
         if metered:
             runs = measure_once(job, problem, contenders, seed)
             value_of = job.objectives[0].value_of
-            return Rounds({key: np.array([value_of(m)]) for key, m in runs.items()})
-        return _working_rounds(job, problem, contenders, session_s, seed)
+            rounds = Rounds({key: np.array([value_of(m)]) for key, m in runs.items()})
+        else:
+            rounds = _working_rounds(job, problem, contenders, session_s, seed)
+        job.progress.advance()
+        return rounds
 
+    job.progress.start("verifying", max(looks))
     with job.runner.watch() as watch:
         try:
-            evidence, compared = gather(
-                session, default.id, configs, job.seed, looks if configs else {1: 1.0}
-            )
+            evidence, compared = gather(session, default.id, configs, job.seed, looks)
             if not np.isfinite(value := evidence.value(default.id)):
                 raise MeasurementError("it has no value")
         except MeasurementError as e:
@@ -191,6 +193,8 @@ def verify(
                 f"the default configuration of {job.kernel.name} does not run, gives wrong "
                 f"results or is not metered on {problem}: {e}"
             ) from e
+    for _ in range(max(looks) - len(evidence)):  # it is clear before the last look
+        job.progress.advance()
     libraries = [
         evidence.compare(default.id, key, key.removeprefix("library:"), None, ERROR)
         for key in evidence.libraries()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TOO_FAST = "faster than the hardware allows"
 NON_MONOTONIC = "inconsistent with times at other loads"
 DUPLICATED = "copied from another format"
-SLOW_FORMAT = "slower than in 16 bits, and capped"
+CAPPED = ", and capped"
+SLOW_FORMAT = f"slower than in 16 bits{CAPPED}"
 MAX_TIME_RATIO = 2.0
 """Maximum ratio of a time to that at a larger load.
 
@@ -47,7 +48,7 @@ EQUAL_TOLERANCE = 1e-9
 
 
 class RejectedRows(NamedTuple):
-    """Number of rows dropped from a table, by reason."""
+    """Number of rows dropped from a table, or capped, by reason."""
 
     kernel: str
     system: str
@@ -57,16 +58,19 @@ class RejectedRows(NamedTuple):
 
 
 def describe_rejected(rejected: Sequence[RejectedRows]) -> str:
-    """Return the dropped rows by reason in one line; empty if none."""
+    """Return the dropped and the capped rows by reason in one line; empty if none."""
     counts: dict[str, dict[str, int]] = {}
     for one in rejected:
         rows_by_kernel = counts.setdefault(one.reason, {})
         rows_by_kernel[one.kernel] = rows_by_kernel.get(one.kernel, 0) + one.rows
-    parts = []
+    dropped: list[str] = []
+    capped: list[str] = []
     for reason, rows_by_kernel in counts.items():
         kernels = ", ".join(f"{kernel} {rows:,}" for kernel, rows in rows_by_kernel.items())
-        parts.append(f"{sum(rows_by_kernel.values()):,} {reason} ({kernels})")
-    return "; ".join(parts)
+        part = f"{sum(rows_by_kernel.values()):,} {reason.removesuffix(CAPPED)} ({kernels})"
+        (capped if reason.endswith(CAPPED) else dropped).append(part)
+    parts = [f"left out of measured tables: {'; '.join(dropped)}"] if dropped else []
+    return "; ".join([*parts, *(f"capped: {part}" for part in capped)])
 
 
 def non_monotonic_rows(rows: pd.DataFrame, load: str, others: Sequence[str]) -> np.ndarray:

@@ -21,7 +21,9 @@ from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
     QUANTIZATION_FILE,
     read_checkpoint,
+    read_config,
     read_folder,
+    read_json,
 )
 
 PCIE_GBPS = 32.0
@@ -190,7 +192,7 @@ MIN_PUBLISHER_SIMILARITY = 0.85
 
 
 def describe_model(name: str) -> ModelDescription:
-    """Return the model in the folder ``name``, or the model with that name.
+    """Return the model in the folder ``name``, of a file ``*.json``, or the model with that name.
 
     Known names are those of the shipped table and of aiconfigurator-core's ``config.json`` files.
     The publisher, and words like ``Instruct`` or ``FP8``, may differ. A format in the name becomes
@@ -205,6 +207,8 @@ def describe_model(name: str) -> ModelDescription:
     folder = Path(name).expanduser()
     if folder.name == CONFIG_FILE:
         return read_folder(folder.parent)
+    if folder.suffix == ".json" and folder.is_file():
+        return read_config(read_json(folder), folder.stem)
     if folder.is_dir():
         return read_folder(folder)
     shipped, configs = _shipped(), _configs()

@@ -98,7 +98,8 @@ WIDTH_FIELDS = ("intermediate_size", "ffn_hidden_size")
 
 def read_folder(folder: Path) -> ModelDescription:
     """Return the model in a folder; raises UsageError without a complete ``config.json``."""
-    return read_checkpoint(folder / CONFIG_FILE, folder / QUANTIZATION_FILE, str(folder))
+    named = folder if folder.name not in ("", "..") else folder.resolve()
+    return read_checkpoint(folder / CONFIG_FILE, folder / QUANTIZATION_FILE, str(named))
 
 
 def read_checkpoint(config: Path, quantization: Path, name: str) -> ModelDescription:

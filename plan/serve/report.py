@@ -24,7 +24,6 @@ from foretune.search.pareto import pareto_front
 from foretune.tune.report import chart
 from foretune.tune.report.figures import MAX_POINTS
 from foretune.tune.report.page import (
-    counted,
     duration,
     interval,
     number,
@@ -33,6 +32,7 @@ from foretune.tune.report.page import (
     render,
     write_page,
 )
+from foretune.values import counted
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,9 @@ def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
             _active_bar.reset(token)
 
 
+MIN_STAGE_WIDTH = 25
+
+
 class _Bar:
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
@@ -64,7 +67,15 @@ class _Bar:
     def start(self, stage: str, total: int) -> None:
         if self._tasks:
             self._bar.update(self._tasks[-1], note="")
-        self._tasks.append(self._bar.add_task(stage, total=total, note=""))
+        width = max(MIN_STAGE_WIDTH, self._bar.console.width // 3)  # a problem's name may be long
+        if len(stage) > width:
+            stage = f"{stage[: width - 1]}…"
+        last = self._bar.tasks[-1] if self._bar.tasks else None
+        if last is not None and last.finished and last.description == stage:
+            self._bar.reset(last.id, total=total, note="")  # a workload verifies many problems
+            self._tasks.append(last.id)
+        else:
+            self._tasks.append(self._bar.add_task(stage, total=total, note=""))
 
     def advance(self, note: str = "") -> None:
         task = self._tasks[-1]

@@ -99,7 +99,8 @@ def contour(result: Any, knobs: Sequence[str], ax: "Axes | None" = None) -> "Axe
     try:
         across, up = knobs
     except ValueError:
-        raise UsageError("a heat map has two knobs: knobs=('BLOCK', 'num_warps')") from None
+        own = ", ".join(_knobs(table))
+        raise UsageError(f"a heat map has two knobs: give knobs=(ACROSS, UP) of {own}") from None
     grid = table.pivot_table("objective", _column(table, up), _column(table, across), "min")
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis_r")
     ax.set_xticks(range(grid.shape[1]), map(str, grid.columns))
@@ -143,6 +144,8 @@ def pareto_front(
 
 def learning_curve(curve: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
     """Draw the table of `foretune.models.learning_curve`: error over rows in training."""
+    if not (isinstance(curve, pd.DataFrame) and {"rows", "median_ape"} <= {*curve}):
+        raise UsageError("give the table of foretune.models.learning_curve, not a result")
     ax = _axes(ax)
     ax.plot(curve["rows"], 100 * curve["median_ape"], "o-", color=MEASURED)
     ax.set_xscale("log")

@@ -108,3 +108,14 @@ def canonical_value(value: Value) -> Value:
     """Return the same value for all equal ones: a column with gaps turns 64 into 64.0."""
     integral = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
     return int(value) if integral else value
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """Return ``n`` with the noun in the right number."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or f'{noun}s'}"
+
+
+def short_number(value: float, digits: int = 3) -> str:
+    """Return ``value`` with some significant digits; a large one is whole, without exponent."""
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}" if "e+" in text else text

@@ -97,7 +97,6 @@ def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
         ("gives_too_much", "it returns 2 arrays instead of 1"),
         ("has_another_shape", r"it gives shape \(64, 1\) instead of \(64,\)"),
         ("raises", "ValueError: no such tile"),
-        ("nowhere", "unknown function in cheats 'nowhere'"),
     ],
 )
 @pytest.mark.usefixtures("in_process")
@@ -180,10 +179,29 @@ def test_what_proves_nothing_is_an_error():
 
 @pytest.mark.usefixtures("in_process")
 def test_inputs_that_fail_are_no_fault_of_the_candidate():
-    with pytest.raises(MeasurementError, match=r"reference cannot be compared .* 'nothing'"):
-        judge("honest", inputs="cheats:nothing")
+    with pytest.raises(MeasurementError, match=r"reference cannot be compared .* TypeError"):
+        judge("honest", inputs="cheats:raises")
     with pytest.raises(UsageError, match=r"there is no file new.py: give FILE.py:NAME"):
         module.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_wrong_name_is_an_error_of_the_request(capsys):
+    words = [f"{CHEATS}:reference", "--problem", "n=64"]
+    assert main(["judge", f"{CHEATS}:honestt", *words]) == 2
+    err = capsys.readouterr().err
+    assert "'honestt': did you mean 'honest'?" in err
+    assert "checking" not in err
+    assert main(["judge", f"{CHEATS}", *words]) == 2
+    assert f"{CHEATS} names no function" in capsys.readouterr().err.replace("\n", "")
+    with pytest.raises(UsageError, match="unknown function in cheats 'nowhere'"):
+        judge("honest", rivals={"blas": "cheats:nowhere"})
+    with pytest.raises(
+        UsageError, match=r"cheats has no makes\(n, seed\): write one, or give --in"
+    ):
+        judge("honest", inputs="cheats:makes")
+    assert main(["judge", "new.py:f", *words, "--beside", "blas"]) == 2
+    assert "--beside 'blas' is not of the form NAME=FILE.py:NAME" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("in_process")

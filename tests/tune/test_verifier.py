@@ -1,6 +1,7 @@
 """The verifier: what wins, what does not, and how often equals seem to win."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,9 +27,9 @@ def _all_processes(monkeypatch):
     monkeypatch.setattr(verifier, "LOOKS", LOOKS)
 
 
-def verified(runner, *candidates):
+def verified(runner, *candidates, **options):
     cache = MeasurementCache.for_kernel(KERNEL, runner.device, store=False)
-    return verify(TuningJob(KERNEL, runner, cache), PROBLEM, candidates)
+    return verify(TuningJob(KERNEL, runner, cache, **options), PROBLEM, candidates)
 
 
 def test_ratios_cancel_drift():
@@ -45,6 +46,13 @@ def test_the_default_is_not_its_own_rival():
     (default, library), evidence, _ = verified(FakeRunner(), DEFAULT)
     assert (default.name, library.name) == ("default", "NumPy")
     assert len(evidence) == 1, "there is nothing to decide"
+
+
+def test_it_says_how_far_it_is():
+    progress = Mock()
+    verified(FakeRunner(), config(work=2), progress=progress)
+    progress.start.assert_called_once_with("verifying", 12)
+    assert progress.advance.call_count == 12, "a bar that does not end takes another stage's steps"
 
 
 class ChangedRunner(FakeRunner):

@@ -130,7 +130,7 @@ def run_campaign(
     require_known("extent of validation", validate, VALIDATION_LEVELS)
     known, unseen = _problems(kernel, preset, problems, job.seed)
     plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
-    require_writable(out, "campaigns into")
+    require_writable(out, "into")
     watching = _made(observers, job.progress)
     job.progress.say(f"preparing {out}")
     folder = open_folder(out, plan.request(predictor))

@@ -20,6 +20,7 @@ from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import StoreLocation
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +143,7 @@ class Best(Result):
         """Return the best measured configurations: time, status, knobs."""
         rows = []
         for step in sorted(self.result.trace, key=lambda s: s.objective)[:max_rows]:
-            value = f"{step.objective:.3g}" if math.isfinite(step.objective) else "–"
+            value = short_number(step.objective) if math.isfinite(step.objective) else "–"
             rows.append((value, step.status, " ".join(f"{n}={v}" for n, v in step.config.items())))
         return rows
 

@@ -26,6 +26,7 @@ from foretune.tune.job import SearchOptions, check_options, limits_of
 from foretune.tune.results import Comparison, TuneResult
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.tuner import tune_problem
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
@@ -194,7 +195,9 @@ def _try_default(
         return str(e)
     cache.append(measured)
     if measured.ok:
-        progress.say(f"{kernel.name} takes {measured.time_ms:.3g} ms by default: {config}")
+        progress.say(
+            f"{kernel.name} takes {short_number(measured.time_ms)} ms by default: {config}"
+        )
         return ""
     status = measured.status
     return f"{status.value}: {measured.error}; {_ADVICE[status]}"

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from foretune.errors import OutputError
 from foretune.files import atomic_write
 from foretune.tune.report.chart import kind_of
+from foretune.values import counted
 
 
 def number(value: float, unit: str = "") -> str:
@@ -32,11 +33,6 @@ def percent(fraction: float) -> str:
     if not math.isfinite(fraction):
         return "–"
     return f"{100 * fraction:,.1f} %" if abs(fraction) < 0.1 else f"{100 * fraction:,.0f} %"
-
-
-def counted(n: int, noun: str) -> str:
-    """Return ``n`` with the noun in the right number."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def spaced(named: object) -> str:

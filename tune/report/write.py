@@ -38,7 +38,6 @@ from foretune.tune.report.figures import (
     worth_figure,
 )
 from foretune.tune.report.page import (
-    counted,
     duration,
     percent,
     ratio,
@@ -47,6 +46,7 @@ from foretune.tune.report.page import (
     write_page,
 )
 from foretune.tune.results import Comparison, TuneResult
+from foretune.values import counted
 
 _OUTCOME_TEXT = {
     Objective.TIME: "faster than the default",

@@ -16,7 +16,7 @@ from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.problem import Problem, shared_values
 from foretune.registry import load
-from foretune.values import Value
+from foretune.values import Value, short_number
 
 if TYPE_CHECKING:
     from foretune.tune.campaign.observer import Campaign
@@ -111,7 +111,7 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     for r in results:
         gain = r.winner.ratio_text if r.verified else r.verdict.replace("_", " ")
         versus_library = "–" if r.versus_library is None else r.versus_library.ratio_text
-        times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
+        times = [short_number(c.value) for c in (r.baseline, r.winner)]
         rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
     columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
     if library := next((r.library for r in results if r.library), None):

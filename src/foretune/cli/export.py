@@ -11,6 +11,7 @@ from foretune.cli.store import open_tuned
 from foretune.errors import UsageError, require_known
 from foretune.files import atomic_write
 from foretune.objective import Objective
+from foretune.values import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +117,8 @@ def _show(
         ("", "same problems", "worst of them", "held-out problems"),
         rows,
     )
-    used = f"{len(exported.configs)} configurations, {exported.leaves} leaves"
+    leaves = counted(exported.leaves, "leaf", "leaves")
+    used = f"{counted(len(exported.configs), 'configuration')}, {leaves}"
     best = f"the best of them for each problem would keep {percent(exported.oracle_share)}"
     notes = [f"{used}; knowing {best}"]
     for what, found in (("same", exported.training_score), ("held-out", exported.held_out)):

@@ -8,6 +8,7 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.problem import Problem
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     from foretune.tune.results import Comparison
@@ -44,7 +45,7 @@ def judge(
             reference,
             [Problem.parse(text) for text in problem],
             inputs=inputs or f"{reference.rpartition(':')[0] or reference}:inputs",
-            rivals=options.parse_key_values(beside, "--beside", "NAME"),
+            rivals=options.parse_key_values(beside, "--beside", "NAME", value_form="FILE.py:NAME"),
             tolerance=tolerance,
             session_s=max_seconds,
             device=local_device(device, measure=False),
@@ -55,7 +56,7 @@ def judge(
         rows = [
             [
                 str(ruling.problem),
-                *(f"{ruling.time_ms[name]:.4g}" for name in names),
+                *(short_number(ruling.time_ms[name], 4) for name in names),
                 _interval(ruling.candidate),
             ]
             for ruling in verdict.problem_verdicts

@@ -266,17 +266,21 @@ def require_positive(value: float, option: str, unit: str = "") -> float:
 
 
 def parse_key_values(
-    texts: Sequence[str], option: str, form: str = "COLUMN", known: Sequence[str] = ()
+    texts: Sequence[str],
+    option: str,
+    form: str = "COLUMN",
+    known: Sequence[str] = (),
+    value_form: str = "VALUE",
 ) -> dict[str, str]:
     """Parse texts ``KEY=VALUE``, each key once, and among ``known`` if these are given.
 
-    ``form`` names the key in messages.
+    ``form`` and ``value_form`` name key and value in messages.
     """
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"{option} {text!r} is not of the form {form}=VALUE")
+            raise UsageError(f"{option} {text!r} is not of the form {form}={value_form}")
         if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         values[name.strip()] = value.strip()

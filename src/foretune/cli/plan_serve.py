@@ -284,7 +284,7 @@ def _show(
     for line in caveats:
         output.say(f"note: {line}")
     if left_out:
-        output.say(f"left out of measured tables: {left_out}")
+        output.say(left_out)
     output.say(
         f"{len(plan.candidates)} candidates in {question.seconds:.1f} s; start the best with"
     )

@@ -14,6 +14,7 @@ from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.registry import load
+from foretune.values import counted, short_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +79,7 @@ def replay(
     output = Output(options.root_options(context).as_json)
     results, scored = [], []
     with progress_bar() as progress:
-        progress.start(f"replaying {len(spaces)} spaces", len(spaces) * len(names))
+        progress.start(f"replaying {counted(len(spaces), 'space')}", len(spaces) * len(names))
         for space in spaces:
             space_prior, sources = prior_from_source(source, space, seed)
             scores = []
@@ -133,5 +134,5 @@ def _row(s: "Figures") -> list[str]:
         f"{100 * s.hit_95:.0f} %",
         *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in SHOWN_EVALUATIONS),
         f"{s.score:.2f}" if math.isfinite(s.score) else "–",
-        f"{s.overhead_ms:.2g}",
+        short_number(s.overhead_ms, 2),
     ]

@@ -18,6 +18,7 @@ from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.files import read_bytes, require_writable
 from foretune.objective import Limit, Objective
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
@@ -294,7 +295,7 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     gains = [f"{objective.value} gain (95 %)" for objective in result.objectives]
     rows = [
         [
-            *(f"{figure:.3g}" for figure in (t.time_ms, t.power_w, t.energy_mj)),
+            *(short_number(figure) for figure in (t.time_ms, t.power_w, t.energy_mj)),
             *(c.ratio_text for c in t.against_default),
             format_config(t.config),
         ]
@@ -303,7 +304,7 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     title = f"{result.kernel} {result.problem} on {result.device}: Pareto front"
     output.table(title, ("ms", "W", "mJ", *gains, "configuration"), rows)
     reference = " and ".join(
-        f"{value:.3g} {objective.unit}"
+        f"{short_number(value)} {objective.unit}"
         for value, objective in zip(result.reference, result.objectives, strict=True)
     )
     output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")

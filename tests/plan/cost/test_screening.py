@@ -104,5 +104,10 @@ def test_in_words():
         RejectedRows("gemm", "h100_sxm", "trtllm", "too fast", 1),
         RejectedRows("moe", "h100_sxm", "vllm", "copied", 1000),
     ]
-    assert describe_rejected(found) == "3 too fast (gemm 3); 1,000 copied (moe 1,000)"
+    dropped = "left out of measured tables: 3 too fast (gemm 3); 1,000 copied (moe 1,000)"
+    assert describe_rejected(found) == dropped
+    slow = RejectedRows("gemm", "h100_sxm", "vllm", measured_operators.SLOW_FORMAT, 7)
+    capped = "capped: 7 slower than in 16 bits (gemm 7)"
+    assert describe_rejected([slow, *found]) == f"{dropped}; {capped}"
+    assert describe_rejected([slow]) == capped
     assert describe_rejected([]) == ""

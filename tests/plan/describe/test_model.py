@@ -180,6 +180,19 @@ def test_a_missing_field_is_named(tmp_path, missing):
     assert "\n" not in str(error.value)
 
 
+def test_a_path_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    described = describe_model(str(tmp_path))
+    assert describe_model("config.json") == described, "its name is the folder's, for commands"
+    assert describe_model(".") == described
+    (tmp_path / "mine.json").write_text(json.dumps(CONFIG))
+    assert describe_model("mine.json") == replace(described, name="mine")
+    (tmp_path / "bad.json").write_text("[1")
+    with pytest.raises(UsageError, match=r"bad.json is not JSON"):
+        describe_model("bad.json")
+
+
 def test_what_is_no_configuration(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         describe_model(str(tmp_path))

@@ -165,7 +165,7 @@ def test_an_unreachable_server_is_noticed_before_anything_runs(place, monkeypatc
 
 def test_an_output_folder_that_cannot_be_written(place):
     (place / "file").write_text("")
-    with pytest.raises(OutputError, match=r"cannot write campaigns into .*file"):
+    with pytest.raises(OutputError, match=r"cannot write into .*file"):
         campaign(KERNEL, FakeRunner(), TINY, out=place / "file")
 
 
