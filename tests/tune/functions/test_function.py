@@ -195,6 +195,7 @@ def test_nothing_is_tuned_within_a_measurement(monkeypatch):
     monkeypatch.setenv("FORETUNE_SERVES", "1")
     inner(X)
     assert calls == [100]
+    assert tune().headline.startswith("doubled: not tuned")
 
 
 def test_a_method_may_be_tunable():
