@@ -287,6 +287,17 @@ def test_a_misspelt_option_is_refused():
             way()
 
 
+def test_a_misspelt_parameter_is_named():
+    ways = (
+        lambda **wrong: tune(**wrong),
+        lambda **wrong: ft.tune_program(["true", "{x}"], {"x": [1, 2]}, **wrong),
+        lambda **wrong: ft.tune_kernel("f", "void f() {}", 1, [], {"x": [1, 2]}, **wrong),
+    )
+    for way in ways:
+        with pytest.raises(UsageError, match="'restriction': did you mean 'restrictions'"):
+            way(restriction=["x < 2"])
+
+
 def test_limits_may_be_one_text():
     with pytest.raises(UsageError, match="no_such"):
         ft.tune_function(doubled, {"block": [100]}, args=(X,), limits="no_such=3", **QUICK)
