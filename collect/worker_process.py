@@ -336,11 +336,13 @@ def serve(address: str, key: bytes, parent: int) -> None:
         path, factory = channel.receive()[1]
         sys.path += [p for p in path if p not in sys.path]  # the kernel's module may be anywhere
         served: Any = None
+        silence = open(os.devnull, "w")  # noqa: SIM115 - what is imported may keep it
         while True:
             number, request = channel.receive()
             try:
-                served = pickle.loads(factory)() if served is None else served
-                method, arguments = pickle.loads(request)
+                with contextlib.redirect_stdout(silence):  # modules print when they are imported
+                    served = pickle.loads(factory)() if served is None else served
+                    method, arguments = pickle.loads(request)
             except Exception as e:
                 channel.send(number, None)
                 channel.send(number, (_to_foretune_error(e, "cannot load the code: "), False))

@@ -1,5 +1,6 @@
 """The state that the searches of one tuning job share."""
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -75,9 +76,19 @@ class SearchOptions(TypedDict, total=False):
     progress: Progress | bool
 
 
-def check_options(options: Mapping[str, object], kind: Any, lacks: Sequence[str] = ()) -> None:
-    """Raise UnknownName for an option that ``kind``, a type of options, or its user ``lacks``."""
-    require_known("option", options, kind.__optional_keys__ - {*lacks})
+def check_options(
+    options: Mapping[str, object],
+    kind: Any,
+    lacks: Sequence[str] = (),
+    function: Callable[..., Any] | None = None,
+) -> None:
+    """Raise UnknownName for an option that ``kind``, a type of options, or its user ``lacks``.
+
+    The error also lists the named parameters of the ``function`` that takes the options.
+    """
+    parameters = [] if function is None else inspect.signature(function).parameters.values()
+    named = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+    require_known("option", options, (kind.__optional_keys__ - {*lacks}) | named)
 
 
 def limits_of(options: SearchOptions) -> tuple[Limit, ...]:

@@ -228,6 +228,8 @@ class TuneResult(Result):
             return "within limits that the default breaks"
         if self.verified:
             return "better than the default"
+        if not self.trace and math.isnan(self.baseline.value):
+            return "not tuned, because it is called within a measurement"
         if self.verdict == "no_win":
             return "nothing better than the default"
         best = self.leader

@@ -111,6 +111,12 @@ class Program:
             return "it printed nothing"
         return repr(next(filter(ERROR_LINE.search, lines), lines[-1])[-MAX_SHOWN_CHARACTERS:])
 
+    def describe_output(self, output: str) -> str:
+        """Return what the output says in its most informative line, and where."""
+        lines = output.strip().splitlines()
+        where = "it has " if any(map(ERROR_LINE.search, lines)) else "it ends with "
+        return f"{where if lines else ''}{self.decisive_line(output)}"
+
     @property
     def _lines(self) -> list[Sequence[str]]:
         words = [" ".join(self.words)] if self.shell else self.words
@@ -241,7 +247,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         output = self._run_command(words, "it")
         wall_ms = (time.perf_counter() - start) * 1e3
         if self._program.check and not re.search(self._program.check, output, re.MULTILINE):
-            printed = self._program.decisive_line(output)
+            printed = self._program.describe_output(output)
             raise WrongResult(f"{self._program.check!r} is not in its output: {printed}")
         return wall_ms if self._program.time is None else self._parse_time(output)
 
@@ -249,7 +255,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         assert self._program.time is not None
         found = re.findall(self._program.time, output, re.MULTILINE)
         if not found:
-            printed = self._program.decisive_line(output)
+            printed = self._program.describe_output(output)
             raise ValueError(f"{self._program.time!r} finds no time in its output: {printed}")
         try:
             value = float(found[-1])

@@ -153,8 +153,8 @@ class SourceKernel(WrappedKernel):
             raise MeasurementError(first_line(e)) from e
         if not outcome.written:
             raise MeasurementError(
-                f"{self.name} changes none of its arguments: give answer=, or arguments that it "
-                "writes into"
+                f"{self.name} changes none of its arguments: give those that it writes into, too, "
+                "or in Python answer="
             )
         return outcome
 
@@ -280,7 +280,7 @@ def _used_knobs(
     if not unused:
         return knobs
     what = f"the source of {source.name} does not use the knob {unused[0]!r}"
-    how = f"use it there, or in compiler_options as {{{unused[0]}}}, or drop it"
+    how = f"use it there, or in a compiler option as {{{unused[0]}}}, or drop it"
     if len(unused) == len(knobs):
         raise UsageError(f"{what}: {how}")
     warn(f"{what}: only its first value counts; {how}")

@@ -27,6 +27,13 @@ class Slow:
         return time.sleep, (1.5,)
 
 
+class Loud:
+    """Prints as it is unpickled, as an argument does whose module prints on import."""
+
+    def __reduce__(self):
+        return print, ("imported",)
+
+
 def make_worker(factory):
     worker = WorkerProcess(factory, ADVICE)
     yield worker
@@ -99,6 +106,11 @@ def test_errors_of_the_factory_are_raised_by_every_call():
     for _ in range(2):
         with pytest.raises(UsageError, match="no such kernel"):
             worker.call("measure", limit_s=20)
+
+
+def test_imports_print_nothing(worker, capfd):
+    assert worker.call("sleep", Loud(), limit_s=20) == "awake"
+    assert "imported" not in "".join(capfd.readouterr())
 
 
 def test_what_cannot_be_pickled_is_an_error_with_advice(worker):

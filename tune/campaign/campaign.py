@@ -132,8 +132,8 @@ def run_campaign(
     plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
     require_writable(out, "into")
     watching = _made(observers, job.progress)
-    job.progress.say(f"preparing {out}")
     folder = open_folder(out, plan.request(predictor))
+    job.progress.say(f"continues {folder.path}" if folder.is_continued else f"preparing {out}")
     return plan.run(folder, watching, options.get("store"))
 
 

@@ -38,7 +38,8 @@ class CampaignFolder:
         self._state_path = path / STATE
         self.state: dict[str, Any] = {"request": dict(request), "seconds": 0.0, "results": {}}
         self.started = time.perf_counter()
-        if self._state_path.exists():
+        self.is_continued = self._state_path.exists()
+        if self.is_continued:
             self.state = read_state(path)
         self._earlier_seconds = float(self.state["seconds"])
         self.save()

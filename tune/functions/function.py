@@ -70,6 +70,7 @@ def tune_function(
         UsageError: the function takes no argument of a knob's name, or an option is invalid.
         MeasurementError: the default fails or is wrong, or the output differs between calls.
     """
+    check_options(options, TuneOptions, function=tune_function)
     kernel = FunctionKernel(
         function, knobs, args, kwargs, check=check, verify=verify, tolerance=tolerance,
         restrictions=restrictions, default=default, name=name, cost=cost,

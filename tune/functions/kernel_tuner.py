@@ -161,7 +161,7 @@ def tune_kernel(
         MeterUnavailable: objective, limits or observers need power, which no meter here measures.
         MeasurementError: no configuration works; the message has the reason of the first.
     """
-    check_options(options, KernelTunerOptions)
+    check_options(options, KernelTunerOptions, function=tune_kernel)
     source = _read_source(
         kernel_name, kernel_source, lang, (platform, device), smem_args, cmem_args, options
     )

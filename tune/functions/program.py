@@ -11,6 +11,7 @@ from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.errors import UsageError
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
+from foretune.tune.job import check_options
 from foretune.values import Value
 
 EXTRA_RUNS = 10
@@ -70,6 +71,7 @@ def tune_program(
         UsageError: a knob is not used, or an option is invalid.
         MeasurementError: no configuration works; the message has the reason of the first.
     """
+    check_options(options, TuneOptions, function=tune_program)
     if runs is not None and runs < 1:
         raise UsageError(f"{runs} runs leave nothing to time: give at least 1")
     if options.get("device", "cpu") != "cpu":

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foretune.errors import StoreError, UsageError
@@ -155,7 +155,8 @@ class Store(StoreReader):
         """Store a choice unless another process was first, and return the stored one.
 
         Processes that tune at the same time thus agree. A stored choice is replaced only by one
-        that rests on more measurements and names it as ``replacing``.
+        that rests on more measurements and names it as ``replacing``. If it is verified again, it
+        only becomes newer.
 
         Raises:
             UsageError: the choice's method does not exist.
@@ -164,7 +165,10 @@ class Store(StoreReader):
         with self._database.transaction(write=True) as table:
             table.insert_subject(subject)
             stands = self._choices(table.rows("choices", subject.id, problem.id)).get(problem)
-            if stands is not None and stands == replacing:
+            if stands is not None and _is_verified_again(stands, choice):
+                renewed = replace(stands, chosen_at=choice.chosen_at)
+                table.upsert("choices", [_chosen_row(subject, problem, renewed)], "not worse")
+            elif stands is not None and stands == replacing:
                 table.upsert("choices", [row], "better")
             else:
                 table.insert_choice(row)
@@ -285,6 +289,12 @@ def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str,
         "subject": subject.id, "problem": problem.id, "described": _json(problem),
         "record": json.dumps(choice_to_record(choice)), "measured": choice.measured,
     }  # fmt: skip
+
+
+def _is_verified_again(stands: Choice, choice: Choice) -> bool:
+    """Return whether a choice only confirms the one that stands."""
+    known = choice.measured <= stands.measured
+    return known and choice.how == "verified" and choice.config == stands.config
 
 
 def _choice_rank(choice: Choice) -> tuple[int, float]:

@@ -28,6 +28,7 @@ from foretune.cli import (
 )
 from foretune.cli.command import HELP_ALL, add_command, find_program
 from foretune.cli.options import NO_STORE, RootOptions
+from foretune.cli.output import only_results_to_stdout
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.redaction import redact
 from foretune.version import __version__
@@ -161,6 +162,8 @@ def _root(
     ),
 ) -> None:
     context.obj = RootOptions(as_json, seed, store, wait_quiet)
+    if as_json:
+        context.with_resource(only_results_to_stdout())
 
 
 def run(arguments: list[str]) -> int:

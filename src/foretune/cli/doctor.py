@@ -1,6 +1,5 @@
 """``foretune doctor``: devices, what works on this machine, and how to get the rest."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -45,7 +44,7 @@ def doctor(
 
     output = Output(options.root_options(context).as_json)
     if ray:
-        print(json.dumps(resource_counts(local_devices())))
+        Output(as_json=True).result(resource_counts(local_devices()))
         return
     if plot and not probe:
         raise UsageError("--plot draws what --probe measures: give both")

@@ -2,14 +2,31 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from typing import Any, TextIO
 
 from rich.console import Console
 
 from foretune.console import print_table
 from foretune.redaction import redact
 from foretune.result import plain
+
+_STDOUT: ContextVar[TextIO | None] = ContextVar("_STDOUT", default=None)
+"""Where the JSON object goes; None is sys.stdout."""
+
+
+@contextmanager
+def only_results_to_stdout() -> Iterator[None]:
+    """Send to stderr what anything else prints, like a user's module when it is imported."""
+    token = _STDOUT.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _STDOUT.reset(token)
 
 
 class Output:
@@ -30,7 +47,7 @@ class Output:
     def result(self, data: Any) -> None:
         """Print a mapping or dataclass as the JSON object, if ``--json`` was given."""
         if self.as_json:
-            print(json.dumps(plain(data, as_json=True)))
+            print(json.dumps(plain(data, as_json=True)), file=_STDOUT.get())
 
 
 def percent(fraction: float) -> str:

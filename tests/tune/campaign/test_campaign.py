@@ -100,8 +100,9 @@ def test_killed_and_started_again(place, never_killed, after, observers):
     before = json.loads((place / "campaigns/toy-001/campaign.json").read_text())
     run_id = before.get("mlflow_run_id")
     assert run_id is None or client.get_run(run_id).info.status == "KILLED"
-    second = FakeRunner()
-    done = campaign(KERNEL, second, TINY, observers=observers)
+    second, said = FakeRunner(), Said()
+    done = campaign(KERNEL, second, TINY, observers=observers, progress=said)
+    assert "continues campaigns/toy-001" in said.lines
     assert run_id is None or client.get_run(run_id).info.status == "FINISHED"
     assert (done.folder.name, done.mlflow_run_id) == ("toy-001", run_id)
     assert (run_id is not None) == bool(observers)

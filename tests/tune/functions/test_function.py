@@ -195,6 +195,7 @@ def test_nothing_is_tuned_within_a_measurement(monkeypatch):
     monkeypatch.setenv("FORETUNE_SERVES", "1")
     inner(X)
     assert calls == [100]
+    assert tune().headline.startswith("doubled: not tuned")
 
 
 def test_a_method_may_be_tunable():
@@ -284,6 +285,17 @@ def test_a_misspelt_option_is_refused():
     for way in ways:
         with pytest.raises(UsageError, match=r"unknown option 'budgte'.*budget"):
             way()
+
+
+def test_a_misspelt_parameter_is_named():
+    ways = (
+        lambda **wrong: tune(**wrong),
+        lambda **wrong: ft.tune_program(["true", "{x}"], {"x": [1, 2]}, **wrong),
+        lambda **wrong: ft.tune_kernel("f", "void f() {}", 1, [], {"x": [1, 2]}, **wrong),
+    )
+    for way in ways:
+        with pytest.raises(UsageError, match="'restriction': did you mean 'restrictions'"):
+            way(restriction=["x < 2"])
 
 
 def test_limits_may_be_one_text():

@@ -219,6 +219,15 @@ class TestChoices:
         assert store.choose(SUBJECT, SMALL, choice(4, measured=99), replacing=first) == choice(3)
         assert store.choice(SUBJECT, SMALL) == choice(3)
 
+    def test_it_becomes_newer_when_it_is_verified_again(self, store):
+        """So that it is the newest among those for other candidates."""
+        again = replace(choice(1, at="2026-01-03T00:00:00.000+00:00"), how="verified")
+        store.choose(SUBJECT, SMALL, choice(1))
+        store.choose(SUBJECT, SMALL, replace(again, config=Configuration(x=2)))
+        assert store.choice(SUBJECT, SMALL).chosen_at == choice(1).chosen_at
+        assert store.choose(SUBJECT, SMALL, again, replacing=choice(1)) == choice(1)
+        assert store.choice(SUBJECT, SMALL).chosen_at == again.chosen_at
+
     def test_it_is_made_in_a_way_that_exists(self, store):
         with pytest.raises(UsageError, match="or all or verified, not 'guessed'"):
             store.choose(SUBJECT, SMALL, replace(choice(), how="guessed"))
