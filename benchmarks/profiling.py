@@ -6,6 +6,9 @@ A campaign measures some configurations of each problem at random, then as many 
 of these expects to be fastest. Here the shipped predictor of a kernel stands for the machine, with
 2 % of noise, so that every configuration of a problem has a known time. Both ways measure the same
 number; then the predictor ranks random configurations of problems that were not profiled.
+
+A second table is of searches of these problems, in the whole space: one learns the predictor's
+errors from the profiled runs, too, which the predictor knows; the other from its own runs only.
 """
 
 import argparse
@@ -20,8 +23,11 @@ from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
 from foretune.models.saved.pretrained import SHIPPED
+from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.registry import get_kernel
+from foretune.search import make_searcher
+from foretune.search.prior import prior_from_predictor
 from foretune.space import Configuration
 from foretune.tune import PRESETS
 from foretune.tune.campaign.campaign import GUIDED_POOL_SIZE
@@ -30,6 +36,10 @@ NOISE = 0.02
 """Standard deviation of the logarithm of a time."""
 UNSEEN, RANKED, MEASURED = 4, 4000, 10
 """Problems that are not profiled, configurations ranked of each, and the first ones measured."""
+TIMED = 60_000
+"""Configurations among which the fastest of a problem is taken."""
+SHOWN = (1, 3, 5, MEASURED)
+"""Numbers of measurements after which searches are shown."""
 Plan = dict[Problem, list[Configuration]]
 
 
@@ -38,16 +48,24 @@ def main() -> None:
     parser.add_argument("kernels", nargs="*", default=["matmul", "quantized_matvec", "softmax"])
     parser.add_argument("--seeds", type=int, default=6)
     options = parser.parse_args()
-    rows = []
+    rows, searches = [], []
     for name in options.kernels:
         machine = Machine(get_kernel(name))
         found = [machine.compare(seed) for seed in range(options.seeds)]
+        tuned = np.log(np.concatenate([machine.search(seed) for seed in range(options.seeds)]))
+        for way, logs in zip(
+            ("profiled and own runs", "own runs"), np.swapaxes(tuned, 0, 1), strict=True
+        ):
+            cells = [f"{ratio:.3f}" for ratio in np.exp(logs.mean(axis=0))]
+            searches.append([name, way, *cells, f"{np.exp(logs[:, -1].max()):.2f}"])
         for i, way in enumerate(("random", "random, then promising")):
             first, best = np.exp(np.mean(np.log(np.concatenate([f[i] for f in found])), axis=0))
             rows.append([name, way, f"{first:.2f}", f"{best:.2f}"])
     columns = ["kernel", "profiled", "the first", f"the best of the first {MEASURED}"]
     print("Time over the fastest, geometric mean over unseen problems\n")
     print(markdown(columns, rows))
+    measured = [f"after {n}" for n in SHOWN]
+    print(markdown(["kernel", "errors learned from", *measured, "worst"], searches))
 
 
 class Machine:
@@ -62,17 +80,49 @@ class Machine:
 
     def compare(self, seed: int) -> list[np.ndarray]:
         """Return, for both ways, the times of unseen problems over the fastest: (problem, 2)."""
-        preset = PRESETS["quick"]
-        problems = self.kernel.training_problems(preset.train_problems + UNSEEN, seed)
-        known, unseen = problems[: preset.train_problems], problems[preset.train_problems :]
-        rng = np.random.default_rng(seed)
-        count, more = preset.random_configs, preset.guided_configs
-        both = self.run(plan_configurations(self.kernel, known, count + more, seed), rng)
-        first = self.run(plan_configurations(self.kernel, known, count, seed), rng)
-        guide = self.train(first, seed)
-        promising = {p: self.promising(guide, p, more, rng) for p in known}
-        models = [self.train(rows, seed) for rows in (both, first + self.run(promising, rng))]
+        known, unseen = self.problems(seed)
+        count = PRESETS["quick"].random_configs + PRESETS["quick"].guided_configs
+        plan = plan_configurations(self.kernel, known, count, seed)
+        both = self.run(plan, np.random.default_rng(seed))
+        models = [self.train(rows, seed) for rows in (both, self.profile(seed))]
         return [np.array([self.rank(model, p) for p in unseen]) for model in models]
+
+    def problems(self, seed: int) -> tuple[list[Problem], list[Problem]]:
+        """Return the problems to profile and the others."""
+        count = PRESETS["quick"].train_problems
+        problems = self.kernel.training_problems(count + UNSEEN, seed)
+        return problems[:count], problems[count:]
+
+    def profile(self, seed: int) -> list[Measurement]:
+        """Return the runs that a campaign trains on: random ones, then promising ones."""
+        preset, rng = PRESETS["quick"], np.random.default_rng(seed)
+        known, _ = self.problems(seed)
+        first = self.run(plan_configurations(self.kernel, known, preset.random_configs, seed), rng)
+        guide = self.train(first, seed)
+        promising = {p: self.promising(guide, p, preset.guided_configs, rng) for p in known}
+        return first + self.run(promising, rng)
+
+    def search(self, seed: int) -> np.ndarray:
+        """Return the best times of searches over the fastest: (problem, way, `SHOWN`)."""
+        profiled = self.profile(seed)
+        model, found = self.train(profiled, seed), []
+        for problem in self.problems(seed)[1]:
+            space = self.kernel.space(problem)
+            prior = prior_from_predictor(model, problem, space, self.device)
+            pool = space.sample_indices(min(len(space), TIMED), np.random.default_rng(0))
+            fastest = self.times(self.truth, problem, pool).min()
+            for others in (profiled, []):
+                rng, times = np.random.default_rng(seed), list[float]()
+                searcher = make_searcher(
+                    "surrogate", space, Objective.TIME, seed, prior, problem, self.device, others
+                )
+                while len(times) < MEASURED:
+                    (m,) = self.run({problem: searcher.ask(1)}, rng)
+                    searcher.tell([m])
+                    index = np.array([space.index(m.config)])
+                    times.append(self.times(self.truth, problem, index)[0] / fastest)
+                found.append(np.minimum.accumulate(times)[np.array(SHOWN) - 1])
+        return np.array(found).reshape(-1, 2, len(SHOWN))
 
     def run(self, plan: Plan, rng: np.random.Generator) -> list[Measurement]:
         """Return the measurements of a plan."""

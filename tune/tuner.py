@@ -87,6 +87,7 @@ def tune_one(
     other_measurements = job.cache.known_for_other_problems(problem)
     if guide is not None:
         guide = correct_predictor(guide, other_measurements, device)
+        other_measurements = guide.unlearned(other_measurements)
     prior = job.prior(problem, kernel.space(problem), guide, objective.objective)
     search = make_searcher(
         job.searcher, kernel.space(problem), objective, job.seed, prior, problem, device,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.device import Device
+    from foretune.measurement import Measurement
     from foretune.models.predictor import Predictor
     from foretune.models.targets import Target
     from foretune.problem import Problem
@@ -381,6 +382,21 @@ class SearchPredictor:
         if isinstance(self.predictor, GuideModel):
             return self
         return replace(self, predictor=self.predictor.calibrate(runs))
+
+    def unlearned(self, measurements: "Sequence[Measurement]") -> "list[Measurement]":
+        """Return the measurements that are not among the predictor's training runs.
+
+        A predictor errs less on its own runs than elsewhere: a search that learned the errors from
+        them would trust it too much.
+        """
+        if isinstance(self.predictor, GuideModel) or not measurements:
+            return list(measurements)
+        from foretune.datasets.runs import configurations_of, problems_of
+
+        runs = self.predictor.runs_
+        runs = runs[runs["device"] == measurements[0].device]
+        learned = set(zip(problems_of(runs), configurations_of(runs), strict=True))
+        return [m for m in measurements if (m.problem, m.config) not in learned]
 
     def log_spread(self, device: "Device", predicted: "pd.DataFrame | None" = None) -> float:
         """Return the standard deviation of log errors.

@@ -16,6 +16,7 @@ from foretune.objective import Objective
 from foretune.tune import job, tune_problem, verifier
 from foretune.tune.results import TuneResult
 from foretune.tune.store import Store
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.verifier import METERED_LOOKS
 
 KERNEL = Toy()
@@ -23,11 +24,16 @@ PROBLEM = KERNEL.problem(n=100)
 
 
 @pytest.fixture(scope="module")
-def predictor():
+def learned():
+    """The measurements that `predictor` learned from."""
     runner, problems = FakeRunner(), KERNEL.training_problems(5)
     plan = plan_configurations(KERNEL, problems, 25)
-    rows = [m for p, configs in plan.items() for m in runner.run(KERNEL, p, configs)]
-    return Predictor().fit(from_measurements(rows, DEVICE))
+    return [m for p, configs in plan.items() for m in runner.run(KERNEL, p, configs)]
+
+
+@pytest.fixture(scope="module")
+def predictor(learned):
+    return Predictor().fit(from_measurements(learned, DEVICE))
 
 
 def test_a_predictor_finds_the_optimum_in_few_measurements(predictor):
@@ -73,6 +79,27 @@ def test_what_was_measured_of_other_problems_corrects_one_from_elsewhere(predict
     (step,) = tune_problem(KERNEL, second, Slower(), predictor, budget=1).trace
     assert step.predicted_ms == pytest.approx(3 * time_ms(second, step.config), rel=0.5)
     assert step.low_ms < step.predicted_ms < step.high_ms
+
+
+def test_a_search_learns_no_errors_from_the_runs_that_its_predictor_learned(
+    predictor, learned, tmp_path
+):
+    """On those it errs less than elsewhere, and the search would trust it too much."""
+
+    def proposals(name, *known):
+        store = tmp_path / name
+        MeasurementCache.for_kernel(KERNEL, DEVICE, store).append(*known)
+        tuned = tune_problem(KERNEL, PROBLEM, FakeRunner(), predictor, budget=8, store=store)
+        return [step.config for step in tuned.trace]
+
+    learned = [m for m in learned if m.problem != PROBLEM]
+    other = KERNEL.problem(n=60)
+    unseen = [
+        *FakeRunner().run(KERNEL, other, KERNEL.space(other).sample(9, np.random.default_rng(0)))
+    ]
+    assert proposals("nothing.db") == proposals("learned.db", *learned)
+    assert proposals("unseen.db", *unseen) == proposals("both.db", *learned, *unseen)
+    assert proposals("nothing.db") != proposals("unseen.db", *unseen)
 
 
 def test_without_a_predictor_it_searches_too():
