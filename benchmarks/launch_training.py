@@ -1,15 +1,16 @@
 """Fits an order of launches (`foretune.models.launch_order`) to measured problems."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from foretune.features.launches import LaunchFeatures
 from foretune.lazy import require
-from foretune.models.launch_order import LaunchOrder, launch_scores
-from foretune.models.trees.tree_arrays import TreeArrays
+from foretune.models.launch_order import LaunchOrder, RankingTrees, launch_scores
 
 ROUNDS = 400
 LAMBDAMART_PARAMETERS = {
@@ -79,13 +80,13 @@ def fit_order(problems: Sequence[MeasuredProblem]) -> LaunchOrder:
 
 def save_order(order: LaunchOrder, path: Path) -> None:
     """Write one file of arrays."""
-    arrays = {f.name: np.asarray(getattr(order.trees, f.name)) for f in fields(TreeArrays)}
+    arrays = {f.name: np.asarray(getattr(order.trees, f.name)) for f in fields(RankingTrees)}
     arrays |= {n: a.astype(np.int32) for n, a in arrays.items() if a.dtype == np.int64}
     curve = {f.name: np.asarray(getattr(order, f.name)) for f in fields(order) if f.name != "trees"}
     np.savez_compressed(path, **arrays, **curve)  # type: ignore[arg-type]
 
 
-def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
+def _fit_trees(problems: Sequence[MeasuredProblem]) -> RankingTrees:
     """Fit the ranking trees; all kernels have equal weight."""
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
@@ -99,9 +100,25 @@ def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
         weight=len(problems) / len(kernels) / counts[number],
         base_margin=-np.concatenate([p.columns.analytic_log_time for p in problems]),
     )
-    trees = TreeArrays.from_booster(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS))
-    assert trees is not None
-    return trees
+    return ranking_trees(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS))
+
+
+def ranking_trees(booster: Any) -> RankingTrees:
+    """Return the trees of an XGBoost booster; its base score, which all rows share, is left out."""
+    learner = json.loads(bytes(booster.save_raw("json")))["learner"]
+    trees = learner["gradient_booster"]["model"]["trees"]
+    fields_of_nodes = ("left_children", "split_indices", "split_conditions")
+    left, column, bound = (np.concatenate([tree[f] for tree in trees]) for f in fields_of_nodes)
+    sizes = [len(tree["left_children"]) for tree in trees]
+    roots, inner = np.cumsum([0, *sizes[:-1]]), left >= 0
+    return RankingTrees(
+        left=np.where(inner, left + np.repeat(roots, sizes), np.arange(len(left))),
+        column=np.where(inner, column, 0),
+        bound=np.where(inner, bound, np.nan).astype(np.float32),
+        leaf=np.where(inner, 0.0, bound).astype(np.float32),
+        roots=roots,
+        depth=LAMBDAMART_PARAMETERS["max_depth"],
+    )
 
 
 def _fit_curve(

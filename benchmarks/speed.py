@@ -107,9 +107,7 @@ def prediction() -> list[list[str]]:
         one = candidate_rows(kernel.name, problem, space, device, part[:1])
         rows.append([f"predict one row, {model}", timed(partial(predictor.predict, one)), ""])
         singly = [(problem, space[int(i)]) for i in rng.integers(len(space), size=SINGLY)]
-        rows.append(
-            [f"predict one row, {model}, fast path", *one_by_one(predictor, singly, device)]
-        )
+        rows.append([f"predict_one, {model}", *one_by_one(predictor, singly, device)])
     return rows
 
 
@@ -192,7 +190,7 @@ def operators() -> list[list[str]]:
         )
         fp8 = Configuration(format="fp8")
         singly = [(Problem(M=int(m), N=int(n), K=int(k)), fp8) for m, n, k in drawn[:SINGLY]]
-        rows.append([f"predict one row, {name}, fast path", *one_by_one(predictor, singly, H100)])
+        rows.append([f"predict_one, {name}", *one_by_one(predictor, singly, H100)])
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return [*rows, ["most memory at any time, training included", f"{most:.2f} GiB", ""]]
 

@@ -5,12 +5,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
-NAMES = ("kernel", "device")
 BOOLEANS = {"False": "0", "True": "1"}  # booleans are stored as 0 and 1
 T = TypeVar("T")
 
@@ -138,55 +137,6 @@ class _SomeRows(Rows):
         return texts, codes[self._numbers]
 
 
-class SingleRow(Rows):
-    """One row, whose columns are NumPy scalars instead of arrays.
-
-    NumPy functions accept both; scalars take a fraction of the time.
-    """
-
-    def __init__(self, cells: Mapping[str, Any]) -> None:
-        self.columns = tuple(cells)
-        self._arrays: dict[str, Any] = {
-            c: np.str_(_text(v)) if isinstance(v, str) else np.float64(v) for c, v in cells.items()
-        }
-        self._memo = {}
-
-    @classmethod
-    def read(cls, frame: pd.DataFrame) -> Self:
-        """Return the only row of a table: its names and its dotted columns."""
-        cells = {}
-        # pandas' public accessors take five times as long.
-        quick = getattr(frame, "_iter_column_arrays", None)
-        columns = quick() if quick else (frame.iloc[:, i].array for i in range(frame.shape[1]))
-        for name, values in zip(frame.columns.tolist(), columns, strict=True):
-            if "." not in name and name not in NAMES:
-                continue
-            plain = isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
-            cell = values[0]
-            kept = plain or isinstance(cell, str | bool | np.bool_)
-            cells[name] = cell if kept else as_array(frame[name])[0]
-        return cls(cells)
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, column: str) -> Any:
-        return self._arrays[column]
-
-    def text(self, column: str) -> str:
-        """Return a column's value as text."""
-        return _text(self._arrays[column])
-
-    def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a column's value as text, and index 0."""
-        return np.array([self.text(column)]), np.zeros(1, dtype=np.int64)
-
-    def text_masks(self, column: str, texts: Sequence[str]) -> list[Any]:
-        """Return, per text, whether the cell equals it."""
-        written = self.text(column)
-        return [written == text for text in texts]
-
-
 @lru_cache(maxsize=256)
 def short_names(columns: tuple[str, ...], group: str) -> dict[str, str]:
     """Return short name -> full name of a dotted group's columns."""
@@ -208,8 +158,6 @@ class Groups:
 def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     """Group rows by ``columns``, compared as text."""
     rows = Rows.from_table(rows)
-    if isinstance(rows, SingleRow):
-        return Groups(np.zeros((), dtype=np.int64), ["/".join(map(rows.text, columns))])
     total, names = np.zeros(len(rows), dtype=np.int64), [""]
     for column in columns:
         text, number = rows.distinct(column)

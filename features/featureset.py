@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family, Quantity
-from foretune.features.arrays import Rows, SingleRow, short_names
+from foretune.features.arrays import Rows, short_names
 from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
 from foretune.features.roofline import quantities, row_cost, row_roofline_ms, with_rates
 
@@ -142,11 +142,8 @@ class FeatureSet(TransformerMixin, Estimator):
             )
         matrix = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
         with np.errstate(over="ignore"):
-            if isinstance(rows, SingleRow):
-                matrix[0] = [table[name] for name in columns]
-            else:
-                for i, name in enumerate(columns):
-                    matrix[:, i] = table[name]
+            for i, name in enumerate(columns):
+                matrix[:, i] = table[name]
         if (infinite := np.isinf(matrix)).any():
             self._check_finite(table)
             matrix[infinite] = np.nan  # unknown, e.g. log2 of a size of 0

@@ -20,14 +20,14 @@ from foretune.device import (
 )
 from foretune.errors import DataWarning, PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import Rows, SingleRow, as_array
+from foretune.features.arrays import Rows, as_array
 from foretune.features.families.user_defined import UserDefinedCost
 
 MIN_MS = 1e-9  # lower bound of each limit's time, so that logarithms are finite
 
 
 def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
-    """Return the work of every row, as arrays of ``len(rows)``, or as numbers for a `SingleRow`.
+    """Return the work of every row, as arrays of ``len(rows)``.
 
     Raises PredictorError if a column that the cost depends on is missing.
     """
@@ -38,8 +38,7 @@ def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
 def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
 
-    A `SingleRow` gives two numbers. An unknown rate is no limit. If both are unknown, or there is
-    no family, both times are NaN.
+    An unknown rate is no limit. If both are unknown, or there is no family, both times are NaN.
     """
     if family is None:
         return np.full((len(rows), 2), np.nan)
@@ -66,15 +65,12 @@ def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndar
 
 
 def quantities(family: Family, rows: Rows, method: str) -> dict[str, Any]:
-    """Return what `Family.cost`, `launch_parts_ms` or `derived` says of rows; numbers of one row.
+    """Return what `Family.cost`, `launch_parts_ms` or `derived` says of rows.
 
     Raises PredictorError if a column is missing, or holds text instead of numbers.
     """
     groups = ("problem", "config") if method == "cost" else ("problem", "config", "device")
     columns: list[Mapping[str, Any]] = [rows.group(group) for group in groups]
-    as_arrays = isinstance(rows, SingleRow) and not family.accepts_scalars
-    if as_arrays:
-        columns = [{name: np.array([v]) for name, v in group.items()} for group in columns]
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
             found = getattr(family, method)(*columns)
@@ -82,16 +78,11 @@ def quantities(family: Family, rows: Rows, method: str) -> dict[str, Any]:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     except TypeError as e:
         raise PredictorError(f"the runs hold text where {family.name!r} has a number") from e
-    values: dict[str, Any] = vars(found) if isinstance(found, Cost) else found
-    if as_arrays:
-        return {n: v if np.ndim(v) == 0 else np.ravel(v)[0] for n, v in values.items()}
-    return values
+    return vars(found) if isinstance(found, Cost) else found
 
 
 def _cost(family: Family, rows: Rows) -> Cost:
     cost = Cost(**quantities(family, rows, "cost"))
-    if isinstance(rows, SingleRow):
-        return cost
     n = len(rows)
     return Cost(
         flops=np.broadcast_to(np.asarray(cost.flops, dtype=float), n),
@@ -118,10 +109,7 @@ def part_names(family: Family | None, rows: Rows) -> tuple[str, ...]:
 def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
     if not (parts := quantities(family, rows, "launch_parts_ms")):
         return limits
-    if isinstance(rows, SingleRow):
-        found = np.array(list(parts.values()))
-    else:
-        found = np.stack([np.broadcast_to(part, len(rows)) for part in parts.values()], axis=-1)
+    found = np.stack([np.broadcast_to(part, len(rows)) for part in parts.values()], axis=-1)
     found = np.where(np.isfinite(found) & (found > 0), found, MIN_MS)
     return np.where(np.isfinite(limits).all(axis=-1)[..., None], found, np.nan)
 
@@ -155,32 +143,27 @@ def with_rates(family: Family | None, rows: Rows) -> Rows:
     return rows.memoized(("with rates", may_be_unnamed), lambda: _fill(rows, unknown))
 
 
-def _unknown(rows: Rows, may_be_unnamed: bool) -> Any:
+def _unknown(rows: Rows, may_be_unnamed: bool) -> np.ndarray:
     """Return which rows have no rate."""
-    unknown: Any
-    if isinstance(rows, SingleRow):
-        unknown = np.bool_(not any(c in rows and rows[c] == rows[c] for c in RATES))
-    else:
-        unknown = np.ones(len(rows), dtype=bool)
-        for column in filter(rows.__contains__, RATES):
-            unknown &= np.isnan(rows[column])
+    unknown = np.ones(len(rows), dtype=bool)
+    for column in filter(rows.__contains__, RATES):
+        unknown &= np.isnan(rows[column])
     if may_be_unnamed and unknown.any():
-        unknown = unknown & ~np.asarray(rows.text_masks("device", [UNNAMED])[0])
+        unknown &= ~rows.text_masks("device", [UNNAMED])[0]
     return unknown
 
 
 def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
     names, codes = rows.distinct("device")
-    present = sorted({str(names[code]) for code in codes[np.atleast_1d(unknown)]})
+    present = sorted({str(names[code]) for code in codes[unknown]})
     devices = {name: find_device_or_none(name) or generic_device(name) for name in present}
-    position = 0 if isinstance(rows, SingleRow) else codes
     columns = {}
     for spec in SPECS:
         values = [devices[n].specs.get(spec, np.nan) if n in devices else np.nan for n in names]
         known = rows[column] if (column := f"device.{spec}") in rows else np.nan
-        filled = np.where(unknown & np.isnan(known), np.array(values)[position], known)
+        filled = np.where(unknown & np.isnan(known), np.array(values)[codes], known)
         if not np.isnan(filled).all():
-            columns[column] = filled[()]
+            columns[column] = filled
     for name, device in devices.items():
         if device in (GENERIC_CPU, GENERIC_GPU):
             asked = ("fp32_gflops", "fp16_gflops", "memory_gbps")

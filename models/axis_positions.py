@@ -11,8 +11,6 @@ import pandas as pd
 
 from foretune.files import read_arrays
 
-NAN = np.float64(np.nan)
-
 
 @dataclass(frozen=True)
 class AxisPositions:
@@ -35,14 +33,10 @@ class AxisPositions:
         return pd.factorize(total)[0].astype(np.int64)
 
     def adjacent(
-        self, axis: int, values: np.ndarray, wanted: "AxisPositions | AxisPosition"
+        self, axis: int, values: np.ndarray, wanted: "AxisPositions"
     ) -> tuple[Any, Any, Any, Any]:
         """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
         line, asked = self._line(axis), wanted.coordinates[axis]
-        if isinstance(wanted, AxisPosition):
-            one = line.adjacent_to_one(wanted.group_keys[axis], asked, self.coordinates[axis])
-            below, above = (values[row] if row >= 0 else NAN for row in (one.below, one.above))
-            return below, one.step_below, above, one.step_above
         found = line.adjacent(wanted._group_keys(axis), asked, self.coordinates[axis])
         padded = np.append(values, np.nan)  # index -1 is for none
         return padded[found.below], found.step_below, padded[found.above], found.step_above
@@ -77,15 +71,6 @@ class AxisPositions:
         """Read positions and values."""
         data = read_arrays(path)
         return cls(data["positions"], data["keys"], data["shared"]), data["values"]
-
-
-@dataclass(frozen=True)
-class AxisPosition:
-    """The position of one row: scalar coordinates, and the key of its series per axis."""
-
-    coordinates: list[Any]
-    group_keys: list[np.uint64]
-    shape = ()
 
 
 @dataclass(frozen=True)
@@ -160,23 +145,3 @@ class _Line:
         result.above[here[there]] = rows
         result.step_above[here[there]] = row_coordinates[rows] - wanted[there]
         return result
-
-    def adjacent_to_one(
-        self, group_key: np.uint64, wanted: Any, row_coordinates: np.ndarray
-    ) -> _Adjacent:
-        """Return `adjacent` for a single row."""
-        number = int(self.names.searchsorted(group_key))
-        if number == len(self.names) or self.names[number] != group_key or wanted != wanted:
-            return _Adjacent(-1, -1, NAN, NAN)
-        within = min(max(wanted - self.low, -self.margin), self.span / 2.0)
-        target = number * self.span + within
-        below = int(self.coordinates.searchsorted(target - 1e-9)) - 1
-        above = int(self.coordinates.searchsorted(target + 1e-9, side="right"))
-        row_below = self.order[below] if below >= self.first[number] else -1
-        row_above = self.order[above] if above < self.last[number] else -1
-        return _Adjacent(
-            row_below,
-            row_above,
-            wanted - row_coordinates[row_below] if row_below >= 0 else NAN,
-            row_coordinates[row_above] - wanted if row_above >= 0 else NAN,
-        )

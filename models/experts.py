@@ -24,7 +24,7 @@ from foretune.models.axis_positions import AxisPositions
 from foretune.models.calibration import WORK_FEATURES
 from foretune.models.interval import MIN_ERROR, error_model
 from foretune.models.neighbors import NeighborIndex
-from foretune.models.trees.boosting import BoostingModel, JointModel
+from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import Regressor
 
 MAX_ROWS = 1000
@@ -221,22 +221,19 @@ class Experts:
         The order is trees, second expert, interpolation, unit; missing ones are left out. Rows
         without neighbors repeat the trees.
         """
+        tree = self.tree.predict(X)
         if neighbors is None:
-            tree = self._joint_model.predict(X)[:, 0]
             columns = [tree] if self.smooth is None else [tree, self.smooth.predict(X)]
         else:
-            seen = X if self.corrected is None else np.concatenate([X, neighbors], axis=1)
-            outputs = self._joint_model.predict(seen)
-            tree, base = outputs[:, 0], neighbors[:, INTERPOLATION].astype(np.float64)
-            corrected = base if self.corrected is None else outputs[:, 1] + base
+            base = neighbors[:, INTERPOLATION].astype(np.float64)
+            corrected = base
+            if self.corrected is not None:
+                seen = np.concatenate([X, neighbors], axis=1)
+                corrected = self.corrected.predict(seen) + base
             columns = [tree, *(np.where(np.isnan(base), tree, v) for v in (corrected, base))]
         if self.has_unit:
             columns.append(np.zeros(len(X)))
         return np.array(columns).T
-
-    @cached_property
-    def _joint_model(self) -> JointModel:
-        return JointModel([getattr(self, part) for part in self.parts])
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
@@ -325,15 +322,12 @@ class Stack:
         """Return the weighted mean of each row."""
         value = predictions @ self.fixed
         if self.models and not new_device.all():
-            roots = np.maximum(self._joint_model.predict(Z), MIN_ERROR**0.5)
+            roots = np.column_stack([model.predict(Z) for model in self.models])
+            roots = np.maximum(roots, MIN_ERROR**0.5)
             weights = roots ** (-2.0 * POWER)
             gated = (weights * predictions).sum(axis=1) / weights.sum(axis=1)
             value = np.where(new_device, value, gated)
         return np.asarray(value)
-
-    @cached_property
-    def _joint_model(self) -> JointModel:
-        return JointModel(self.models)
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""

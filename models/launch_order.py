@@ -18,12 +18,35 @@ import numpy as np
 from foretune.errors import PredictorError
 from foretune.features.launches import LaunchFeatures
 from foretune.files import read_arrays, translate_read_errors
-from foretune.models.trees.tree_arrays import TreeArrays
 
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
 SPREAD = 0.08
 """Standard deviation of the smooth part of the log error (`foretune.search.ordered`). With it, the
 loss promised on kernels left out covered the loss there was."""
+
+
+@dataclass(frozen=True)
+class RankingTrees:
+    """The nodes of all trees, concatenated; NumPy alone adds up their leaves.
+
+    Values of a node's ``column`` below its ``bound`` go to node ``left``, others to the one after
+    that. A leaf is its own left child, and its bound is NaN. ``roots`` are the first nodes of the
+    trees, ``depth`` is the maximum depth.
+    """
+
+    left: np.ndarray
+    column: np.ndarray
+    bound: np.ndarray
+    leaf: np.ndarray
+    roots: np.ndarray
+    depth: int
+
+    def scores(self, X: np.ndarray) -> np.ndarray:
+        """Return the sum of the leaves of every row, which may miss no value."""
+        node, row = self.roots[None, :], np.arange(len(X))[:, None]
+        for _ in range(self.depth):
+            node = self.left[node] + (X[row, self.column[node]] >= self.bound[node])
+        return self.leaf[node].sum(axis=1, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,7 @@ class LaunchOrder:
     ``scores`` and ``ratios``: knots of the curve from relative scores to log slow-downs.
     """
 
-    trees: TreeArrays
+    trees: RankingTrees
     scores: np.ndarray
     ratios: np.ndarray
 
@@ -50,7 +73,7 @@ class LaunchOrder:
             read: dict[str, Any] = {
                 n: a if a.ndim else a.item() for n, a in read_arrays(path).items()
             }
-            trees = TreeArrays(**{f.name: read.pop(f.name) for f in fields(TreeArrays)})
+            trees = RankingTrees(**{f.name: read.pop(f.name) for f in fields(RankingTrees)})
             return cls(trees, **read)
 
 
@@ -60,6 +83,6 @@ def shipped_order() -> LaunchOrder:
     return LaunchOrder.load(SHIPPED)
 
 
-def launch_scores(trees: TreeArrays, columns: LaunchFeatures) -> np.ndarray:
+def launch_scores(trees: RankingTrees, columns: LaunchFeatures) -> np.ndarray:
     """Return a score for each candidate; lower is better."""
-    return columns.analytic_log_time - trees.sums(columns.values)[:, 0]
+    return columns.analytic_log_time - trees.scores(columns.values)

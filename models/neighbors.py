@@ -12,8 +12,8 @@ import pandas as pd
 
 from foretune.datasets.schema import columns_of
 from foretune.family import nan_to
-from foretune.features.arrays import Rows, SingleRow, as_array
-from foretune.models.axis_positions import NAN, AxisPosition, AxisPositions
+from foretune.features.arrays import Rows, as_array
+from foretune.models.axis_positions import AxisPositions
 
 SAMPLE_ROWS = 16  # rows (up to twice as many) that rule out nearly all unrelated pairs
 RATIO_TOLERANCE = 1e-9  # rounding tolerance of ratios
@@ -71,7 +71,6 @@ MAX_AXES = 8
 MIN_OCTAVES_FACTOR = 8.0  # positive axes that span this factor are measured in octaves
 ONE_SIDED_PENALTY = 2.0  # distance penalty for one-sided neighbors
 SMALL_GAP = 0.05
-UINT64_MASK = 2**64 - 1
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
 MAX_TWO_SIDED_AXES = 3
 
@@ -97,11 +96,11 @@ class Axis:
         """The column that identifies positions; two devices may have the same bandwidth."""
         return "device" if self.column == DEVICE_AXIS else self.column
 
-    def column_values(self, rows: Rows) -> Any:
+    def column_values(self, rows: Rows) -> np.ndarray:
         """Return the values of rows; NaN if a device's are unknown."""
         if self.column in rows:
             return rows[self.column]
-        return NAN if isinstance(rows, SingleRow) else np.full(len(rows), NAN)
+        return np.full(len(rows), np.nan)
 
     def coordinates(self, values: np.ndarray) -> np.ndarray:
         """Return the coordinates of ``values``."""
@@ -152,24 +151,10 @@ class NeighborIndex:
         rows = Rows.from_table(rows)
         return rows.memoized(self._key, lambda: self._locate(rows))
 
-    def locate_one(self, row: SingleRow) -> AxisPosition:
-        """Return the position of a single row (cached)."""
-        return row.memoized(self._key, lambda: self._locate_one(row))
-
     @property
     def _key(self) -> tuple[Hashable, ...]:
         axes = tuple((axis.column, axis.octaves, axis.span) for axis in self.axes)
         return "places", axes, tuple(self.group_columns), tuple(self.repeated)
-
-    def _locate_one(self, row: SingleRow) -> AxisPosition:
-        keys = [_text_hash(axis.key, row.text(axis.key)) for axis in self.axes]
-        shared = sum(_text_hash(column, row.text(column)) for column in self.group_columns)
-        shared += sum(_text_hash(size.column, "") for size in self.repeated if not size.holds(row))
-        total = shared + sum(keys)
-        return AxisPosition(
-            [axis.coordinates(axis.column_values(row)) for axis in self.axes],
-            [np.uint64(total - key & UINT64_MASK) for key in keys],
-        )
 
     def _locate(self, rows: Rows) -> AxisPositions:
         coordinates = [axis.coordinates(axis.column_values(rows)) for axis in self.axes]
@@ -218,7 +203,7 @@ class NeighborIndex:
         self,
         known: AxisPositions,
         values: np.ndarray,
-        wanted: AxisPositions | AxisPosition,
+        wanted: AxisPositions,
         one_sided: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return the neighbor features of ``wanted`` among ``known`` (float32, `columns`).

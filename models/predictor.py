@@ -24,7 +24,7 @@ from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
 from foretune.errors import PredictorError, require_known
 from foretune.family import Family
-from foretune.features.arrays import Rows, SingleRow
+from foretune.features.arrays import Rows
 from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
@@ -142,7 +142,7 @@ class Predictor(Estimator):
         Raises PredictorError if the rows are of another kernel, or lack a training column.
         """
         check_is_fitted(self, "targets_")
-        rows = SingleRow.read(runs) if len(runs) == 1 else Rows(runs)
+        rows = Rows(runs)
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
             if set(names[np.unique(codes)]) != {self.kernel_name_}:
@@ -157,22 +157,15 @@ class Predictor(Estimator):
     def predict_one(
         self, problem: Mapping[str, Value], config: Mapping[str, Value], device: Device
     ) -> dict[str, float]:
-        """Return `predict` for one configuration as column -> value, faster than from a table.
+        """Return `predict` for one configuration as column -> value.
 
         Raises PredictorError if a training column is missing, or a number is too large.
         """
-        check_is_fitted(self, "targets_")
-        cells: dict[str, Value] = {"device": device.name}
+        cells: dict[str, Value] = {"kernel": self.kernel_name_, "device": device.name}
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
-        try:
-            row = SingleRow(cells)
-        except OverflowError:
-            raise PredictorError("a number is too large to compute with") from None
-        predicted = self._predict_rows(row)
-        return dict(
-            zip(_prediction_columns(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True)
-        )
+        predicted: dict[str, float] = self.predict(pd.DataFrame([cells])).iloc[0].to_dict()
+        return predicted
 
     def predict_space(
         self,

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.features.arrays import Rows, SingleRow
+from foretune.features.arrays import Rows
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
@@ -205,8 +205,7 @@ class TargetModel:
     def _neighbor_features(self, rows: Rows) -> np.ndarray | None:
         if (index := self.neighbor_index) is None:
             return None
-        wanted = index.locate_one(rows) if isinstance(rows, SingleRow) else index.locate(rows)
-        return index.neighbor_features(self.positions, self.values, wanted)
+        return index.neighbor_features(self.positions, self.values, index.locate(rows))
 
     def _table(
         self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray, problems: np.ndarray | None

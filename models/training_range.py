@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.features.arrays import Rows, SingleRow
+from foretune.features.arrays import Rows
 
 UNSEEN_OCTAVES = 1.0
 """Distance in octaves of an unseen text value, or of a new number in a constant column."""
@@ -47,7 +47,7 @@ class TrainingRange:
         """
         rows = Rows.from_table(rows)
         farthest = np.zeros(len(rows))
-        for column in self._columns_outside(rows):
+        for column in self._known_columns(rows):
             margin = reach.get(column, 0.0) if reach else 0.0
             np.fmax(farthest, self._outside(column, rows) - margin, out=farthest)
         return farthest
@@ -55,13 +55,13 @@ class TrainingRange:
     def reach(self, rows: pd.DataFrame | Rows) -> dict[str, float]:
         """Return the maximum distance of ``rows`` per column outside the range."""
         rows = Rows.from_table(rows)
-        farthest = {c: float(self._outside(c, rows).max()) for c in self._columns_outside(rows)}
+        farthest = {c: float(self._outside(c, rows).max()) for c in self._known_columns(rows)}
         return {column: far for column, far in farthest.items() if far > 0.0}
 
     def explain(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return one line per row and column outside the range: ``row, column, value, reason``."""
         lines, known = [], Rows.from_table(rows)
-        for column in self._columns_outside(known):
+        for column in self._known_columns(known):
             outside, values = self._outside(column, known), known[column]
             lines += [
                 (i, column, values[i], self._reason(column, outside[i]), outside[i])
@@ -80,18 +80,8 @@ class TrainingRange:
         """Return the range that `to_json` wrote."""
         return cls({c: (v[0], v[1]) for c, v in data["numbers"].items()}, dict(data["texts"]))
 
-    def _columns_outside(self, rows: Rows) -> list[str]:
-        """Return the known columns, or those of a single row that are outside."""
-        present = [c for c in (*self.numbers, *self.texts) if c in rows]
-        if isinstance(rows, SingleRow):
-            return [c for c in present if self._is_outside(c, rows)]
-        return present
-
-    def _is_outside(self, column: str, row: SingleRow) -> bool:
-        if column in self.texts:
-            return row.text(column) not in self.texts[column]
-        value, (low, high) = row[column], self.numbers[column]
-        return isinstance(value, str) or bool(value < low or value > high)
+    def _known_columns(self, rows: Rows) -> list[str]:
+        return [c for c in (*self.numbers, *self.texts) if c in rows]
 
     def _outside(self, column: str, rows: Rows) -> np.ndarray:
         values = rows[column]

@@ -40,7 +40,6 @@ class Matmul(Kernel):
     """
 
     name = "matmul"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("M", maximum=65536, meaning="rows of A and C"),
         ProblemParameter("N", maximum=65536, meaning="columns of B and C"),

@@ -45,7 +45,6 @@ class QuantizedMatvec(Kernel):
     """
 
     name = "quantized_matvec"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("N", maximum=1048576, meaning="rows of W"),
         ProblemParameter("K", maximum=1048576, meaning="columns of W"),

@@ -46,7 +46,6 @@ class Softmax(Kernel):
     """
 
     name = "softmax"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("R", maximum=16777216, meaning="rows of X"),
         ProblemParameter("C", maximum=16777216, meaning="columns of X, over which sums run"),

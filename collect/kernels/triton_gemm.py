@@ -335,7 +335,6 @@ class TritonGemm(TiledProduct):
     """
 
     name = "triton_gemm"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("M", meaning="rows of A and C"),
         ProblemParameter("N", meaning="columns of B and C"),

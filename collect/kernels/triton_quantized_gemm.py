@@ -154,7 +154,6 @@ class TritonQuantizedGemm(TiledProduct):
     """
 
     name = "triton_quantized_gemm"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("M", meaning="rows of A and C: tokens"),
         ProblemParameter("N", meaning="columns of W and C"),

@@ -49,7 +49,6 @@ class BitPlanes(Kernel):
     """
 
     name = "bit_planes"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("N", maximum=1048576, meaning="rows of W"),
         ProblemParameter("K", maximum=1048576, meaning="columns of W"),

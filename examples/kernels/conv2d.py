@@ -47,7 +47,6 @@ class Conv2d(Kernel):
     """
 
     name = "conv2d"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("H", maximum=65536, meaning="rows of the image"),
         ProblemParameter("W", maximum=65536, meaning="pixels of a row"),

@@ -155,7 +155,6 @@ class TritonAttention(TritonKernel):
     """
 
     name = "triton_attention"
-    accepts_scalars = True
     has_warp_specialization = False
     """Whether there is a knob for warps that only load."""
     problem_parameters = (

@@ -133,7 +133,6 @@ class TritonGroupedGemm(TiledProduct):
     """
 
     name = "triton_grouped_gemm"
-    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("tokens", meaning="tokens of a batch: rows of A"),
         ProblemParameter("experts", maximum=4096, meaning="experts with weights of their own"),

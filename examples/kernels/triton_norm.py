@@ -111,7 +111,6 @@ class TritonNorm(RowKernel):
     """Layer or RMS norm (``norm``) of ``X[R, C]`` along rows; knobs as of every `RowKernel`."""
 
     name = "triton_norm"
-    accepts_scalars = True
     problem_parameters = (
         *RowKernel.problem_parameters,
         ProblemParameter("norm", "rms", choices=("rms", "layer"), meaning="which"),

@@ -91,7 +91,6 @@ class TritonSoftmax(RowKernel):
     """``Y = softmax(X[R, C])`` along rows; knobs as of every `RowKernel`."""
 
     name = "triton_softmax"
-    accepts_scalars = True
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return X, normal with a standard deviation of 4."""

@@ -14,7 +14,6 @@ class AttentionPrefill(Family):
     """Columns: problem.batch, seq_len, heads, kv_heads, head_dim (prefix_len, window)."""
 
     name = "attention_prefill"
-    accepts_scalars = True
     causal = True
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
@@ -62,7 +61,6 @@ class AttentionDecode(Family):
     """Columns: problem.batch, kv_len, heads, kv_heads, head_dim (window)."""
 
     name = "attention_decode"
-    accepts_scalars = True
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the cache read once, and 4·head_dim operations per head and key."""

@@ -12,7 +12,6 @@ from foretune.family import Cells, Cost, Family, Quantity
 class Collective(Family):
     """Columns: problem.message_bytes, problem.devices."""
 
-    accepts_scalars = True
     rounds = 1.0
     """Number of times that each rank sends its share to every other."""
 

@@ -28,7 +28,6 @@ class Convolution(Family):
     """
 
     name = "convolution"
-    accepts_scalars = True
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 2 operations per output and filter element; images and filters moved once."""

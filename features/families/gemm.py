@@ -15,7 +15,6 @@ class Gemm(Family):
     """Columns: problem.M, N, K (batch); config.format or problem.dtype."""
 
     name = "gemm"
-    accepts_scalars = True
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return 2·M·N·K operations; A, B in their format and C in at least 16 bits, moved once."""

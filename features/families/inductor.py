@@ -13,8 +13,6 @@ from foretune.features.geometry import cache_features
 class InductorTemplate(Family):
     """A tiled launch; its parts make up the time."""
 
-    accepts_scalars = True
-
     def launch(self, problem: Cells, config: Cells) -> TiledLaunch:
         """Return the geometry of a launch."""
         raise NotImplementedError

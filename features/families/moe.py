@@ -38,7 +38,6 @@ class Moe(Family):
     """Columns: problem.tokens, hidden, intermediate, top_k, experts; config.format, tp, ep."""
 
     name = "moe"
-    accepts_scalars = True
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return the work of the busiest rank; each active expert is read once.

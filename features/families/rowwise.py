@@ -15,8 +15,6 @@ FLOPS_PER_ELEMENT = {"norm": 8.0, "softmax": 8.0, "elementwise": 2.0, "quantize"
 class Rowwise(Family):
     """Columns: problem.rows, problem.columns; config.format."""
 
-    accepts_scalars = True
-
     def cost(self, problem: Cells, config: Cells) -> Cost:
         """Return every element read once and written once."""
         elements = 1.0 * _rows(problem) * _columns(problem)

@@ -1,9 +1,7 @@
 """Gradient-boosted trees (XGBoost; Chen and Guestrin, KDD 2016)."""
 
 import gzip
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,10 +10,9 @@ import numpy as np
 from foretune.files import read_bytes
 from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
-from foretune.models.trees.tree_arrays import TreeArrays, parse_learner
+from foretune.models.trees.saved_trees import check_boosted_trees
 from foretune.models.trees.ubjson import zero_fields
 
-MAX_ARRAY_ROWS = 4  # up to this many rows use the tree arrays: calling XGBoost takes longer
 UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")
 """Node fields that neither prediction nor Shapley values read."""
 
@@ -58,16 +55,8 @@ class BoostingModel(Regressor):
         """Set the booster to predict in one thread, because callers split the rows."""
         self.booster_: Any = booster
         self.booster_.set_param({"nthread": 1})
-        self.__dict__.pop("arrays", None)
-
-    @cached_property
-    def arrays(self) -> TreeArrays | None:
-        """The trees as arrays, for few rows; None if they are not supported."""
-        return TreeArrays.from_booster(self.booster_)
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        if len(X) <= MAX_ARRAY_ROWS and (arrays := self.arrays) is not None:
-            return arrays.predict(X)[:, 0]
         prediction: np.ndarray = self.booster_.inplace_predict(X, validate_features=False)
         return prediction.astype(np.float64)
 
@@ -82,33 +71,7 @@ class BoostingModel(Regressor):
         xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
         model, data = cls(), read_bytes(path)
-        learner = parse_learner(data)  # first, because XGBoost does not check files
+        check_boosted_trees(data)
         model._set_booster(xgboost.Booster(model_file=bytearray(data)))
-        model.arrays = TreeArrays.from_learner(learner)
         model.n_features_in_ = model.booster_.num_features()
         return model
-
-
-class JointModel:
-    """Models on the same rows; a few rows pass the trees of all models in one traversal.
-
-    Each model was fitted to the first columns, or to all of them.
-    """
-
-    def __init__(self, models: Sequence[Regressor]) -> None:
-        self.models = list(models)
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return the prediction of each model for a float32 matrix (rows, models)."""
-        if 0 < len(X) <= MAX_ARRAY_ROWS and (arrays := self.arrays) is not None:
-            return arrays.predict(X)
-        return np.column_stack([m.predict(X[:, : m.n_features_in_]) for m in self.models])
-
-    @cached_property
-    def arrays(self) -> TreeArrays | None:
-        """The trees of all models; None if a model has none, or their objectives differ."""
-        arrays = [m.arrays if isinstance(m, BoostingModel) else None for m in self.models]
-        known = [a for a in arrays if a is not None]
-        if len(known) < len(arrays) or len({a.logistic for a in known}) != 1:
-            return None
-        return TreeArrays.join(known)

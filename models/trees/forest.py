@@ -8,7 +8,7 @@ import numpy as np
 
 from foretune.files import read_arrays
 from foretune.models.trees.regressor import Regressor, threads_for
-from foretune.models.trees.tree_arrays import require_known_columns, require_trees
+from foretune.models.trees.saved_trees import require_known_columns, require_trees
 
 NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
 """Fields that scikit-learn needs of a node to predict."""

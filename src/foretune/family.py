@@ -52,13 +52,9 @@ class Family(ABC):
 
     Attributes:
         name: the run table's ``kernel`` column.
-        accepts_scalars: whether methods accept a single row as NumPy numbers, which is faster than
-            arrays of length 1. False if they index or mask their columns
-            (`foretune.testing.check_kernel` tests it).
     """
 
     name: str
-    accepts_scalars: bool = False
     has_cost_model: bool = True
     """Whether `cost` is meaningful; without it, predictors have no roofline."""
 

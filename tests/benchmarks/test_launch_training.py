@@ -2,7 +2,13 @@
 
 import numpy as np
 import pytest
-from launch_training import MAX_LOG_SLOWDOWN, MeasuredProblem, fit_order, save_order
+from launch_training import (
+    MAX_LOG_SLOWDOWN,
+    MeasuredProblem,
+    fit_order,
+    ranking_trees,
+    save_order,
+)
 
 from foretune.features.launches import MAX_LOG_RATIO, LaunchFeatures
 from foretune.models.launch_order import LaunchOrder
@@ -58,3 +64,14 @@ def test_saved_it_says_the_same(order, tmp_path):
     again = LaunchOrder.load(tmp_path / "order.npz")
     (p,) = problems("c", 1, 4)
     np.testing.assert_array_equal(again.log_ratios(p.columns), order.log_ratios(p.columns))
+
+
+def test_scores_are_those_of_xgboost():
+    xgboost = pytest.importorskip("xgboost")
+    X = np.random.default_rng(0).normal(0, 1, (300, 4)).astype(np.float32)
+    data = xgboost.DMatrix(X, X[:, 0] * X[:, 1])
+    booster = xgboost.train({"max_depth": 5, "base_score": 0.0}, data, 20)
+    bounds = np.repeat(ranking_trees(booster).bound[:50, None], 4, axis=1)  # values at the bounds
+    asked = np.concatenate([X, np.nan_to_num(bounds)])
+    expected = booster.inplace_predict(asked)
+    np.testing.assert_allclose(ranking_trees(booster).scores(asked), expected, atol=1e-5)

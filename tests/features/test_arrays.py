@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.features.arrays import Rows, SingleRow, as_array, groups_of
+from foretune.features.arrays import Rows, as_array, groups_of
 
 TABLE = pd.DataFrame(
     {
@@ -36,28 +36,26 @@ def test_columns_are_arrays(column):
 )
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_one_row_reads_as_in_company(column, row):
-    alone, together = SingleRow.read(TABLE.iloc[[row]]), Rows(TABLE)
-    np.testing.assert_array_equal(alone[column], together[column][row])
+    alone, together = Rows(TABLE.iloc[[row]]), Rows(TABLE)
+    np.testing.assert_array_equal(alone[column], together[column][[row]])
     assert alone[column].dtype.kind == together[column].dtype.kind
-    np.testing.assert_array_equal(Rows(TABLE.iloc[[row]])[column], together[column][[row]])
 
 
 @pytest.mark.parametrize("column", TABLE)
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_values_as_text(column, row):
     text, codes = Rows(TABLE).distinct(column)
-    for alone in (SingleRow.read(TABLE.iloc[[row]]), Rows(TABLE.iloc[[row]])):
-        own, [code] = alone.distinct(column)
-        assert text[codes[row]] == own[code]
+    own, [code] = Rows(TABLE.iloc[[row]]).distinct(column)
+    assert text[codes[row]] == own[code]
 
 
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_how_cells_are_written(row):
     texts = ["True", "1", "8", "0.5", "a", "auto", "x", str(1 << 60), ""]
-    alone = SingleRow.read(TABLE.iloc[[row]])
+    alone = Rows(TABLE.iloc[[row]])
     for column in TABLE:
         together = [written[row] for written in Rows(TABLE).text_masks(column, texts)]
-        assert alone.text_masks(column, texts) == together
+        assert [mask.item() for mask in alone.text_masks(column, texts)] == together
 
 
 def test_what_is_written_alike_is_one_value():
@@ -109,6 +107,6 @@ def test_rows_of_rows():
 def test_groups_of_one_row(row):
     columns = ["config.text", "config.kind", "problem.size"]
     together = groups_of(TABLE, columns)
-    alone = groups_of(SingleRow.read(TABLE.iloc[[row]]), columns)
+    alone = groups_of(TABLE.iloc[[row]], columns)
     assert alone.names == [together.names[together.codes[row]]]
-    assert alone.codes == 0
+    assert alone.codes == [0]

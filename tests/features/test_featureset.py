@@ -7,7 +7,7 @@ from sklearn.base import clone
 
 from foretune.device import GENERIC_CPU, Device
 from foretune.errors import DataWarning, PredictorError, UnknownName
-from foretune.features.arrays import Rows, SingleRow, as_array, groups_of
+from foretune.features.arrays import Rows, as_array, groups_of
 from foretune.features.candidates import candidate_rows, rows_of
 from foretune.features.families.collectives import AllGather
 from foretune.features.families.gemm import Gemm
@@ -302,7 +302,7 @@ def test_an_unknown_device_has_the_roofline_of_a_generic_one(matmul, toy_runs):
         features = FeatureSet(matmul).fit(bare)
     assert features.roofline_known_
     pd.testing.assert_frame_equal(features.transform(bare), expected)  # said only once
-    one = features.matrix(SingleRow.read(bare.iloc[[5]]))
+    one = features.matrix(bare.iloc[[5]])
     np.testing.assert_array_equal(one, expected.iloc[[5]])
 
 

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from foretune.errors import PredictorError, SpaceError
-from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for
@@ -34,8 +33,6 @@ def test_it_is_what_a_family_says(runs):
     np.testing.assert_allclose(given.flops, known.flops)
     np.testing.assert_allclose(given.bytes_moved, known.bytes_moved)
     assert set(given.dtype) == {"fp16"}
-    one = SingleRow(runs.iloc[0].to_dict())
-    assert float(row_cost(UserDefinedCost("theirs", FLOPS, BYTES), one).flops) == given.flops[0]
 
 
 def test_blocks_make_whole_waves(runs):

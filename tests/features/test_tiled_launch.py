@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
 from foretune.features.families.tiles import (
@@ -63,7 +62,6 @@ def test_rows_have_the_parts_of_their_launch():
     parts = row_parts_ms(InductorMm(), rows)
     assert parts.shape == (2, 4)
     assert parts[0, 0] == pytest.approx(5 * 4 * 2 * 64 * 64 * 32 / 1e9)  # 20 tiles on 4 cores
-    np.testing.assert_allclose(row_parts_ms(InductorMm(), SingleRow(RUN)), parts[0])
     slow = row_parts_ms(InductorMm(), rows.drop(columns=["device.fp16_gflops"]))
     assert np.isfinite(slow).all()  # a rate that is not known is no limit
     unknown = rows.drop(columns=["device.fp16_gflops", "device.memory_gbps"])

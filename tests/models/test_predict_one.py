@@ -10,9 +10,7 @@ from sklearn.exceptions import NotFittedError
 from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import SingleRow
 from foretune.models import Predictor
-from foretune.models.trees.boosting import MAX_ARRAY_ROWS
 
 QUICK = {"rounds": 10, "rate": 0.5}
 SPECS = {"memory_gbps": 2000.0, "bf16_gflops": 8e5, "fp8_gflops": 1.6e6, "cores": 108.0}
@@ -92,7 +90,7 @@ def in_company(predictor, problem, config, device):
     row |= {f"device.{k}": v for k, v in device.specs.items()}
     row |= {"kernel": "gemm", "device": device.name}
     first = {c: known.get(c, 1.0) for c in row} | {"config.format": "bf16"}
-    table = pd.DataFrame([first] * MAX_ARRAY_ROWS + [row])
+    table = pd.DataFrame([first] * 3 + [row])
     numbers = [c for c in row if c.startswith("problem.")]
     table[numbers] = table[numbers].astype(float)
     return predictor.predict(table).iloc[-1].to_dict()
@@ -103,7 +101,7 @@ def said(call):
     try:
         return call()
     except PredictorError as e:
-        return str(e).replace(f"row {MAX_ARRAY_ROWS}", "row 0")
+        return str(e).replace("row 3", "row 0")
 
 
 @pytest.mark.parametrize("name", ["on a grid", "scattered", "calibrated"])
@@ -139,16 +137,6 @@ def test_what_is_missing_is_named(predictors):
     ):
         with pytest.raises(PredictorError, match=match):
             predictors["on a grid"].predict_one(problem | {"K": 256}, {"format": "fp8"}, DEVICE)
-
-
-def test_cells_are_numbers_and_text():
-    row = SingleRow({"config.a": 3, "config.b": True, "config.c": "x", "config.d": None})
-    assert [row[c] for c in row.columns[:3]] == [3.0, 1.0, "x"]
-    assert np.isnan(row["config.d"])
-    assert [row.text(c) for c in row.columns] == ["3", "1", "x", ""]
-    assert row.text_masks("config.b", ["1", "0"]) == [True, False]  # as in a table
-    assert set(row.group("config")) == set("abcd")
-    assert "config.a" not in row.without(["config.a"])
 
 
 class Theirs(Family):
