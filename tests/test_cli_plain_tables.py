@@ -97,3 +97,10 @@ def test_training_goes_on_with_a_file_of_the_same_columns(capsys):
     assert list(after) == list(before)
     assert set(after["kernel"]) == {"theirs"}
     assert after.notna().all(axis=None)
+
+
+def test_sizes_stay_where_the_work_is_said(capsys):
+    work = ("--map", "problem.flops=2*M*N", "--map", "problem.bytes=4*(M+N)")
+    assert main([*TRAIN, *work, "--out", "p", "--validate", "none"]) == 0
+    columns = {"problem.M", "problem.N", "problem.flops", "problem.bytes"}
+    assert columns == {c for c in Predictor.load("p").runs_ if c.startswith("problem.")}
