@@ -76,7 +76,7 @@ def train(
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.targets import TARGETS
     from foretune.models.training import train_predictor
-    from foretune.models.validation.splits import group_columns
+    from foretune.models.validation.splits import group_columns, group_numbers
 
     root = options.root_options(context)
     output = Output(root.as_json)
@@ -97,6 +97,8 @@ def train(
     if resumed is not None:
         template, runs = resumed, _append_runs(resumed, runs, resume)
     group_columns(runs, group)
+    if with_curve and group_numbers(runs, group).max(initial=0) == 0:
+        raise UsageError("--validate curve holds groups out, and these runs are of one group")
     replaced = (out / CARD).exists()
     require_writable_folder(out)
     with _mlflow_logger(mlflow, template.model, runs) as log:
