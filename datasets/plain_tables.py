@@ -23,7 +23,8 @@ def run_columns(
     """Map arbitrary column names to run-table columns, which are kept.
 
     Columns named in ``problem`` describe the problem, others the configuration; if it is empty, all
-    describe the problem. ``sources`` has a column or an expression for columns that are neither.
+    describe the problem. ``sources`` has a column or an expression for run-table columns; columns
+    used there are neither, unless ``problem`` names them.
     Raises UnknownName if there is no such column.
     """
     columns = list(columns)
@@ -31,7 +32,7 @@ def run_columns(
     named = {}
     for c in columns:
         word = re.compile(rf"(?<!\w){re.escape(c)}(?!\w)")
-        if not any(word.search(source) for source in sources.values()):
+        if c in problem or not any(word.search(source) for source in sources.values()):
             group = "problem" if c in problem or not problem else "config"
             named[c if is_run_column(c) else f"{group}.{c}"] = c
     return {**named, **sources}

@@ -6,6 +6,7 @@ cells do not change it. For a table, each distinct value of a column is hashed o
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -102,13 +103,13 @@ def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
     with translate_read_errors(path, RunTableError, "cannot take these rows: {}"):
         schema, now_mixed = _merged(types, {c for _, names in parts for c in names})
     schema = schema.with_metadata(file_metadata(now_mixed, journal_digest))
-    with (
-        atomic_write(path, private=True) as file,
-        pq.ParquetWriter(file, schema, compression="zstd") as writer,
-    ):
-        for pieces, already in parts:
-            for piece in pieces:
-                writer.write_table(_conform(piece, schema, now_mixed - already), ROW_GROUP_SIZE)
+    with atomic_write(path, private=True) as file:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for pieces, already in parts:
+                for piece in pieces:
+                    writer.write_table(_conform(piece, schema, now_mixed - already), ROW_GROUP_SIZE)
+        with file.open("r+b") as written:
+            os.fsync(written.fileno())  # the journal, which is synced, goes next
 
 
 def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Schema, set[str]]:

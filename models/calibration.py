@@ -74,8 +74,8 @@ class Similarity:
                 distinct = sorted(set(values.tolist()))
                 if len(distinct) > 1:
                     texts[column] = distinct
-            elif np.nanmin(values) != np.nanmax(values):
-                numbers[column] = bool(np.nanmin(values) > 0)
+            elif len(known := np.unique(values[~np.isnan(values)])) > 1:
+                numbers[column] = bool(known[0] > 0)
         return cls(numbers, texts, gp.Scaling.fit(_inputs(numbers, texts, Rows(rows), features)))
 
     def points(self, rows: Rows, features: CorrectionFeatures) -> tuple[np.ndarray, int]:

@@ -82,7 +82,8 @@ class ConformalInterval:
         if problems is not None:
             median_error = max(float(np.median(np.abs(errors))), MIN_ERROR)
             sizes = median_error + X[:, 0]
-            factor = conformal_quantile_by_problem(np.abs(errors), problems, sizes)
+            missed = np.maximum(np.abs(errors), MIN_ERROR)
+            factor = conformal_quantile_by_problem(missed, problems, sizes)
             return cls(factor, None, factor * float(np.median(sizes)), median_error=median_error)
         size = np.log(np.maximum(np.abs(errors), MIN_ERROR))
         X = _with_octaves(X, octaves_outside)

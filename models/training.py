@@ -21,7 +21,13 @@ from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
+from foretune.models.validation.splits import (
+    DEFAULT_SPLITS,
+    FOLDS,
+    Split,
+    fold_of_rows,
+    task_numbers,
+)
 from foretune.result import Result, plain
 
 Scores = dict[str, dict[str, dict[str, float]]]  # split -> model or baseline -> metric -> value
@@ -42,20 +48,29 @@ class Validation:
 
     ``scores``: split -> model or baseline -> metric. ``held_out``: the grouped split's rows, with
     columns ``problem, truth, prediction, low, high``. ``seen_problem_share``: the share of the
-    random split's test rows whose problem is in training too.
+    random split's test rows whose problem is in training too. ``folds`` is the number of parts of
+    which the last split held out one, or each in turn; ``one_fold`` tells which.
     """
 
     scores: dict[str, Scores] = field(default_factory=dict)
     held_out: dict[str, pd.DataFrame] = field(default_factory=dict)
     seen_problem_share: dict[str, float] = field(default_factory=dict)
     level: ValidationLevel = "full"
+    folds: int = FOLDS
+    one_fold: bool = False
 
     def __str__(self) -> str:
         """Return how the scores were obtained, in one line."""
         if self.level == "none":
             return "not validated: its error is unknown"
+        if not any(self.scores.values()):
+            return "not validated: nothing could be held out, so its error is unknown"
+        share = {1: "the latest fifth", 2: "a half", 3: "a third", 4: "a quarter"}
+        once = f"{share.get(self.folds, 'a fifth')} held out once"
         if self.level == "quick":
-            return "quick validation: a fifth held out once; --validate full holds out every row"
+            return f"quick validation: {once}; --validate full holds out more"
+        if self.one_fold:
+            return f"full validation: {once} in every way, as there are over {MANY_ROWS:,} rows"
         return "full validation: every row held out in turn"
 
     @property
@@ -105,6 +120,7 @@ def cross_validate(
             predictor, runs, folds, all_runs, folds[newest], one_fold
         ).items():
             validation.scores[target][split] = _scores(table, predictor.model)
+            validation.folds, validation.one_fold = int(folds.max()) + 1, one_fold
             if split == "random":
                 validation.seen_problem_share[target] = float(table["twin"].mean())
             if split == "grouped":
@@ -121,7 +137,7 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
     Raises PredictorError if the runs are of another kernel, none succeeded, or times are
     implausible.
     """
-    runs = validate(runs)
+    runs = validate(runs).reset_index(drop=True)
     predictor.require_same_kernel(runs)
     runs = newest_runs(drop_implausible(predictor.features_.family, runs))
     scores = {}
@@ -277,11 +293,15 @@ class Training(Result):
     @property
     def headline(self) -> str:
         """Error on held-out problems, else on held-out rows."""
-        rows = self.to_frame()
-        if rows.empty:
+        found = [
+            (split, target, metrics["median_ape"])
+            for target, splits in self.metrics().items()
+            for split, metrics in splits.items()
+        ]
+        if not found:
             return str(self.validation)
-        own = rows[rows["model"] == self.predictor.model].iloc[-1]
-        return f"{own['target']}: median error {own['median_ape']:.1%} ({own['held out']})"
+        split, target, error = min(found, key=lambda each: each[0] != "grouped")
+        return f"{target}: median error {error:.1%} ({split})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores, see `scores`."""

@@ -333,6 +333,11 @@ def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
     assert "were learned from" in capsys.readouterr().out
 
 
+def test_a_learning_curve_needs_groups(capsys, runs):
+    command = ("train", str(runs), "--validate", "curve", "--group", "kernel", "--out", "p")
+    assert "these runs are of one group" in fails(capsys, 2, *command)
+
+
 def test_learning_curve(capsys, runs):
     done = run_json(capsys, "train", str(runs), "--validate", "none,curve", "--out", "predictor")
     assert {"rows", "mape"} <= done["curves"]["time_ms"][0].keys()

@@ -4,7 +4,7 @@ import pytest
 from commands import fails, run_json
 
 from foretune.cli import main
-from foretune.datasets import card, load, read_runs, shipped
+from foretune.datasets import card, load, read_runs, shipped, write_runs
 
 NAME = shipped()[0]
 SHIPPED = ("import", "--shipped")
@@ -33,6 +33,15 @@ def test_a_table_is_copied(capsys, tmp_path):
     out = tmp_path / "copy.parquet"
     run_json(capsys, "import", NAME, "--shipped", "--out", str(out))
     assert len(read_runs(out)) == len(load(NAME))
+
+
+def test_measured_runs_are_not_overwritten(capsys, tmp_path):
+    out = tmp_path / "mine.parquet"
+    write_runs(out, load(NAME).head(3).assign(device="Mine"))
+    command = ("import", NAME, "--shipped", "--out", str(out))
+    assert main(command) == 2
+    assert "holds 3 runs that are not among these" in capsys.readouterr().err
+    assert set(read_runs(out)["device"]) == {"Mine"}
 
 
 @pytest.mark.parametrize(

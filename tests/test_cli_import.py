@@ -69,3 +69,13 @@ def test_mistakes_are_one_line(table, capsys, more, code, message):
     err = capsys.readouterr().err.strip().splitlines()
     assert err[-1].startswith("foretune: ")
     assert message in err[-1]
+
+
+def test_a_folder_is_not_imported_into_itself_again(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("kernel,device,problem.M,time_ms\ng,d,1,0.5\n")
+    out = str(tmp_path / "runs.parquet")
+    command = ["import", str(tmp_path), "--format", "generic", "--out", out]
+    assert main(command) == 0
+    assert main(command) == 2
+    assert "runs.parquet is an input file" in capsys.readouterr().err
+    assert len(read_runs(out)) == 1

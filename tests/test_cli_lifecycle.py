@@ -364,6 +364,8 @@ def test_a_predictor_of_power_alone(capsys):
     found = run_json(capsys, "predict", "p", "--kernel", "toy", "--problem", "n=30")
     assert [c["time_ms"] for c in found["configs"]] == [None] * 10
     assert all(c["low"] < c["power_w"] < c["high"] for c in found["configs"])
+    compared = ("predict", "p", "--explain", "--problem", "n=30", "--config", "default")
+    assert run_json(capsys, *compared, "--config", "best")["target"] == "power_w"
 
 
 def test_rows_outside_are_pointed_out(capsys):

@@ -86,3 +86,21 @@ def test_python_takes_the_same_columns_as_the_command():
         train_predictor(table.drop(columns="time_ms"))
     with pytest.raises(UnknownName, match="'K'"):
         train_predictor(table, sizes=["K"])
+
+
+def test_training_goes_on_with_a_file_of_the_same_columns(capsys):
+    assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
+    pd.read_csv("theirs.csv").head(20).assign(M=5000).to_csv("new.csv", index=False)
+    resume = ("--resume", "p", "--map", "time_ms=latency_us*0.001", "--validate", "none")
+    assert main(["train", "new.csv", *resume, "--out", "q"]) == 0
+    before, after = (Predictor.load(name).runs_ for name in "pq")
+    assert list(after) == list(before)
+    assert set(after["kernel"]) == {"theirs"}
+    assert after.notna().all(axis=None)
+
+
+def test_sizes_stay_where_the_work_is_said(capsys):
+    work = ("--map", "problem.flops=2*M*N", "--map", "problem.bytes=4*(M+N)")
+    assert main([*TRAIN, *work, "--out", "p", "--validate", "none"]) == 0
+    columns = {"problem.M", "problem.N", "problem.flops", "problem.bytes"}
+    assert columns == {c for c in Predictor.load("p").runs_ if c.startswith("problem.")}

@@ -1,20 +1,20 @@
 """`foretune predict` and `calibrate` of kernels that cannot run here, or never ran."""
 
+import numpy as np
+import pandas as pd
 import pytest
 from commands import fails, run_json
 
 from foretune.cli import main
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
+from foretune.models.saved.pretrained import SHIPPED
 
 pytestmark = pytest.mark.usefixtures("toy_place")
 
 
 def gemm_table(path, device="NVIDIA H100 80GB HBM3", n=240, factor=1.0):
     """Write runs that another tool measured: there is no kernel of ours to run."""
-    import numpy as np
-    import pandas as pd
-
     from foretune.device import find_device
 
     specs = {f"device.{k}": v for k, v in find_device(device).specs.items()}
@@ -76,3 +76,33 @@ def add(x, step=1):
     assert times[4] < times[1]
     says = fails(capsys, 1, "predict", "added.py:add", "--from", "nowhere.json")
     assert "nowhere.json" in says
+
+
+def test_settings_that_a_device_does_not_have(capsys, toy_place):
+    """Runs of a CPU with threads and of a GPU with warps; a size that only some runs have."""
+    sizes, blocks = [64 * (1 + i % 10) for i in range(60)], [16, 32, 64] * 20
+    there = pd.DataFrame({"kernel": "mine", "status": "ok", "problem.M": sizes})
+    there["config.block"], there["time_ms"] = blocks, np.array(sizes) * (1 + 8 / np.array(blocks))
+    cpu = there.assign(device="cpu X", **{"config.threads": [1, 2] * 30, "problem.K": 3})
+    gpu = there.assign(device="gpu Y", **{"config.warps": [4, 8] * 30})
+    write_runs("mixed.parquet", pd.concat([cpu, gpu], ignore_index=True))
+    assert main(["train", "mixed.parquet", "--validate", "none", "--out", "p"]) == 0
+    capsys.readouterr()
+    asked = ("predict", "p", "--problem", "M=256", "--device", "gpu Y")
+    found = run_json(capsys, *asked)["configs"]
+    assert {tuple(sorted(c["config"])) for c in found} == {("block", "warps")}
+    pair = ("--config", "block=16,warps=4", "--config", "block=64,warps=4")
+    assert run_json(capsys, *asked, "--explain", *pair)["predicted_ratio"] < 1
+
+
+def test_long_times_have_no_exponent(capsys, toy_place):
+    gemm_table(toy_place / "slow.parquet", n=60, factor=1e6)
+    assert main(["train", "slow.parquet", "--validate", "none", "--out", "slow"]) == 0
+    capsys.readouterr()
+    assert main(["predict", "slow", "--problem", "M=512,N=1024,K=2048"]) == 0
+    assert "e+" not in capsys.readouterr().out
+
+
+def test_a_problem_need_not_fit_in_memory(capsys):
+    folder = str(SHIPPED / "softmax" / "amd-epyc-2-cores")
+    assert main(["predict", folder, "--problem", "R=1000000,C=1000000", "--top", "1"]) == 0

@@ -84,7 +84,10 @@ def read_csv(path: Path) -> pd.DataFrame:
     file = io.BytesIO(read_bytes(path))
     lines = csv.reader(io.TextIOWrapper(io.BytesIO(file.getbuffer()), "utf-8-sig", newline=""))
     require_cells(0, max(map(len, islice(filter(None, lines), 1)), default=0))
-    return pd.read_csv(file, skipinitialspace=True)
+    table = pd.read_csv(file, skipinitialspace=True)
+    if len(table) and not isinstance(table.index, pd.RangeIndex):  # pandas shifted the columns
+        raise ValueError("its lines have more cells than its header")
+    return table
 
 
 def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) -> None:

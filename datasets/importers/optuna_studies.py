@@ -73,7 +73,8 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     if len(study.directions) > 1:
         return
-    told = study.user_attrs
+    ours = isinstance(study.user_attrs.get("problem"), dict)  # Foretune wrote it
+    told = study.user_attrs if ours else {}
     problem = told.get("problem") or {"study": study.study_name}
     same = {
         "kernel": request.kernel or told.get("kernel") or study.study_name,
@@ -84,10 +85,11 @@ def _records(
     for trial in study.get_trials(deepcopy=False):
         if trial.state.is_finished() and trial.state is not TrialState.PRUNED:
             ok = trial.state is TrialState.COMPLETE
+            status = "ok" if ok else "runtime_error"
             yield {
                 **same,
                 **{f"config.{name}": value for name, value in trial.params.items()},
-                "status": trial.user_attrs.get("status", "ok" if ok else "runtime_error"),
+                "status": trial.user_attrs.get("status", status) if ours else status,
                 "time_ms": float(milliseconds.evaluate({"value": np.array([trial.value])})[0])
                 if ok
                 else math.nan,

@@ -26,7 +26,9 @@ KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 EXTERNAL = ("External id", "external id")
 RISE = 1.5  # factor over smaller batches from which launch and queueing time counts as rising
 QUEUE, BATCH = "counter.launch_queue_us", "problem.batch"
-_BATCH_IN_NAME = re.compile(r"(?:^|[^a-z])(?:batch|bs|b)[_=-]?(\d+)", re.IGNORECASE)
+_BATCH_IN_NAME = [
+    re.compile(rf"(?:^|[^a-z])(?:{word})[_=-]?(\d+)", re.IGNORECASE) for word in ("batch|bs", "b")
+]  # a B200 is a device
 
 Event = Mapping[str, Any]
 
@@ -34,7 +36,7 @@ Event = Mapping[str, Any]
 def read(path: Path, request: Request) -> pd.DataFrame:
     """Return one row per kernel, or per outermost operator if there are no kernels.
 
-    ``problem.batch`` is the number after ``batch``, ``bs`` or ``b`` in the file's name, if any.
+    ``problem.batch`` is the number after ``batch`` or ``bs``, else ``b``, in the file's name.
     """
     trace = read_json(path, ("traceEvents",), "a chrome trace of torch.profiler")
     events = [e for e in trace["traceEvents"] if _is_complete(e)]
@@ -44,7 +46,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     )
     common: dict[str, Any] = {"status": Status.OK.value, "source": f"torch.profiler {path.name}",
                               "environment": "torch.profiler"}  # fmt: skip
-    if batch := _BATCH_IN_NAME.search(path.stem):
+    if batch := next(filter(None, (word.search(path.stem) for word in _BATCH_IN_NAME)), None):
         common[BATCH] = int(batch[1])
     owners = dict(_owners(operators, launches))
     if kernels:

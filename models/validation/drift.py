@@ -76,7 +76,7 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
     Raises RunTableError if a row is impossible, PredictorError if the runs are of another kernel,
     or fewer than five succeeded.
     """
-    fresh = validate(fresh)
+    fresh = validate(fresh).reset_index(drop=True)
     predictor.require_same_kernel(fresh)
     fresh = newest_runs(drop_implausible(predictor.features_.family, fresh)).reset_index(drop=True)
     present = present_targets(fresh)

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets import import_runs
-from foretune.errors import UsageError
+from foretune.errors import RunTableError, UsageError
 
 HERE = {"kernel": "gemm", "device": "NVIDIA H200"}
 
@@ -123,3 +123,11 @@ def test_the_cutlass_profiler_needs_only_a_mapping(tmp_path):
     assert done.runs["kernel"].tolist() == ["gemm"]
     assert done.runs["time_ms"].tolist() == [0.5]
     assert done.runs[["problem.M", "problem.N", "problem.K"]].iloc[0].tolist() == [1024, 512, 256]
+
+
+def test_lines_longer_than_the_header_are_refused(tmp_path):
+    """pandas would take the first column for an index, and the second for the time."""
+    path = tmp_path / "runs.csv"
+    path.write_text("time_ms,problem.M,config.x\n0.5,64,1,\n0.6,65,1,\n")
+    with pytest.raises(RunTableError, match="its lines have more cells than its header"):
+        import_runs(path, "generic", **HERE)

@@ -87,6 +87,11 @@ def test_a_rise_of_launch_and_queueing_time_names_the_batch(tmp_path, capsys):
     assert "launch-bound below batch 32" in said.err
 
 
+def test_a_device_in_the_name_is_no_batch_size(tmp_path):
+    trace = write(tmp_path, hand_written_gpu_trace(), "net_B200_batch8.json")
+    assert set(import_runs(trace, "torch-profiler").runs["problem.batch"]) == {8}
+
+
 @pytest.mark.parametrize("times", [[3.0, 3.1, 3.0], [3.0, 9.0, 3.1], [5.0]])
 def test_what_does_not_rise_and_stay_is_launch_bound(tmp_path, times):
     for batch, queued in enumerate(times, 1):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 
@@ -297,6 +298,14 @@ def test_a_full_disk_is_one_error_and_loses_nothing(path, monkeypatch):
     with RunLog(path) as again:  # the lock is free
         again.append(run(x=2))
     assert configs(path) == [1, 2]
+
+
+def test_the_file_is_on_the_disk_before_its_journal_goes(path, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
+    with RunLog(path) as log:
+        log.append(run(x=1))
+    assert path.stat().st_ino == synced[-1]
 
 
 CELLS = st.none() | st.booleans() | st.integers(-99, 99) | st.floats(-9, 9) | st.sampled_from("ab")

@@ -50,7 +50,13 @@ def test_there_and_back(tmp_path):
 
 def test_a_study_of_somebody_else(tmp_path):
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", study_name="mine")
-    study.optimize(lambda trial: trial.suggest_int("block", 1, 4) * 0.5, n_trials=3)
+
+    def objective(trial):
+        trial.set_user_attr("status", "their own notes")
+        return trial.suggest_int("block", 1, 4) * 0.5
+
+    study.optimize(objective, n_trials=3)
+    study.set_user_attr("problem", "their own notes")
     with pytest.raises(UsageError, match="does not name its device"):
         import_runs(tmp_path / "s.db", "optuna")
     seconds = {"time_ms": "value*1000"}

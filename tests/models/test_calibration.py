@@ -69,6 +69,13 @@ def test_another_device_is_added(predictor):
     assert len(calibrated.measured_runs()) == 400 + 30 + 30
 
 
+def test_a_parameter_that_only_another_device_has_is_not_asked_for(predictor):
+    other = products("NVIDIA A100-SXM4-80GB", 30, 8, 0.7).assign(**{"config.warps": [4, 8] * 15})
+    there = products(THERE, 30, 7, SLOWER)
+    predicted = predictor.calibrate(other).calibrate(there).predict(there)
+    pd.testing.assert_frame_equal(predicted, predictor.calibrate(there).predict(there))
+
+
 def test_power_there_tells_nothing_of_time(predictor):
     both = products(HERE, 100, 0)
     watts = Predictor(parameters={"rounds": 20}).fit(

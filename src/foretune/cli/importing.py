@@ -8,7 +8,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
-from foretune.errors import UsageError
+from foretune.errors import UsageError, require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +54,6 @@ def import_(
             if not value
         ]  # fmt: skip
         raise UsageError(f"give {', '.join(missing)} too; --shipped lists Foretune's own tables")
-    if any(Path(file).resolve() == out.resolve() for file in files):
-        raise UsageError(f"{out} is an input file: give another --out")
     _import_files(output, files, format, out, (kernel, device), map_)
 
 
@@ -63,11 +61,13 @@ def _import_files(
     output: Output, files: list[str], format: str, out: Path, names: tuple[str, str],
     maps: list[str],
 ) -> None:  # fmt: skip
-    from foretune.datasets.importers import import_runs
+    from foretune.datasets.importers import FORMATS, import_runs
     from foretune.datasets.importers.columns import as_number
-    from foretune.datasets.runs import read_runs, write_runs
-    from foretune.models.repeats import count_missing_runs
+    from foretune.datasets.runs import write_runs
 
+    require_known("format", format, FORMATS)
+    if any(_is_read(Path(file), out, FORMATS[format].suffixes) for file in files):
+        raise UsageError(f"{out} is an input file: give another --out")
     (kernel, device), sources = names, options.parse_key_values(maps, "--map")
     constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
     mapping = {c: v for c, v in sources.items() if c not in constants}
@@ -80,10 +80,7 @@ def _import_files(
     if not rows:
         reasons = "; ".join(imported.rejected) or "; ".join(imported.skipped.values())
         raise UsageError(f"nothing was imported: {reasons}")
-    before = read_runs(out) if out.exists() else imported.runs.head(0)
-    lost = max(count_missing_runs(imported.runs, before), len(before) - rows)
-    if lost > 0:
-        raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
+    _require_nothing_lost(out, imported.runs)
     write_runs(out, imported.runs)
     for reason in imported.skipped.values():
         output.say(f"skipped: {reason}")
@@ -96,6 +93,23 @@ def _import_files(
          "kernels": imported.kernels, "skipped": list(imported.skipped), "out": str(out),
          **(_show_launches(output, imported.runs) if format == "torch-profiler" else {})}
     )  # fmt: skip
+
+
+def _is_read(source: Path, out: Path, suffixes: tuple[str, ...]) -> bool:
+    """Return whether an import of ``source``, a file or a folder, reads ``out`` too."""
+    inside = source.resolve() in out.resolve().parents and out.name.lower().endswith(suffixes)
+    return source.resolve() == out.resolve() or (inside and out.exists())
+
+
+def _require_nothing_lost(out: Path, runs: "pd.DataFrame") -> None:
+    """Raise UsageError if ``out`` is a run table with others than these ``runs``."""
+    from foretune.datasets.runs import read_runs
+    from foretune.models.repeats import count_missing_runs
+
+    before = read_runs(out) if out.exists() else runs.head(0)
+    lost = max(count_missing_runs(runs, before), len(before) - len(runs))
+    if lost > 0:
+        raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
 
 
 def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
@@ -138,7 +152,8 @@ def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
     found = card(names[0])
     _show_card(output, found)
     if out is not None:
-        write_runs(out, load(names[0]))
+        _require_nothing_lost(out, runs := load(names[0]))
+        write_runs(out, runs)
         output.say(f"{out}: {found.rows} rows")
     output.result(found)
 

@@ -14,6 +14,7 @@ from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.registry import get_kernel, registered
 from foretune.space import Configuration, SearchSpace
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +118,7 @@ def _rank_by_code(
         f"{kernel.name} {problem}: {len(predicted):,} configurations, by their code",
         ("ms", "90 % interval", "llvm-mca cycles", "configuration"),
         [
-            [f"{e['time_ms']:.3g}", f"{e['time_ms_low']:.3g}–{e['time_ms_high']:.3g}",
+            [*_texts(e["time_ms"], e["time_ms_low"], e["time_ms_high"]),
              "–" if e["simulated_cycles"] is None else f"{e['simulated_cycles']:,.0f}",
              format_config(config)]
             for config, e in zip(configs, entries, strict=True)
@@ -189,8 +190,8 @@ def _show_ranking(
     ]
     others = [n for n in ("time_ms", "power_w", "energy_mj") if n in names and n != COLUMNS.get(by)]
     cells = [
-        [f"{e['value']:.3g}", f"{e['low']:.3g}–{e['high']:.3g}",
-         *(f"{e[name]:.3g}" for name in others), f"{e['p_valid']:.2f}", format_config(e["config"])]
+        [*_texts(e["value"], e["low"], e["high"]), *(short_number(e[name]) for name in others),
+         f"{e['p_valid']:.2f}", format_config(e["config"])]
         for e in entries
     ]  # fmt: skip
     output.table(
@@ -202,6 +203,10 @@ def _show_ranking(
         output.say(f"outside the training range: {reason}")
     counts = {"configurations": len(predicted), "objective": by}
     output.result({"problem": dict(wanted), **counts, "configs": entries})
+
+
+def _texts(value: float, low: float, high: float) -> tuple[str, str]:
+    return short_number(value), f"{short_number(low)}–{short_number(high)}"
 
 
 def _primary_target(predictor: "Predictor") -> "Target":
@@ -217,17 +222,25 @@ def _candidates(
     The configurations are the kernel's space; if the kernel is not registered, all configurations
     in the training runs.
     """
-    from foretune.features.candidates import rows_of
-
     name = loaded.kernel_name_
     if name in registered("kernels"):
         chosen = get_kernel(name)
-        wanted = options.read_problem(chosen, problem)
+        wanted = chosen.problem(Problem.parse(problem))  # it need not fit this machine's memory
         space = chosen.space(wanted)
         return wanted, space, loaded.predict_space(wanted, space, hardware)
     wanted = _parse_problem(loaded, problem)
     measured = loaded.measured_configurations(hardware.name)
-    return wanted, measured, loaded.predict(rows_of(name, wanted, measured, hardware))
+    return wanted, measured, loaded.predict(_rows(loaded, wanted, measured, hardware))
+
+
+def _rows(
+    predictor: "Predictor", problem: Problem, configs: list[Configuration], device: Device
+) -> "pd.DataFrame":
+    """Return rows to predict; training's settings that none of them has are gaps."""
+    from foretune.features.candidates import rows_of, settings_of
+
+    rows = rows_of(predictor.kernel_name_, problem, configs, device)
+    return rows.reindex(columns=rows.columns.union(settings_of(predictor.runs_.head(0)).columns))
 
 
 def _parse_problem(predictor: "Predictor", text: str) -> Problem:
@@ -280,7 +293,6 @@ def _compare(
     config_texts: list[str],
     device_name: str | None,
 ) -> None:
-    from foretune.features.candidates import rows_of
     from foretune.models.bottlenecks import bottlenecks
     from foretune.models.explanation import compare
 
@@ -291,7 +303,7 @@ def _compare(
     problem = kernel.problem(problem) if kernel else problem
     device = options.device_for(predictor, device_name)
     a, b = (_read_config(predictor, kernel, problem, device, text) for text in config_texts)
-    rows = rows_of(predictor.kernel_name_, problem, [a, b], device)
+    rows = _rows(predictor, problem, [a, b], device)
     comparison = compare(predictor, rows, 0, 1, target)
     _show_comparison(output, comparison, problem, a, b)
     for line in predictor.explain_outside(rows).to_dict("records"):
@@ -341,13 +353,15 @@ def _read_config(
         if text == "default":
             return kernel.default(problem)
         space = kernel.space(problem)
-        return space[int(predictor.predict_space(problem, space, device)["time_ms"].argmin())]
+        predicted = predictor.predict_space(problem, space, device)
+        return space[int(predicted[_primary_target(predictor)].argmin())]
     given = Configuration.parse(text)
-    known = [c.removeprefix("config.") for c in columns_of(predictor.runs_, "config")]
+    runs = predictor.runs_
+    known = [c.removeprefix("config.") for c in columns_of(runs, "config")]
     require_known("parameter", given, known)
     start = dict(kernel.default(problem)) if kernel else {}
     config = Configuration({**start, **given})
-    if missing := [n for n in known if n not in config]:
+    if missing := [n for n in known if n not in config and runs[f"config.{n}"].notna().all()]:
         raise UsageError(f"--config {text!r} lacks {', '.join(missing)}")
     return config
 

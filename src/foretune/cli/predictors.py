@@ -76,7 +76,7 @@ def train(
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.targets import TARGETS
     from foretune.models.training import train_predictor
-    from foretune.models.validation.splits import group_columns
+    from foretune.models.validation.splits import group_columns, group_numbers
 
     root = options.root_options(context)
     output = Output(root.as_json)
@@ -86,15 +86,19 @@ def train(
     works = options.parse_key_values(work, "--work", "KEY", WORK_KEYS)
     expressions = [works.get(key, "") for key in WORK_KEYS]
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
-    runs = read_files(files, kernel, map_, problem=problem)
+    resumed = None
+    if resume is not None:
+        _check_resume(context)
+        resumed = read_predictor(resume)
+    runs = read_files(files, kernel, map_, resumed, problem)
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
-    if resume is not None:
-        _check_resume(context)
-        template = read_predictor(resume)
-        runs = _append_runs(template, runs, resume)
+    if resumed is not None:
+        template, runs = resumed, _append_runs(resumed, runs, resume)
     group_columns(runs, group)
+    if with_curve and group_numbers(runs, group).max(initial=0) == 0:
+        raise UsageError("--validate curve holds groups out, and these runs are of one group")
     replaced = (out / CARD).exists()
     require_writable_folder(out)
     with _mlflow_logger(mlflow, template.model, runs) as log:

@@ -68,7 +68,7 @@ def _read_csv_file(
         kernel, devices = predictor.kernel_name_, predictor.runs_["device"].unique()
         device = str(devices[0]) if len(devices) == 1 else UNNAMED
         known = {c.removeprefix("problem.") for c in columns_of(predictor.runs_, "problem")}
-        problem = [c for c in columns if c in known]
+        problem = problem or [c for c in columns if c in known]
     mapping = run_columns(columns, problem, sources)
     if "time_ms" not in mapping:
         raise UsageError(

@@ -152,8 +152,26 @@ def test_columns_can_be_held_out(toy_runs, validate):
 
 def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch, validate):
     monkeypatch.setattr("foretune.models.training.MANY_ROWS", 100)
-    few = validate(toy_runs, splits=("random",)).scores["time_ms"]["random"]["xgboost"]
-    assert few["rows"] < 0.4 * len(toy_runs)
+    found = validate(toy_runs, splits=("random",))
+    assert found.scores["time_ms"]["random"]["xgboost"]["rows"] < 0.4 * len(toy_runs)
+    assert str(found) == (
+        "full validation: a third held out once in every way, as there are over 100 rows"
+    )
+
+
+def test_how_much_was_held_out_is_said(toy_runs, validate):
+    two = toy_runs[toy_runs["problem.M"].isin(toy_runs["problem.M"].unique()[:2])]
+    two = two.assign(**{"problem.N": 1, "problem.K": 1})
+    assert str(validate(two, level="quick")).startswith("quick validation: a half held out once")
+    assert str(validate(two)) == "full validation: every row held out in turn"
+    assert str(validate(two.head(5), level="quick")).startswith("not validated")
+
+
+def test_the_headline_is_of_problems_held_out(toy_runs):
+    both = pd.concat([toy_runs, toy_runs.assign(device="Other")], ignore_index=True)
+    training = train_predictor(both, parameters=QUICK, validate="full")
+    error = training.metrics()["time_ms"]["grouped"]["median_ape"]
+    assert training.headline == f"time_ms: median error {error:.1%} (grouped)"
 
 
 def test_cross_validation_leaves_the_predictor_alone(toy_runs):
@@ -171,6 +189,14 @@ def test_scores_on_training_rows_flatter(training, toy_runs):
     honest = training.scores["time_ms"]["grouped"]["xgboost"]
     assert scores["time_ms"]["median_ape"] < honest["median_ape"]
     assert scores["time_ms"]["coverage90"] > 0.9
+
+
+def test_rows_of_several_tables_may_share_their_index(training, toy_runs):
+    ok = toy_runs[toy_runs["status"] == "ok"]
+    odd = ok.assign(time_ms=ok["time_ms"].mask(np.arange(len(ok)) == 3, 1e-9))
+    with pytest.warns(DataWarning, match="row 3 of .* left out"):
+        scores = evaluate_predictor(training.predictor, odd.set_axis([0] * len(odd), axis=0))
+    assert scores["time_ms"]["rows"] == len(ok) - 1
 
 
 def test_evaluation_notices_a_wrong_scale(training, toy_runs):
