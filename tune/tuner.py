@@ -105,7 +105,7 @@ def tune_one(
     ):
         job = replace(job, stopping=Stopping(0))
     elif previous_choice is None and unfinished is not None and count is not None:
-        spent = min(unfinished.measured, len(trace.known))  # those in a log are asked for again
+        spent = min(unfinished.measured, len(trace.known))
         job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
     try:
         _search(job, problem, search, trace)

@@ -114,6 +114,16 @@ def test_what_was_tuned_is_known_to_collect(tmp_path):
     assert len(read_runs(tmp_path / "runs.parquet")) == 9, "the table asked for is whole"
 
 
+def test_a_log_hides_nothing_that_was_tuned(tmp_path):
+    """A second run with the same table is one without: it verifies the same winner."""
+    for measured in (25, 0):
+        runner = FakeRunner()
+        with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+            result = tune(runner, budget=25, searcher="surrogate", seed=1, log=log)
+        assert len(runner.measured) == measured
+        assert result.winner.config == config()
+
+
 def test_other_code_knows_nothing():
     tune(FakeRunner())
     runner = FakeRunner()

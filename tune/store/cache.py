@@ -123,11 +123,10 @@ class MeasurementCache:
             self._store.query(lambda store: store.put(self.subject, measurements), None)
 
     def known(self, problem: Problem) -> list[Measurement]:
-        """Return the store's measurements of a problem as of now, without those of the log."""
+        """Return the store's measurements of a problem as of now."""
         if self._runs is not None and problem not in self._forgotten:
             self._read(problem)  # what other processes measured since
-        found = self._loaded().get(problem, {}).values()
-        return [m for m in found if self._log is None or not self._log.find(problem, m.config)]
+        return list(self._loaded().get(problem, {}).values())
 
     def known_for_other_problems(self, problem: Problem) -> list[Measurement]:
         """Return the measurements of all other problems of this kernel."""
