@@ -87,6 +87,11 @@ def test_killed_half_way_nothing_is_lost():
     assert tune(FakeRunner()).measured == 0
 
 
+def test_without_a_store_an_interruption_keeps_nothing():
+    with pytest.raises(KeyboardInterrupt, match="3 new measurements not kept"):
+        tune(FakeRunner(interrupt_after=3), store=False)
+
+
 def test_what_was_collected_is_known_to_tune(tmp_path):
     """A searcher begins with it; verification measures anew."""
     plan = {PROBLEM: list(KERNEL.space(PROBLEM))[::2], OTHER: [config()]}

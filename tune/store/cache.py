@@ -35,6 +35,11 @@ class FallibleStore:
     def __init__(self, location: StoreLocation) -> None:
         self._location: StoreLocation = location
 
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a store that has not failed."""
+        return self._location is not False
+
     def query(self, question: Callable[[Store], T], default: T) -> T:
         """Return the store's answer; ``default`` if there is no store, or it fails."""
         if self._location is False:
@@ -98,6 +103,11 @@ class MeasurementCache:
             log=None if log is None else CurrentRuns(kernel, device, log),
             space_id=kernel.space_id,
         )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether others will find the measurements: in a store or in the log."""
+        return self._log is not None or self._store.is_used
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
         """Return the log's measurement of a configuration, or the store's, which the log gets."""
