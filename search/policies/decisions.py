@@ -14,7 +14,7 @@ import numpy as np
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.problem import Problem
-from foretune.space import Configuration, SearchSpace
+from foretune.space import ABSENT, Configuration, SearchSpace
 from foretune.values import Value
 
 FAILURE_REWARD = -float(np.log(10.0))
@@ -108,7 +108,9 @@ class Vocabulary:
     def encode(self, config: Configuration) -> list[int] | None:
         """Return the codes of a configuration; None if a value is unknown."""
         try:
-            return [values.index(config[name]) for name, values in self.parameters.items()]
+            return [
+                values.index(config.get(name, ABSENT)) for name, values in self.parameters.items()
+            ]
         except ValueError:
             return None
 
