@@ -120,7 +120,7 @@ class Vocabulary:
         Raises UsageError if the space has other parameters.
         """
         _require_names(space, self.parameters)
-        codes = np.empty((len(space), len(self.parameters)), dtype=np.int64)
+        codes = np.empty((len(space.codes), len(self.parameters)), dtype=np.int64)
         for i, (name, values) in enumerate(self.parameters.items()):
             code_of = {value: k for k, value in enumerate(values)}
             here = np.array([code_of.get(v, -1) for v in space.parameters[name]])

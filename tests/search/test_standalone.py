@@ -53,6 +53,16 @@ def test_configurations_may_lack_parameters(name):
     assert (found.best, found.measured) == ({"tile": 8}, len(listed))
 
 
+@pytest.mark.parametrize("name", ["exhaustive", "policy"])
+def test_searchers_that_list_a_space_refuse_a_large_one(name):
+    knobs = {f"x{i}": range(100) for i in range(6)}
+    try:
+        with pytest.raises(SpaceError, match="more than 4,000,000 configurations"):
+            ft.run_search(name, knobs, lambda config: 1.0)
+    except MissingExtra as e:
+        pytest.skip(str(e))
+
+
 def test_a_seed_repeats_a_search():
     traces = [
         [m.config for m in ft.run_search("surrogate", SPACE, cost, budget=8, seed=s).trace]
