@@ -118,7 +118,10 @@ class IsolatedImplementation:
 
 
 def _output(leaf: Any) -> Output:
-    kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")
+    module, name = type(leaf).__module__, type(leaf).__qualname__
+    kind = f"{module}.{name}".removeprefix("builtins.")
+    if getattr(sys.modules.get(module), name, None) is not type(leaf):
+        kind = f"what calls itself {kind}"
     dtype = getattr(leaf, "dtype", None)
     description = kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
     return Output(description, np.array(arrays.as_numpy(leaf), copy=True))

@@ -2,11 +2,13 @@
 
 import importlib
 import sys
+import threading
 from textwrap import dedent
 
 import pytest
 
 from foretune import code_hash
+from foretune.code_hash import source_hash_of_function
 from foretune.family import Family
 from foretune.kernel import Kernel
 from foretune.registry import load, registered
@@ -109,6 +111,20 @@ def test_a_class_without_a_file_has_its_name():
         type(name, (Family,), {"cost": None, "__module__": "nowhere"}) for name in ("One", "Other")
     )
     assert code_hash.code_hash(one, Family) != code_hash.code_hash(other, Family)
+
+
+def test_values_that_a_method_or_a_lambda_holds_are_its_code():
+    class Scaled:
+        def __init__(self, factor):
+            self.factor, self.lock = factor, threading.Lock()
+
+        def apply(self, x):
+            return x * self.factor
+
+    same, other, third = (source_hash_of_function(Scaled(k).apply) for k in (1, 1, 2))
+    assert same == other != third
+    lambdas = (lambda x, size=1: x * size, lambda x, size=2: x * size)
+    assert len(set(map(source_hash_of_function, lambdas))) == 2
 
 
 def test_a_subclass_of_ours_is_ours_too(folder):

@@ -1,5 +1,6 @@
 """Names lead to implementations: ours, and other packages'."""
 
+import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -87,3 +88,11 @@ def test_another_package_that_cannot_be_imported(plugins, value):
     with pytest.raises(ForetuneError, match="kernel 'broken' cannot be imported") as caught:
         load("kernels", "broken")
     assert caught.value.exit_code == 1
+
+
+def test_a_module_that_lacks_another_of_a_similar_name_is_there(tmp_path, monkeypatch):
+    (tmp_path / "lacked_bench.py").write_text("import lacked\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(ForetuneError, match="lacked_bench.py cannot be imported: No module named"):
+        registry.object_at("lacked_bench.py:f")

@@ -27,7 +27,7 @@ from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, step_status
 from foretune.tune.store.subject import Choice
 from foretune.tune.verifier import verify
-from foretune.values import short_number
+from foretune.values import counted, short_number
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
@@ -106,7 +106,7 @@ def tune_one(
     ):
         job = replace(job, stopping=Stopping(0))
     elif previous_choice is None and unfinished is not None and count is not None:
-        spent = min(unfinished.measured, len(trace.known))  # those in a log are asked for again
+        spent = min(unfinished.measured, len(trace.known))
         job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
     try:
         _search(job, problem, search, trace)
@@ -118,8 +118,9 @@ def tune_one(
             left = Choice(trace.best_config or default, spent, math.nan, "measured")
             job.cache.choose(problem, objective, left, unfinished, unfinished=True)
         if isinstance(e, KeyboardInterrupt):
-            said = f"interrupted with {spent} new measurement{'s' * (spent != 1)} kept"
-            raise KeyboardInterrupt(f"{said}; run the same again to go on") from None
+            said = f"interrupted with {counted(spent, 'new measurement')}"
+            kept = "kept; run the same again to go on" if job.cache.is_kept else "not kept"
+            raise KeyboardInterrupt(f"{said} {kept}") from None
         raise
 
 

@@ -103,24 +103,30 @@ def tune_workload(
         raise UsageError("a workload has at least one problem, and none of them twice")
     start = time.perf_counter()
     jobs = {
-        w.kernel.name: TuningJob.from_options(
-            w.kernel, runner, options, objective, default_budget=DEFAULT_BUDGET,
+        kernel: TuningJob.from_options(
+            kernel, runner, options, objective, default_budget=DEFAULT_BUDGET,
             lacks=("regret", "searcher"),
         )
-        for w in workload
+        for kernel in dict.fromkeys(w.kernel for w in workload)
     }  # fmt: skip
-    search = _WorkloadSearch(jobs, [_workload_problem(w, runner) for w in workload])
+    by_problem = {(w.kernel.name, w.problem): jobs[w.kernel] for w in workload}
+    search = _WorkloadSearch(by_problem, [_workload_problem(w, runner) for w in workload])
     search.run()
     results = [search.verify(number, verify_s, start) for number in range(len(workload))]
     return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
 
 
 class _WorkloadSearch:
-    """The search over all problems, with the job of each kernel by its name."""
+    """The search over all problems, with the job of each by its kernel's name and its problem.
 
-    def __init__(self, jobs: Mapping[str, TuningJob], parts: Sequence[WorkloadProblem]) -> None:
+    Kernels of one name may differ: that of a function holds its arguments.
+    """
+
+    def __init__(
+        self, jobs: Mapping[tuple[str, Problem], TuningJob], parts: Sequence[WorkloadProblem]
+    ) -> None:
         self._jobs, self._parts = jobs, parts
-        self._job = jobs[parts[0].kernel]
+        self._job = self._job_of(parts[0])
         (self._objective,) = self._job.constrained_objectives
         self._searcher = WorkloadSearcher(parts, self._objective, self._job.seed, self._job.device)
         self._traces: dict[tuple[str, Problem], list[SearchStep]] = defaultdict(list)
@@ -130,7 +136,7 @@ class _WorkloadSearch:
         job, parts = self._job, self._parts
         if job.stopping.regret is not None:
             raise UsageError("a workload takes a number or seconds as budget")
-        known = [m for p in parts for m in self._jobs[p.kernel].known(p.problem, p.space)]
+        known = [m for p in parts for m in self._job_of(p).known(p.problem, p.space)]
         for m in known:
             self._add(m, known=True)
         job.wait_until_idle()
@@ -143,7 +149,7 @@ class _WorkloadSearch:
     def verify(self, number: int, verify_s: float, start: float) -> TuneResult:
         """Verify the best of a problem; ``start`` is the search's by `time.perf_counter`."""
         part, choice = self._parts[number], self._searcher.choice(number)
-        job, trace = self._jobs[part.kernel], self._traces[part.kernel, part.problem]
+        job, trace = self._job_of(part), self._traces[part.kernel, part.problem]
         if all(step.config != choice for step in trace):  # no choice is left unmeasured
             self._searcher.tell(self._measure([(part, choice)]))
         return verify_and_store(
@@ -152,12 +158,15 @@ class _WorkloadSearch:
         )  # fmt: skip
 
     def _measure(self, items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
-        for kernel in dict.fromkeys(part.kernel for part, _ in items):
-            work = [(part.problem, config) for part, config in items if part.kernel == kernel]
-            for m in self._jobs[kernel].measure(work):
+        for job in {id(job): job for part, _ in items if (job := self._job_of(part))}.values():
+            work = [(part.problem, config) for part, config in items if self._job_of(part) is job]
+            for m in job.measure(work):
                 self._add(m)
-                self._job.progress.advance(f"{kernel} {m.problem}")
+                self._job.progress.advance(f"{m.kernel} {m.problem}")
                 yield m
+
+    def _job_of(self, part: WorkloadProblem) -> TuningJob:
+        return self._jobs[part.kernel, part.problem]
 
     def _add(self, m: Measurement, known: bool = False) -> None:
         step = make_step(m, self._objective, None, self._job.device, known)
@@ -171,5 +180,6 @@ def _workload_problem(w: Calls, runner: Runner) -> WorkloadProblem:
     limits = [float(np.asarray(ms)) for ms in roofline_terms_ms(cost, runner.device.specs)]
     work = float(np.nanmax([*limits, 0.0])) or float(np.asarray(cost.flops + cost.bytes_moved))
     return WorkloadProblem(
-        w.kernel.name, w.problem, w.kernel.space(w.problem), w.calls, work or 1.0, default
-    )
+        w.kernel.name, w.problem, w.kernel.space(w.problem), w.calls,
+        work if work > 0 else 1.0, default,
+    )  # fmt: skip

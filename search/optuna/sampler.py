@@ -1,5 +1,6 @@
 """The surrogate search as an Optuna sampler (Akiba et al., KDD 2019)."""
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -324,7 +325,7 @@ class SurrogateSampler(BaseSampler):
         """Return candidate rows; in a finite search space, untried ones only."""
         affordable = MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1)
         n = int(np.clip(affordable, MIN_CANDIDATES, MAX_GRID_SIZE))
-        listed = np.prod(dimensions.sizes) <= MAX_GRID_SIZE
+        listed = math.prod(dimensions.sizes.tolist()) <= MAX_GRID_SIZE  # NumPy would overflow
         if listed:
             rows = dimensions.grid()
         elif self._prior is None:

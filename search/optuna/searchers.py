@@ -14,7 +14,7 @@ from optuna.trial import Trial, TrialState, create_trial
 from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.search.searcher import Searcher
-from foretune.space import Configuration
+from foretune.space import ABSENT, Configuration
 from foretune.values import Value
 
 MAX_RETRIES = 20
@@ -122,8 +122,9 @@ class OptunaSearcher(Searcher):
 
     def _encoded(self, config: Configuration) -> dict[str, Value]:
         return {
-            name: config[name] if self._is_choice(name) else values.index(config[name])
+            name: value if self._is_choice(name) else values.index(value)
             for name, values in self.space.parameters.items()
+            for value in [config.get(name, ABSENT)]
         }
 
     def _is_choice(self, name: str) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.problem import Problem
-from foretune.space import Configuration, SearchSpace
+from foretune.space import ABSENT, Configuration, SearchSpace
 from foretune.values import Value
 
 FAILURE_REWARD = -float(np.log(10.0))
@@ -108,7 +108,9 @@ class Vocabulary:
     def encode(self, config: Configuration) -> list[int] | None:
         """Return the codes of a configuration; None if a value is unknown."""
         try:
-            return [values.index(config[name]) for name, values in self.parameters.items()]
+            return [
+                values.index(config.get(name, ABSENT)) for name, values in self.parameters.items()
+            ]
         except ValueError:
             return None
 
@@ -118,7 +120,7 @@ class Vocabulary:
         Raises UsageError if the space has other parameters.
         """
         _require_names(space, self.parameters)
-        codes = np.empty((len(space), len(self.parameters)), dtype=np.int64)
+        codes = np.empty((len(space.codes), len(self.parameters)), dtype=np.int64)
         for i, (name, values) in enumerate(self.parameters.items()):
             code_of = {value: k for k, value in enumerate(values)}
             here = np.array([code_of.get(v, -1) for v in space.parameters[name]])

@@ -23,6 +23,7 @@ HASHED_PREFIXES = ("foretune.collect.", "foretune.features.families.")
 INSTALL_FOLDERS = ("site-packages", "dist-packages")
 """Folders whose files are unrelated to each other."""
 _FORETUNE_ROOT = Path(__file__).parents[1]
+_PLAIN = int | float | str | bytes | bool | None
 
 
 @cache
@@ -62,7 +63,7 @@ def source_hash_of_function(function: Any) -> str:
     """Hash the code of a function and of the code it refers to, as 16 hexadecimal digits.
 
     The hash covers the user's functions, classes and modules that it names, and the plain values it
-    captures. Other changes to its script do not matter.
+    captures, also in the object of a method. Other changes to its script do not matter.
     """
     found: dict[int, str] = {}
     _collect_object(function, found)
@@ -161,7 +162,7 @@ def _collect_object(obj: Any, found: dict[int, str]) -> None:
     elif isinstance(obj, type):
         references = [getattr(v, "__func__", v) for v in vars(obj).values() if _is_user_code(obj)]
         text = obj.__qualname__
-    elif isinstance(obj, int | float | str | bytes | bool | None):
+    elif isinstance(obj, _PLAIN):
         references, text = [], repr(obj)
     else:
         plain = inspect.unwrap(getattr(obj, "py_func", getattr(obj, "__func__", obj)))
@@ -170,6 +171,7 @@ def _collect_object(obj: Any, found: dict[int, str]) -> None:
         else:
             references = [] if inspect.isroutine(plain) else [type(plain)]
             text = getattr(plain, "__qualname__", "object")
+        text += _plain_state(obj)
     found[id(obj)] = text
     for each in references:
         _collect_object(each, found)
@@ -185,8 +187,10 @@ def _function_code(function: Any) -> str:
                 d for d in getattr(tree, "decorator_list", []) if "tunable" not in ast.unparse(d)
             ]  # its knobs are not code
             return repr(_normalized_syntax(tree))
-    return repr([(c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
-                 for c in _nested_code_objects(function.__code__)])  # fmt: skip
+    code = [(c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
+            for c in _nested_code_objects(function.__code__)]  # fmt: skip
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return repr([*code, *(value for value in defaults if isinstance(value, _PLAIN))])
 
 
 def _captured_values(function: Any) -> list[Any]:
@@ -197,6 +201,15 @@ def _captured_values(function: Any) -> list[Any]:
         with contextlib.suppress(ValueError):  # empty
             found.append(cell.cell_contents)
     return found
+
+
+def _plain_state(obj: Any) -> str:
+    """Return the plain values that an object of the user's, or a method's object, holds."""
+    owner = getattr(obj, "__self__", obj)
+    if inspect.isroutine(owner) or not _is_user_code(type(owner)):
+        return ""
+    held = sorted(getattr(owner, "__dict__", {}).items())
+    return "".join(f" {name}={value!r}" for name, value in held if isinstance(value, _PLAIN))
 
 
 def _nested_code_objects(code: CodeType) -> Iterator[CodeType]:

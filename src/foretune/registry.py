@@ -143,7 +143,7 @@ def _import_module(source: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
-        if e.name and name.startswith(e.name):
+        if e.name and f"{name}.".startswith(f"{e.name}."):
             raise UsageError(f"there is no module {name}: give FILE.py:NAME or MODULE:NAME") from e
         raise ForetuneError(f"{source} cannot be imported: {e}") from e
     except ForetuneError:

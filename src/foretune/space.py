@@ -335,9 +335,10 @@ class ListedSpace(SearchSpace):
 
     def index_or_none(self, config: Mapping[str, Any]) -> int | None:
         """Return the index of ``config``; None if it is not in the list."""
-        return self._index_by_config.get(
-            config if isinstance(config, Configuration) else Configuration(config)
-        )
+        config = config if isinstance(config, Configuration) else Configuration(config)
+        if ABSENT in config.values() and config not in self._index_by_config:
+            config = Configuration({n: v for n, v in config.items() if v != ABSENT})
+        return self._index_by_config.get(config)
 
 
 def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:

@@ -7,9 +7,10 @@ import optuna
 import pytest
 
 import foretune as ft
-from foretune.errors import MeasurementError, SpaceError, UsageError
+from foretune.errors import MeasurementError, MissingExtra, SpaceError, UsageError
 from foretune.measurement import Status
 from foretune.search import SearchOutcome, make_searcher
+from foretune.space import ListedSpace
 
 KNOBS = {"cache": [1, 2, 4, 8, 16, 32], "index": [False, True], "mode": ["a", "b", "c"]}
 SPACE = ft.SearchSpace(KNOBS)
@@ -39,6 +40,27 @@ def test_it_finds_the_least_value():
 def test_any_searcher_finds_everything_in_the_end(searcher):
     found = ft.run_search(searcher, SPACE, cost, budget=99)
     assert (found.best, found.measured, found.reason) == (BEST, len(SPACE), "exhausted")
+
+
+@pytest.mark.parametrize("name", ["surrogate", "tpe", "cmaes", "policy"])
+def test_configurations_may_lack_parameters(name):
+    listed = [{"tile": t, "stages": s} for t in (1, 2) for s in (1, 2)] + [{"tile": 4}, {"tile": 8}]
+    space = ListedSpace(map(ft.Configuration, listed))
+    try:
+        found = ft.run_search(name, space, lambda config: 9.0 - config["tile"], budget=99)
+    except MissingExtra as e:
+        pytest.skip(str(e))
+    assert (found.best, found.measured) == ({"tile": 8}, len(listed))
+
+
+@pytest.mark.parametrize("name", ["exhaustive", "policy"])
+def test_searchers_that_list_a_space_refuse_a_large_one(name):
+    knobs = {f"x{i}": range(100) for i in range(6)}
+    try:
+        with pytest.raises(SpaceError, match="more than 4,000,000 configurations"):
+            ft.run_search(name, knobs, lambda config: 1.0)
+    except MissingExtra as e:
+        pytest.skip(str(e))
 
 
 def test_a_seed_repeats_a_search():

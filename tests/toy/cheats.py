@@ -82,6 +82,23 @@ def is_lazy(x):
     return honest(x).view(Lazy)
 
 
+class Forged:
+    """An object that computes when somebody looks, and calls itself an array."""
+
+    def __init__(self, x):
+        self.x, self.dtype = x.copy(), x.dtype
+
+    def __array__(self, dtype=None, copy=None):
+        return honest(self.x)
+
+
+Forged.__module__, Forged.__qualname__ = "numpy", "ndarray"
+
+
+def is_forged(x):
+    return Forged(x)
+
+
 def is_narrow(x):
     return honest(x).astype(np.float32)
 

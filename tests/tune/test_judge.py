@@ -91,6 +91,7 @@ def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
         ("knows_one_shape", r"wrong: relative error 0\.\d+ is above 0.0001, on n=48"),
         ("fills_in_later", "wrong: relative error"),
         ("is_lazy", "it gives cheats.Lazy of float64 instead of numpy.ndarray of float64"),
+        ("is_forged", "it gives what calls itself numpy.ndarray of float64 instead of numpy.nda"),
         ("is_narrow", "numpy.ndarray of float32 instead of numpy.ndarray of float64"),
         ("is_rough", "wrong: relative error"),
         ("changes_its_input", "it changes its argument 0, which the reference leaves alone"),

@@ -87,6 +87,11 @@ def test_killed_half_way_nothing_is_lost():
     assert tune(FakeRunner()).measured == 0
 
 
+def test_without_a_store_an_interruption_keeps_nothing():
+    with pytest.raises(KeyboardInterrupt, match="3 new measurements not kept"):
+        tune(FakeRunner(interrupt_after=3), store=False)
+
+
 def test_what_was_collected_is_known_to_tune(tmp_path):
     """A searcher begins with it; verification measures anew."""
     plan = {PROBLEM: list(KERNEL.space(PROBLEM))[::2], OTHER: [config()]}
@@ -112,6 +117,16 @@ def test_what_was_tuned_is_known_to_collect(tmp_path):
     assert (done.rows, done.reused) == (1, 8)
     assert runner.measured == [(PROBLEM, new)]
     assert len(read_runs(tmp_path / "runs.parquet")) == 9, "the table asked for is whole"
+
+
+def test_a_log_hides_nothing_that_was_tuned(tmp_path):
+    """A second run with the same table is one without: it verifies the same winner."""
+    for measured in (25, 0):
+        runner = FakeRunner()
+        with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+            result = tune(runner, budget=25, searcher="surrogate", seed=1, log=log)
+        assert len(runner.measured) == measured
+        assert result.winner.config == config()
 
 
 def test_other_code_knows_nothing():

@@ -1,11 +1,14 @@
 """Tuning all that a program calls, in Python and from the command line."""
 
+import numpy as np
 import pytest
 from commands import fails, run_json
-from toy_kernel import FakeRunner, Toy, config
+from toy_kernel import DEVICE, FakeRunner, Toy, config
 
+from foretune.collect import InProcessRunner, Timing
+from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import UsageError
-from foretune.tune import Calls, tune_workload
+from foretune.tune import Calls, tune_workload, verifier
 
 KERNEL = Toy()
 
@@ -25,6 +28,22 @@ def test_a_problem_given_twice_is_refused():
     for workload in ([], [calls, calls]):
         with pytest.raises(UsageError, match="at least one problem, and none of them twice"):
             tune_workload(workload, FakeRunner(), store=False)
+
+
+def test_functions_of_one_name_get_their_own_arguments(monkeypatch):
+    monkeypatch.setattr(verifier, "LOOKS", {2: 1.0})
+    sizes = set()
+
+    def total(x, block=1):
+        sizes.add(len(x))
+        return x.sum()
+
+    kernels = [FunctionKernel(total, {"block": [1, 2]}, (np.ones(n),)) for n in (10, 20)]
+    runner = InProcessRunner(DEVICE, Timing(max_seconds=0.01))
+    workload = [Calls(kernel, kernel.problem(), 1.0) for kernel in kernels]
+    result = tune_workload(workload, runner, budget=2, store=False, verify_s=0.01)
+    assert sizes == {10, 20}
+    assert all(step.status == "ok" for r in result.results for step in r.trace)
 
 
 @pytest.mark.usefixtures("toy_place")

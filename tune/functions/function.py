@@ -4,12 +4,13 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from types import MethodType
 from typing import Any, Unpack
 
 from foretune.collect.devices import local_device
 from foretune.collect.worker_process import is_worker
-from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
+from foretune.collect.wrapped.function import FunctionKernel, OutputCheck, parameters_of
 from foretune.collect.wrapped.values import is_array, shape_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.device import Device
@@ -94,14 +95,23 @@ class Tunable:
         self._options = options
         self._inputs = self._kernel_options.pop("inputs", None)
         self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._is_tuning = threading.RLock(), False
+        self._positional = [
+            n for n, p in parameters_of(function).items() if p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        places = [i for i, name in enumerate(self._positional) if name in self.knobs]
+        self._first_knob = min(places, default=len(self._positional))
         self.kernel()  # a wrong knob is refused here, not at the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the choice for arguments of this shape.
 
-        Knobs in ``kwargs`` override it.
+        Knobs among the arguments override it.
         """
+        if self._first_knob < len(args) <= len(self._positional):  # a knob without its name
+            named = zip(self._positional, args, strict=False)
+            kwargs = dict(islice(named, self._first_knob, None)) | kwargs
+            args = args[: self._first_knob]
         if self.knobs.keys() <= kwargs.keys():
             return self.function(*args, **kwargs)
         key = (
@@ -147,7 +157,10 @@ class Tunable:
                 return self._chosen[key]
             kernel = self.kernel(args, {n: v for n, v in kwargs.items() if n not in self.knobs})
             problem = kernel.problem()
+            if self._is_tuning:  # it calls itself while it is measured in this process
+                return dict(kernel.default(problem))
             try:
+                self._is_tuning = True
                 stored = self._stored_choice(kernel, problem)
                 if stored is None and is_worker():  # within a measurement of another one
                     stored = dict(kernel.default(problem))
@@ -162,6 +175,8 @@ class Tunable:
                     raise
                 warn(f"{kernel.name} runs with its default: {e}", stacklevel=4)
                 chosen = dict(kernel.default(problem))
+            finally:
+                self._is_tuning = False
             self._chosen[key] = chosen
             return chosen
 
@@ -236,6 +251,8 @@ def _argument_key(value: Any) -> Any:
         return value
     if isinstance(value, list | tuple):
         return tuple(map(_argument_key, value))
+    if isinstance(value, dict):
+        return tuple(map(_argument_key, value.values()))
     return type(value), shape_of(value)
 
 

@@ -40,7 +40,7 @@ from foretune.space import Configuration
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, WrappedOptions, tune_wrapped
 from foretune.tune.job import check_options
-from foretune.tune.results import TuneResult
+from foretune.tune.results import SearchStep
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.store import Store
 from foretune.values import Value
@@ -217,10 +217,18 @@ def _tune(
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         if tune_options.get("store") is False:  # the file is all there is
             tune_options["store"] = Store(Path(folder, "cache.db"))
-        file.copy_to_store(kernel, tune_options, gpu)
-        best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
-    tuned = _results(best, metrics, observed)
-    file.write(best.result, tuned.results)
+        stored = file.copy_to_store(kernel, tune_options, gpu)
+        try:
+            best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
+            tuned = _results(best, metrics, observed)
+        except BaseException:  # interrupted, for example: what was measured is not lost
+            steps = [
+                SearchStep(m.config, m.status.value, m.time_ms, m.power_w, m.time_ms)
+                for m in stored.known(kernel.problem())
+            ]
+            file.write(steps, [_row(step, observed) for step in steps])
+            raise
+    file.write(best.result.trace, tuned.results)
     return tuned
 
 
@@ -338,17 +346,23 @@ def _results(
     """Return results in Kernel Tuner's format, a dictionary per configuration."""
     results = []
     for step in best.result.trace:
-        row: dict[str, Any] = dict(step.config)
-        row["time"] = step.time_ms if step.status == "ok" else step.status
-        if step.power_w == step.power_w:
-            row |= {"power": step.power_w, "energy": step.power_w * step.time_ms * 1e-3}
-            row |= {name: row[what] for name, what in observed.items()}
+        row = _row(step, observed)
         if step.status == "ok":
             row |= _metrics(row, metrics or {})
         results.append(row)
     found = (row for row in results if all(row[n] == v for n, v in best.config.items()))
     env = {"device_name": best.result.device, "best_config": next(found, dict(best.config))}
     return TunedKernel(best.kernel, best.result, results, env)
+
+
+def _row(step: SearchStep, observed: Mapping[str, str]) -> dict[str, Any]:
+    """Return a result without metrics."""
+    row: dict[str, Any] = dict(step.config)
+    row["time"] = step.time_ms if step.status == "ok" else step.status
+    if step.power_w == step.power_w:
+        row |= {"power": step.power_w, "energy": step.power_w * step.time_ms * 1e-3}
+        row |= {name: row[what] for name, what in observed.items()}
+    return row
 
 
 def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -398,8 +412,8 @@ class KernelTunerCache:
 
     def copy_to_store(
         self, kernel: WrappedKernel, options: TuneOptions, device: Device | None
-    ) -> None:
-        """Put the file's measurements into the store, so that they are not repeated."""
+    ) -> MeasurementCache:
+        """Put the file's measurements into the store, and return it: they are not repeated."""
         device = device or local_device("cpu", measure=False)
         cache = MeasurementCache.for_kernel(kernel, device, options.get("store"))
         space, problem = kernel.space(kernel.problem()), kernel.problem()
@@ -415,18 +429,17 @@ class KernelTunerCache:
                 source=f"kerneltuner {self.path.name}", environment=environment(kernel),
             )  # fmt: skip
             cache.append(measured)
+        return cache
 
-    def write(self, result: TuneResult, rows: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, trace: Sequence[SearchStep], rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the file's old entries and the new measurements.
 
         Raises:
             OutputError: it cannot be written.
         """
-        for step, row in zip(result.trace, rows, strict=True):
+        for step, row in zip(trace, rows, strict=True):
             key = ",".join(str(step.config[name]) for name in self._header["tune_params_keys"])
-            entry = dict(row)
-            if step.status in FAILURE_NAMES:
-                entry["time"] = FAILURE_NAMES[step.status]
+            entry = {**row, "time": FAILURE_NAMES.get(step.status, step.time_ms)}
             self._entries.setdefault(key, entry)
         head = json.dumps(self._header, indent=0)[:-2]  # its lines are as Kernel Tuner writes them
         lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in self._entries.items()]

@@ -35,6 +35,11 @@ class FallibleStore:
     def __init__(self, location: StoreLocation) -> None:
         self._location: StoreLocation = location
 
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a store that has not failed."""
+        return self._location is not False
+
     def query(self, question: Callable[[Store], T], default: T) -> T:
         """Return the store's answer; ``default`` if there is no store, or it fails."""
         if self._location is False:
@@ -99,6 +104,11 @@ class MeasurementCache:
             space_id=kernel.space_id,
         )
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether others will find the measurements: in a store or in the log."""
+        return self._log is not None or self._store.is_used
+
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
         """Return the log's measurement of a configuration, or the store's, which the log gets."""
         if self._log is not None and (found := self._log.find(problem, config)) is not None:
@@ -123,11 +133,10 @@ class MeasurementCache:
             self._store.query(lambda store: store.put(self.subject, measurements), None)
 
     def known(self, problem: Problem) -> list[Measurement]:
-        """Return the store's measurements of a problem as of now, without those of the log."""
+        """Return the store's measurements of a problem as of now."""
         if self._runs is not None and problem not in self._forgotten:
             self._read(problem)  # what other processes measured since
-        found = self._loaded().get(problem, {}).values()
-        return [m for m in found if self._log is None or not self._log.find(problem, m.config)]
+        return list(self._loaded().get(problem, {}).values())
 
     def known_for_other_problems(self, problem: Problem) -> list[Measurement]:
         """Return the measurements of all other problems of this kernel."""

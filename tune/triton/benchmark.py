@@ -125,12 +125,14 @@ class ConfigurationBenchmark:
 
     @cached_property
     def _checker(self) -> OutputChecker:
-        options, arg_names = self._kernel.options, self._kernel.tuner.arg_names
-        named = {n: v for n, v in self._kernel.named.items() if n in arg_names}
+        options, tuner = self._kernel.options, self._kernel.tuner
+        named = {n: v for n, v in self._kernel.named.items() if n in tuner.arg_names}
+        own_hooks = tuner.user_defined_pre_hook or tuner.user_defined_post_hook
         assert options.check is not None
         checker = OutputChecker(
-            self._launch, named, self._configs, options.check, options.reference
-        )
+            self._launch, named, self._configs, options.check, options.reference,
+            () if own_hooks else tuner.restore_value,
+        )  # fmt: skip
         if checker.outvoted:
             warn(
                 f"{checker.outvoted} of {self._call.kernel} differs from {checker.source}, so it "

@@ -53,9 +53,10 @@ class KernelCall:
         return self.tuner._bench(*self.args, config=config, **self.kwargs)
 
     def launch(self, config: triton.Config) -> None:
-        """Run a configuration once, with the hooks of a measured launch."""
+        """Run a configuration once, with hooks, and leave what it wrote into `restore_value`."""
         with self.with_hooks(config) as run:
             run()
+            self.tuner.restore_copies = {}  # else Triton's hook would put the old values back
 
     @contextmanager
     def with_hooks(self, config: triton.Config) -> Iterator[Callable[[], Any]]:

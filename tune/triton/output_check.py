@@ -37,6 +37,7 @@ class OutputChecker:
     reference, only those that it returns. Copies are in host memory.
 
     Outputs agree up to a relative error of ``limit``. ``configs`` are launched until enough ran.
+    Arguments named in ``restored`` have their old values before every measured launch.
 
     Attributes:
         changed: names of arguments that a launch reads and changes; found by launching twice.
@@ -56,8 +57,9 @@ class OutputChecker:
         configs: Sequence[triton.Config],
         limit: float,
         reference: Reference | None = None,
+        restored: Sequence[str] = (),
     ) -> None:
-        self._launch = launch
+        self._launch, self._restored = launch, restored
         named = [(name, t) for name, a in arguments.items() for t in _tensors(name, a)]
         self._names, self._tensors = [n for n, _ in named], [t for _, t in named]
         self._before = [_copy(t) for t in self._tensors]
@@ -88,10 +90,10 @@ class OutputChecker:
         finally:
             self.restore_arguments()
 
-    def restore_arguments(self) -> None:
-        """Restore the values that the caller passed."""
-        for tensor, before in zip(self._tensors, self._before, strict=True):
-            if not _equal(tensor, before):
+    def restore_arguments(self, names: Sequence[str] | None = None) -> None:
+        """Restore the values that the caller passed, of all arguments or of these."""
+        for name, tensor, before in zip(self._names, self._tensors, self._before, strict=True):
+            if (names is None or name in names) and not _equal(tensor, before):
                 tensor.copy_(before)
 
     def _first_outputs(self, configs: Sequence[triton.Config]) -> tuple[triton.Config, list[Any]]:
@@ -113,6 +115,7 @@ class OutputChecker:
             pairs = zip(self._tensors, self._before, strict=True)
             outputs = [before if _equal(t, before) else _copy(t) for t, before in pairs]
             if rerun:
+                self.restore_arguments(self._restored)
                 self._launch(config)
                 reruns = zip(self._names, self._tensors, outputs, strict=True)
                 self.changed = [

@@ -181,8 +181,8 @@ def run(arguments: list[str]) -> int:
     except ForetuneError as e:
         return _fail(str(e), e.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
-        kept = "interrupted: finished measurements are kept; run the same command to continue"
-        return _fail(kept, INTERRUPTED_EXIT_CODE, False)
+        kept = "interrupted: what went to a store or a run table is kept; run the same command to "
+        return _fail(f"{kept}continue", INTERRUPTED_EXIT_CODE, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

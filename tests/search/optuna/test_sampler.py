@@ -45,6 +45,12 @@ def run(objective, n_trials=25, seed=0, catch=(), n_jobs=1, sampler=None, **stud
     return study
 
 
+def test_a_space_of_more_than_64_bits():
+    """NumPy's product of 256 to the eighth is 0."""
+    study = run(lambda trial: sum(trial.suggest_int(f"x{i}", 1, 256) for i in range(8)), 3)
+    assert len(study.trials) == 3
+
+
 def bowl(trial):
     """Zero at (0.3, -0.6)."""
     x, y = trial.suggest_float("x", -1, 1), trial.suggest_float("y", -1, 1)

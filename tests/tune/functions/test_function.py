@@ -184,6 +184,30 @@ def test_the_decorator_chooses_at_the_first_call_of_a_shape():
     assert smooth.__name__ == "smooth"
 
 
+def test_a_knob_needs_no_name_and_arrays_in_a_dictionary_have_shapes():
+    calls = []
+
+    @ft.tunable(block=[100, 20_000], options=QUICK)
+    def smooth(given, block=100, scale=2.0):
+        calls.append(block)
+        return doubled(given["x"], block) * scale
+
+    assert (smooth({"x": X}, 100, 1.0) == X * 2).all()
+    assert calls == [100]
+    smooth({"x": X})
+    calls.clear()
+    smooth({"x": X[:100]})
+    assert len(calls) > 2, "another shape"
+
+
+def test_a_function_that_calls_itself_is_measured_with_its_default_inside():
+    @ft.tunable(block=[1, 2], options={**QUICK, "verify_s": 0.01})
+    def total(x, block=1):
+        return float(x[0]) if len(x) == 1 else total(x[:1]) + total(x[1:])
+
+    assert total(X[:2]) == 1.0
+
+
 def test_nothing_is_tuned_within_a_measurement(monkeypatch):
     calls = []
 

@@ -139,6 +139,29 @@ def test_a_cache_file_is_read_and_written(tmp_path):
              compiler_options=["-O{opt}"])  # fmt: skip
 
 
+class Interrupts:
+    """Progress during which somebody presses Ctrl-C."""
+
+    def start(self, stage, total):
+        pass
+
+    def say(self, text):
+        pass
+
+    def advance(self, note=""):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_keeps_its_measurements_in_the_file(tmp_path):
+    how = {"cache": str(tmp_path / "cache.json"), "store": False, "strategy": "brute_force"}
+    how["knobs"] = {"block": [20, 1, 60]}
+    with pytest.raises(KeyboardInterrupt, match="kept"):
+        tune(progress=Interrupts(), quiet=False, **how)
+    kept = json.loads((tmp_path / "cache.json").read_text())["cache"]
+    assert len(kept) == 2
+    assert tune(**how).measured == 1
+
+
 def test_kernel_tuner_reads_what_we_write(tmp_path):
     util = pytest.importorskip("kernel_tuner.util")
     tune(cache=str(tmp_path / "cache.json"), budget=4)

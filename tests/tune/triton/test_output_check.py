@@ -170,6 +170,23 @@ def test_arguments_that_a_kernel_reads_and_changes_are_found_and_put_back(driver
     assert tensors[1].tolist() == [1.0] * 64  # as if it had been called once
 
 
+def test_what_triton_puts_back_is_compared_before(driver, tensors):
+    from tuned_kernels import configs, copy
+
+    def adds(launch):
+        right = launch.config["BLOCK"] == 64
+        launch.arguments["y"].add_(launch.arguments["x"] * (1 if right else 3))
+        return 4.0 if right else 1.0
+
+    driver.times = adds
+    kernel = foretune.autotune(
+        configs(64, 256), ["n"], budget="all", store=False, check=1e-3, restore_value=["y"]
+    )(triton.jit(copy))
+    kernel[(1,)](*tensors, 1024)
+    assert kernel.best_config.kwargs["BLOCK"] == 64
+    assert tensors[1].tolist() == [1.0] * 64
+
+
 def test_what_is_only_written_is_not_taken_for_changed():
     y, counts = torch.zeros(8), torch.ones(8)
     assert checker(lambda block: y.fill_(2), y=y).changed == []
