@@ -237,6 +237,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
         "shared_experts": shared,
         "shared_intermediate": width,
         "moe_intermediate": expert_width,
+        "alternating": _positive_int(text, "interleave_moe_layer_step", "decoder_sparse_step") > 1,
         "dense_layers": _dense_layers(text, _positive_int(text, "num_hidden_layers")),
     }
 
