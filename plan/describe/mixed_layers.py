@@ -6,11 +6,18 @@ Fields are interpreted as in vLLM and transformers: ``nemotron_h``, ``granitemoe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from math import ceil
 from typing import Any
 
 from foretune.errors import UsageError
-from foretune.plan.describe.description import CompressedAttention, Heads, Indexer, LinearAttention
+from foretune.plan.describe.description import (
+    CompressedAttention,
+    Heads,
+    Indexer,
+    LinearAttention,
+    ModelDescription,
+)
 
 Fields = Mapping[str, Any]
 
@@ -268,9 +275,22 @@ def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
     for field, reader in FAMILY_READERS.items():
         if text.get(field):
             try:
-                return reader(text, name)
+                found = reader(text, name)
+                _require_sizes(found)
+                return found
             except UsageError:
                 raise
             except (KeyError, TypeError, AttributeError, ValueError) as e:
                 raise UsageError(f"{name}: {field} in config.json is not complete: {e!r}") from e
     return {}
+
+
+def _require_sizes(found: Mapping[str, Any]) -> None:
+    """Raise ValueError if a size is no whole number from 0 on."""
+    owners = [(ModelDescription, found)]
+    owners += [(type(part), vars(part)) for part in found.values() if is_dataclass(part)]
+    for owner, values in owners:
+        for name in (field.name for field in fields(owner) if field.type is int):
+            size = values.get(name, 0)
+            if type(size) is not int or size < 0:
+                raise ValueError(f"{name} is {size!r}")

@@ -208,6 +208,10 @@ def test_what_is_no_configuration(tmp_path):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "MX"}, "hybrid")
     with pytest.raises(UsageError, match=r"mamba_num_heads in .* is not complete"):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "M*E"}, "hybrid")
+    state = {"mamba_num_heads": 4, "hybrid_override_pattern": "M*E", "n_groups": "2",
+             "ssm_state_size": 16, "mamba_head_dim": 8, "conv_kernel": 4}  # fmt: skip
+    with pytest.raises(UsageError, match=r"mamba_num_heads in .*key_heads is '2'"):
+        read_config(CONFIG | state, "hybrid")
 
 
 HYBRIDS = {
