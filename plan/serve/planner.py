@@ -9,16 +9,15 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
+from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import AccuracyResult, Formats
-from foretune.plan.describe.layout import Offload, Speculation, Workload, legal_layouts
+from foretune.plan.describe.layout import Offload, Speculation, Workload
 from foretune.plan.serve.candidates import (
     candidate_deployments,
     one_pool_candidates,
     predict,
-    supported_formats,
     two_pool_candidates,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
@@ -378,18 +377,16 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
 def _too_large_message(
     model: ModelDescription, system: System, gpus: int, found: Sequence[Deployment], backend: str
 ) -> str:
-    formats = {d.formats for d in found} or set(supported_formats(model, system))
-    needed = [
-        rank_memory(model, layout, candidate_formats, found[0].workload, layout.dp).total / GIB
-        for candidate_formats in formats
-        for layout in (legal_layouts(model, gpus, candidate_formats) if found else ())
-    ]
-    if not needed:
+    if not found:
         return f"{model.name} cannot be split over {gpus} GPUs in these formats: try another --gpus"
+    on_gpu = [d for d in found if not d.offload.weights_gib]
+    needed = [d.memory(d.layout.dp).gib for d in on_gpu]
+    smallest = on_gpu[int(np.argmin(needed))]
+    layers = layer_bytes(model, smallest.layout, smallest.formats)
     usable_gib = USABLE_SHARE * system.memory_gib
     missing = ceil(min(needed) - usable_gib)
     offload_hint = f", or offload weights to host memory: --offload {missing}"
-    if found[0].offload or unsupported_offload(Offload(1.0), backend):
+    if missing > sum(layers) / GIB or unsupported_offload(Offload(1.0), backend):
         offload_hint = ""
     return (
         f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
