@@ -60,8 +60,8 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         lines.append("operator times are rooflines: no measured tables (pip install '.[llm]')")
     elif plan.best["guessed"] > WARN_EXTRAPOLATED_SHARE:
         lines.append(
-            f"{100 * plan.best['guessed']:.0f} % of a step is extrapolated from measurements on "
-            f"{plan.best['system']}"
+            f"{100 * plan.best['guessed']:.0f} % of a step was not measured on "
+            f"{plan.best['system']}: extrapolated from other sizes, formats, engines or GPUs"
         )
     if not corrected:
         lines.append("no intervals: add --measured FILE to fit them to measured deployments")

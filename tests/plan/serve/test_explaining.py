@@ -94,6 +94,7 @@ def test_notes_say_what_is_not_known():
     assert any("pp > 1" in line for line in notes(made, True, True))
     assert any("rooflines" in line for line in notes(made, False, True))
     assert any("no intervals" in line for line in notes(made, True, False))
+    assert "100 % of a step was not measured on h100_sxm" in "; ".join(notes(made, True, True))
     refused = plan(
         describe_model("meta-llama/Llama-3.1-70B"), [find_system("l4"), find_system("h100_sxm")], 2,
         LOAD, StepTimerFactory(None), formats=[Formats("fp8")],
