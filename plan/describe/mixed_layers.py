@@ -232,7 +232,7 @@ def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
 
 def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of DeepSeek-V4: layers compress keys at different ratios."""
-    ratios = text["compress_ratios"][: text["num_hidden_layers"]]  # the last one drafts tokens
+    ratios = text["compress_ratios"]
     if not set(ratios) <= COMPRESSION_RATIOS:
         raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
     fields: dict[str, Any] = {

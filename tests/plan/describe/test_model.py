@@ -113,6 +113,8 @@ def test_layers_with_a_window_have_heads_of_their_own():
     read = read_config(STEP | {"attention_other_setting": other}, "step")
     assert [(n, w, h.heads) for n, w, h in read.softmax_groups()] == [(1, 0, 4), (3, 8, 6)]
     assert (read.kv_heads, read.moe_layers, read.shared_width) == (2, 2, 48)
+    drafting = {"layer_types": STEP["layer_types"] + 2 * ["sliding_attention"]}
+    assert read_config(STEP | drafting | {"attention_other_setting": other}, "step") == read
     with pytest.raises(UsageError, match="attention_other_setting"):
         read_config(STEP, "step")
 
