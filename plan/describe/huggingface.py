@@ -180,7 +180,10 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     fields = {**common, **mixed}
     if not fields["windowed_layers"]:
         fields["sliding_window"] = 0
-    return ModelDescription(name=name, **fields)
+    model = ModelDescription(name=name, **fields)
+    if model.softmax_layers < 1:
+        raise UsageError(f"{name}: layers that all lack attention cannot be planned yet")
+    return model
 
 
 def _with_family_facts(text: Fields, config: Fields) -> Fields:

@@ -79,7 +79,7 @@ def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
         head_dim = _integer(text, "mamba_expand") * text["hidden_size"] // heads
     kinds = [SAVED_KINDS.get(k, k) for k in text.get("layer_types") or ()]
     attention = kinds.count("attention") if kinds else len(text.get("attn_layer_indices") or ())
-    if set(kinds) - {"mamba", "attention"} or not (attention or beside):
+    if set(kinds) - {"mamba", "attention"}:
         raise UsageError(f"{name}: layers without attention cannot be planned yet")
     state = LinearAttention(
         layers=layers if beside else layers - attention,
@@ -109,8 +109,6 @@ def short_convolutions(text: Fields, name: str) -> dict[str, Any]:
         raise UsageError(
             f"{name}: layers of kind {other[0]!r} beside short convolutions cannot be planned yet"
         )
-    if "full_attention" not in kinds:
-        raise UsageError(f"{name}: short convolutions without attention cannot be planned yet")
     heads = text["hidden_size"] // CHANNELS
     layers = kinds.count("conv")
     fields: dict[str, Any] = {}
