@@ -201,10 +201,12 @@ def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
     single = plan.best_one_pool
     if not best["prefill"] or single is None:
         return []
-    column, _ = GOALS[plan.requirements.goal]
-    gain = 100 * abs(best[column] / single[column] - 1.0)
+    column, sign = GOALS[plan.requirements.goal]
+    gain = 100 * sign * (best[column] / single[column] - 1.0)
+    word = "better" if gain >= 0 else "worse"
     return [
-        f"separate pools are {gain:.0f} % better than one pool: {describe_candidate(plan, single)}"
+        f"separate pools are {abs(gain):.0f} % {word} than one pool: "
+        f"{describe_candidate(plan, single)}"
     ]
 
 
