@@ -362,11 +362,17 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
     if violations:
         return f"no deployment meets the limits; the nearest has {', '.join(violations)}"
     fastest = table.loc[table["tpot_ms"].idxmin()]
-    if requirements.feasible(table).any():
-        row = table[requirements.feasible(table)].sort_values("sure").iloc[-1]
+    within = table[requirements.feasible(table)]
+    if len(within) and (within["good"] < MIN_GOODPUT_SHARE).all():
+        return (
+            f"at this rate, at most {100 * within['good'].max():.0f} % of the requests meet the "
+            f"limits, not {100 * MIN_GOODPUT_SHARE:.0f}: use a lower --rate, more --gpus, or relax "
+            "the limits"
+        )
+    if len(within):
         return (
             "no deployment is likely enough to meet the limits: the best has a probability "
-            f"of {100 * row['sure']:.0f} %; relax them, or plan without --measured"
+            f"of {100 * within['sure'].max():.0f} %; relax them, or plan without --measured"
         )
     return (
         "no deployment meets all limits at once: relax one of them; the fastest takes "

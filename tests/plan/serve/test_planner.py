@@ -340,3 +340,7 @@ def test_at_a_rate_what_finishes_too_few_requests_in_time_is_no_choice():
     late = table["good"] < 0.9
     assert late.any()
     assert not table[late]["keeps"].any()
+    made = planned(requirements=Requirements(tpot_ms=25.0), rate=4.0)
+    none = made.candidates[late & (table["tpot_ms"] <= 25.0)]
+    with pytest.raises(UsageError, match=r"at this rate, at most \d\d % of the requests"):
+        _ = dataclasses.replace(made, candidates=none).best
