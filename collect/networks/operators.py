@@ -233,7 +233,7 @@ def _product(call: Call) -> _Description:
     inner = first.shape[-1]
     outputs = second.shape[0] if call.name == "linear" else second.shape[-1]
     batch = prod(second.shape[:-2])
-    rows = first.elements // inner // batch
+    rows = call.outputs()[0].elements // outputs // batch
     sizes = {"op": call.name, "batch": batch, "M": rows, "N": outputs, "K": inner}
     return "gemm", {**sizes, "contiguous": _contiguous(call)}
 

@@ -331,9 +331,8 @@ def _sparse_part(part: Part, top_k: int) -> Part:
         return replace(part, context=max(context, 0))
     if part.context + part.new_tokens / 2 <= top_k:
         return part
-    # Prompts with full attention, as many queries, and top_k keys per query.
-    batch = max(round(part.tokens / (2 * top_k)), 1)
-    return Part(batch, 2 * top_k, 0, "prefill")
+    seq = min(part.new_tokens, 2 * top_k)
+    return Part(max(round(part.tokens / seq), 1), seq, top_k - seq / 2, "prefill")
 
 
 @lru_cache(CACHE_SIZE)
@@ -374,9 +373,9 @@ def _latent_attention(
         return Operator("mla_decode", problem, count, "decode", config, "attention")
     batch, seq, prefix = float(part.batch), part.new_tokens, part.context
     if top_k and prefix + seq / 2 > top_k:
-        # Prompts with full attention, as many queries, and top_k keys per query.
-        batch, seq, prefix = batch * seq / (2 * top_k), 2 * top_k, 0
-    problem = Problem(batch=max(batch, 1), seq_len=seq, prefix_len=prefix, heads=heads)
+        seq = min(seq, 2 * top_k)
+        batch, prefix = part.tokens / seq, top_k - seq / 2
+    problem = Problem(batch=batch, seq_len=seq, prefix_len=prefix, heads=heads)
     return Operator("mla_prefill", problem, count, "prefill", config, "attention")
 
 
@@ -434,11 +433,11 @@ def _compressed_attention(
         problem = Problem(batch=part.batch, kv_len=keys, heads=heads * part.new_tokens)
         config = Configuration(format="bf16", kv_format=formats.kv)
         return Operator("mla_decode", problem, count, "decode", config, "attention")
-    # Prompts with full attention, as many queries, and as many keys per query.
     keys = max(_visible_keys(shape, ratio, top_k, part.context + part.new_tokens / 2), 1.0)
+    seq = min(2 * keys, part.new_tokens)
     problem = Problem(
-        batch=max(round(part.tokens / (2 * keys)), 1), seq_len=min(2 * keys, part.tokens),
-        prefix_len=0, heads=heads, kv_heads=1, head_dim=dim, window=0,
+        batch=max(round(part.tokens / seq), 1), seq_len=seq, prefix_len=keys - seq / 2,
+        heads=heads, kv_heads=1, head_dim=dim, window=0,
     )  # fmt: skip
     config = Configuration(format=formats.attention, kv_format=formats.kv)
     return Operator("attention_prefill", problem, count, "prefill", config, "attention")

@@ -3,6 +3,7 @@
 import csv
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
@@ -131,10 +132,12 @@ def published_prices() -> dict[str, float]:
 def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     """Return a user's prices: a CSV file with columns ``system`` and ``usd_per_gpu_hour``.
 
-    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid price.
+    Systems may be called as in `resolve_system`. Raises UnknownName for others, and RunTableError
+    if the file cannot be read, lacks a column, or has an invalid price.
     """
     with translate_read_errors(path, RunTableError, "is no readable table of prices: {}"):
-        return _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))
+        prices = _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))
+    return {resolve_system(name).name: price for name, price in prices.items()}
 
 
 def _parse_prices(text: str, name: str) -> dict[str, float]:
@@ -176,13 +179,12 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
     if name.lower() != "local":
         return find_system(name, prices)
     gpus = local_gpus()
-    if not gpus:
-        return System.from_device(local_device("cpu"))
-    first = gpus[0]
-    try:
-        return find_system(first.name, prices)
-    except UnknownName:
-        return System.from_device(first, sum(gpu.name == first.name for gpu in gpus))
+    first = gpus[0] if gpus else local_device("cpu")
+    if gpus:
+        with suppress(UnknownName):
+            return find_system(first.name, prices)
+    bare = System.from_device(first, max(sum(gpu.name == first.name for gpu in gpus), 1))
+    return replace(bare, price_per_hour=(prices or {}).get(bare.name))
 
 
 _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}

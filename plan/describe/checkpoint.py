@@ -20,6 +20,8 @@ CACHE_ONLY_TOOLS = (None, "modelopt", "compressed-tensors")
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
 _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
+_INTEGER_BITS = {3: "int3_wo", 4: "int4_wo", 8: "int8_wo"}
+"""Bits of weight-only integers -> format; GPTQ and AWQ leave out 4."""
 _PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
 _LAYER = re.compile(r"layers\.(\d+)\.")
 MAX_UNQUANTIZED_LAYERS = 2
@@ -55,7 +57,7 @@ def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
     found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored)
     if not found:
         found, tool = "bf16", stored.get("quant_algo") or stored.get("quant_method")
-        if tool not in CACHE_ONLY_TOOLS:
+        if tool not in CACHE_ONLY_TOOLS or stored.get("config_groups"):
             raise UsageError(
                 f"checkpoints quantized by {tool} cannot be planned yet: plan the model that was "
                 "quantized, with --formats"
@@ -100,7 +102,7 @@ def _by_method(stored: Fields) -> str:
     if method == "fp8":
         return "fp8_block" if stored.get("weight_block_size") else "fp8"
     if method in ("gptq", "awq"):
-        return "int8_wo" if stored.get("bits") == 8 else "int4_wo"
+        return _INTEGER_BITS.get(stored.get("bits", 4), "")
     return "mxfp4" if method == "mxfp4" else ""
 
 
@@ -115,7 +117,7 @@ def _by_groups(stored: Fields) -> str:
     if weights.get("type") == "float":
         if bits == 4:
             return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
-        return "fp8"
-    if bits == 4:
-        return "int4_wo"
-    return "int8" if group.get("input_activations") else "int8_wo"
+        return "fp8_block" if weights.get("strategy") == "block" else "fp8"
+    if bits == 8 and group.get("input_activations"):
+        return "int8"
+    return _INTEGER_BITS.get(bits, "")

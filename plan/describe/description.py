@@ -236,7 +236,8 @@ class ModelDescription:
         experts: routed experts per layer; 0 for a dense model.
         shared_experts: experts used by every token.
         moe_intermediate: width of one routed expert.
-        dense_layers: leading layers with a dense MLP, in a model with experts.
+        dense_layers: layers with a dense MLP, in a model with experts: the leading ones, unless
+            ``alternating``.
         tied_embeddings: whether the output projection is the embedding table.
         sliding_window: keys visible in layers with a window; 0 without.
         shared_intermediate: width of all shared experts together; 0 means that of as many routed
@@ -296,6 +297,7 @@ class ModelDescription:
     expert_hidden: int = 0
     expert_matrices: int = GATED_MATRICES
     compressed: CompressedAttention | None = None
+    alternating: bool = False
     drafting_layers: int = 0
     draft_model: "ModelDescription | None" = None
 

@@ -64,6 +64,9 @@ STATE_FIELDS = {
 }  # fmt: skip
 """Field -> layers that only `mixed_layers` can plan."""
 _FAMILIES = shipped_json("families.json")
+LAYER_FIELDS = ("layer_types", "mlp_layer_types", "moe_layer_freq", "indexer_types",
+                "hybrid_layer_pattern", "compress_ratios")  # fmt: skip
+"""Lists with an entry per layer; entries beyond the layers are of those that draft tokens."""
 KIND_FIELDS = ("layer_types", "layers_block_type", "block_types")
 PLANNED_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention",
                  "deepseek_sparse_attention", "indexed_attention", "attention")  # fmt: skip
@@ -121,7 +124,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
 def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
     parts = (config.get(part) for part in ("text_config", "llm_config", "language_config"))
     decoder = next((part for part in parts if isinstance(part, Mapping)), config)
-    text = _with_family_facts(decoder, config)
+    text = _without_drafting_layers(_with_family_facts(decoder, config))
     kinds = config.get("architectures") or []
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise UsageError(f"{name}: architectures in {CONFIG_FILE} must be a list of names")
@@ -177,7 +180,10 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     fields = {**common, **mixed}
     if not fields["windowed_layers"]:
         fields["sliding_window"] = 0
-    return ModelDescription(name=name, **fields)
+    model = ModelDescription(name=name, **fields)
+    if model.softmax_layers < 1:
+        raise UsageError(f"{name}: layers that all lack attention cannot be planned yet")
+    return model
 
 
 def _with_family_facts(text: Fields, config: Fields) -> Fields:
@@ -194,6 +200,12 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
     given = {**aliases, **text}
     outside = {name: config[name] for name in facts["defaults"] if name in config}
     return {**facts["defaults"], **outside, **given}
+
+
+def _without_drafting_layers(text: Fields) -> Fields:
+    layers = _positive_int(text, "num_hidden_layers") or None
+    lists = (field for field in LAYER_FIELDS if isinstance(text.get(field), list))
+    return {**text, **{field: text[field][:layers] for field in lists}}
 
 
 def _key_heads(text: Fields, heads: int) -> int:
@@ -237,6 +249,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
         "shared_experts": shared,
         "shared_intermediate": width,
         "moe_intermediate": expert_width,
+        "alternating": _positive_int(text, "interleave_moe_layer_step", "decoder_sparse_step") > 1,
         "dense_layers": _dense_layers(text, _positive_int(text, "num_hidden_layers")),
     }
 

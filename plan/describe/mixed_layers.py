@@ -6,11 +6,18 @@ Fields are interpreted as in vLLM and transformers: ``nemotron_h``, ``granitemoe
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from math import ceil
 from typing import Any
 
 from foretune.errors import UsageError
-from foretune.plan.describe.description import CompressedAttention, Heads, Indexer, LinearAttention
+from foretune.plan.describe.description import (
+    CompressedAttention,
+    Heads,
+    Indexer,
+    LinearAttention,
+    ModelDescription,
+)
 
 Fields = Mapping[str, Any]
 
@@ -72,7 +79,7 @@ def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
         head_dim = _integer(text, "mamba_expand") * text["hidden_size"] // heads
     kinds = [SAVED_KINDS.get(k, k) for k in text.get("layer_types") or ()]
     attention = kinds.count("attention") if kinds else len(text.get("attn_layer_indices") or ())
-    if set(kinds) - {"mamba", "attention"} or not (attention or beside):
+    if set(kinds) - {"mamba", "attention"}:
         raise UsageError(f"{name}: layers without attention cannot be planned yet")
     state = LinearAttention(
         layers=layers if beside else layers - attention,
@@ -102,8 +109,6 @@ def short_convolutions(text: Fields, name: str) -> dict[str, Any]:
         raise UsageError(
             f"{name}: layers of kind {other[0]!r} beside short convolutions cannot be planned yet"
         )
-    if "full_attention" not in kinds:
-        raise UsageError(f"{name}: short convolutions without attention cannot be planned yet")
     heads = text["hidden_size"] // CHANNELS
     layers = kinds.count("conv")
     fields: dict[str, Any] = {}
@@ -225,7 +230,7 @@ def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
 
 def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of DeepSeek-V4: layers compress keys at different ratios."""
-    ratios = text["compress_ratios"][: text["num_hidden_layers"]]  # the last one drafts tokens
+    ratios = text["compress_ratios"]
     if not set(ratios) <= COMPRESSION_RATIOS:
         raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
     fields: dict[str, Any] = {
@@ -268,9 +273,22 @@ def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
     for field, reader in FAMILY_READERS.items():
         if text.get(field):
             try:
-                return reader(text, name)
+                found = reader(text, name)
+                _require_sizes(found)
+                return found
             except UsageError:
                 raise
             except (KeyError, TypeError, AttributeError, ValueError) as e:
                 raise UsageError(f"{name}: {field} in config.json is not complete: {e!r}") from e
     return {}
+
+
+def _require_sizes(found: Mapping[str, Any]) -> None:
+    """Raise ValueError if a size is no whole number from 0 on."""
+    owners = [(ModelDescription, found)]
+    owners += [(type(part), vars(part)) for part in found.values() if is_dataclass(part)]
+    for owner, values in owners:
+        for name in (field.name for field in fields(owner) if field.type is int):
+            size = values.get(name, 0)
+            if type(size) is not int or size < 0:
+                raise ValueError(f"{name} is {size!r}")

@@ -60,8 +60,8 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         lines.append("operator times are rooflines: no measured tables (pip install '.[llm]')")
     elif plan.best["guessed"] > WARN_EXTRAPOLATED_SHARE:
         lines.append(
-            f"{100 * plan.best['guessed']:.0f} % of a step is extrapolated from measurements on "
-            f"{plan.best['system']}"
+            f"{100 * plan.best['guessed']:.0f} % of a step was not measured on "
+            f"{plan.best['system']}: extrapolated from other sizes, formats, engines or GPUs"
         )
     if not corrected:
         lines.append("no intervals: add --measured FILE to fit them to measured deployments")
@@ -201,10 +201,12 @@ def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
     single = plan.best_one_pool
     if not best["prefill"] or single is None:
         return []
-    column, _ = GOALS[plan.requirements.goal]
-    gain = 100 * abs(best[column] / single[column] - 1.0)
+    column, sign = GOALS[plan.requirements.goal]
+    gain = 100 * sign * (best[column] / single[column] - 1.0)
+    word = "better" if gain >= 0 else "worse"
     return [
-        f"separate pools are {gain:.0f} % better than one pool: {describe_candidate(plan, single)}"
+        f"separate pools are {abs(gain):.0f} % {word} than one pool: "
+        f"{describe_candidate(plan, single)}"
     ]
 
 

@@ -9,16 +9,15 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
+from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import AccuracyResult, Formats
-from foretune.plan.describe.layout import Offload, Speculation, Workload, legal_layouts
+from foretune.plan.describe.layout import Offload, Speculation, Workload
 from foretune.plan.serve.candidates import (
     candidate_deployments,
     one_pool_candidates,
     predict,
-    supported_formats,
     two_pool_candidates,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
@@ -363,11 +362,17 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
     if violations:
         return f"no deployment meets the limits; the nearest has {', '.join(violations)}"
     fastest = table.loc[table["tpot_ms"].idxmin()]
-    if requirements.feasible(table).any():
-        row = table[requirements.feasible(table)].sort_values("sure").iloc[-1]
+    within = table[requirements.feasible(table)]
+    if len(within) and (within["good"] < MIN_GOODPUT_SHARE).all():
+        return (
+            f"at this rate, at most {100 * within['good'].max():.0f} % of the requests meet the "
+            f"limits, not {100 * MIN_GOODPUT_SHARE:.0f}: use a lower --rate, more --gpus, or relax "
+            "the limits"
+        )
+    if len(within):
         return (
             "no deployment is likely enough to meet the limits: the best has a probability "
-            f"of {100 * row['sure']:.0f} %; relax them, or plan without --measured"
+            f"of {100 * within['sure'].max():.0f} %; relax them, or plan without --measured"
         )
     return (
         "no deployment meets all limits at once: relax one of them; the fastest takes "
@@ -378,18 +383,16 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
 def _too_large_message(
     model: ModelDescription, system: System, gpus: int, found: Sequence[Deployment], backend: str
 ) -> str:
-    formats = {d.formats for d in found} or set(supported_formats(model, system))
-    needed = [
-        rank_memory(model, layout, candidate_formats, found[0].workload, layout.dp).total / GIB
-        for candidate_formats in formats
-        for layout in (legal_layouts(model, gpus, candidate_formats) if found else ())
-    ]
-    if not needed:
+    if not found:
         return f"{model.name} cannot be split over {gpus} GPUs in these formats: try another --gpus"
+    on_gpu = [d for d in found if not d.offload.weights_gib]
+    needed = [d.memory(d.layout.dp).gib for d in on_gpu]
+    smallest = on_gpu[int(np.argmin(needed))]
+    layers = layer_bytes(model, smallest.layout, smallest.formats)
     usable_gib = USABLE_SHARE * system.memory_gib
     missing = ceil(min(needed) - usable_gib)
     offload_hint = f", or offload weights to host memory: --offload {missing}"
-    if found[0].offload or unsupported_offload(Offload(1.0), backend):
+    if missing > sum(layers) / GIB or unsupported_offload(Offload(1.0), backend):
         offload_hint = ""
     return (
         f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "

@@ -98,7 +98,7 @@ def simulate(
         raise UsageError("pools are simulated with arriving requests: add --rate or --trace")
     groups = replicas * _groups(deployment)
     server = _GroupSimulator(deployment, timers)
-    if tpot_ms is not None and deployment.pools is None:
+    if tpot_ms is not None and deployment.pools is None and deployment.workload.osl > 1:
         steady = server.run(_steady_requests(deployment))
         settled = _drop_warmup(steady, deployment.batch)["tpot_ms"]
         server.slowdown = tpot_ms / max(float(settled.median()), 1e-9)
@@ -135,7 +135,7 @@ def choose_step_tokens(
     def merit(found: SimulationResult) -> tuple[bool, float]:
         ttft, tpot = found.ttft_ms[90], found.tpot_ms[90]
         met = ttft <= requirements.ttft_ms and tpot <= requirements.tpot_ms
-        latency = requirements.goal == "latency"
+        latency = requirements.goal == "latency" and found.tpot_ms[50] > 0  # 0 of one token
         return met, 1.0 / found.tpot_ms[50] if latency else found.tokens_per_s
 
     usable = USABLE_SHARE * deployment.system.memory_gib * GIB

@@ -118,6 +118,7 @@ def test_indices_stay_inside_a_table():
     [
         ("addmm", [(8,), (4, 16), (16, 8)], "gemm", {"M": 4, "N": 8, "K": 16}),
         ("bmm", [(3, 4, 16), (3, 16, 8)], "gemm", {"batch": 3, "M": 4, "N": 8, "K": 16}),
+        ("matmul", [(4, 16), (9, 16, 8)], "gemm", {"batch": 9, "M": 4, "N": 8, "K": 16}),
         ("matmul", [(16,), (16, 8)], "elementwise", {"read": 144, "written": 8}),
         ("softmax", [(4, 16)], "softmax", {"rows": 4, "columns": 16}),
         ("batch_norm", [(2, 4, 8, 8)], "norm", {"rows": 8, "columns": 64}),

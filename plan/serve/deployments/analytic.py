@@ -438,11 +438,11 @@ def deployment_power(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFram
     prefill_ms = rows["prefill"] / per_prompt
     energy_mj = rows["decode_energy_mj"] / per_step + rows["prefill_energy_mj"] / per_prompt
     per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
-    # One pipeline stage runs at a time. Operators that run faster than predicted draw the same
-    # power for a shorter time.
+    # Operators that run faster than predicted draw the same power for a shorter time.
     stages = rows["pp"]
     busy_share = np.minimum(per_s * (decode_ms + prefill_ms) * stages / (1e3 * rows["gpus"]), 1.0)
-    active_share = (busy_share + UNMODELED_ACTIVE_SHARE * (1.0 - busy_share)) / stages
+    active_share = busy_share + UNMODELED_ACTIVE_SHARE * (1.0 - busy_share)
+    active_share *= np.minimum(rows["running"] / stages, 1.0)  # a batch in each stage
     power = (
         active_share * energy_mj / (decode_ms + prefill_ms) + (1.0 - active_share) * rows["awake_w"]
     )

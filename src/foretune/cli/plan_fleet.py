@@ -20,6 +20,12 @@ NOTES = (
 )
 REQUESTS = typer.Option(..., help="CSV or Parquet file with columns isl, osl and requests_per_s.")
 GPUS_PER_INSTANCE = typer.Option("1,2,4,8", help="GPUs that can be rented together.")
+LIMITS = ("ttft", "tpot", "accuracy")
+LIMIT = typer.Option(
+    [],
+    help="ttft=MS, tpot=MS, or accuracy=0.99 (minimum share of quality that formats keep). "
+    "Repeatable.",
+)
 AVAILABLE = typer.Option([], help="Maximum GPUs of a system, like h100_sxm=8 (repeatable).")
 
 
@@ -33,7 +39,7 @@ def fleet(
     prices: Path = plan_options.PRICES,
     backend: str = plan_options.BACKEND,
     operators: Path = plan_options.OPERATORS,
-    limit: list[str] = plan_options.LIMIT,
+    limit: list[str] = LIMIT,
     power_kw: float | None = typer.Option(None, help="Maximum kilowatts of the site."),
 ) -> None:
     """Choose the cheapest mix of GPUs that serves all requests, and what serves which.
@@ -52,7 +58,7 @@ def fleet(
 
     output = Output(options.root_options(context).as_json)
     plan_options.check_engine(backend)
-    requirements = plan_options.parse_limits(limit)
+    requirements = plan_options.parse_limits(limit, known=LIMITS)
     if power_kw is not None and not power_kw > 0:
         raise UsageError(f"--power-kw {power_kw:g} feeds nothing: give more than 0")
     cost = plan_options.read_prices(prices)

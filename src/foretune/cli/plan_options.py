@@ -42,11 +42,12 @@ def parse_limits(
     ttft: float | None = None,
     tpot: float | None = None,
     goal: str = "throughput",
+    known: Sequence[str] = tuple(LIMITS),
 ) -> "Requirements":
-    """Return the requirements of ``--limit`` and its shorthands."""
+    """Return the requirements of ``--limit``, whose keys are ``known``, and its shorthands."""
     from foretune.plan import Requirements
 
-    given = dict(options.parse_numbers(texts, "--limit", list(LIMITS)))
+    given = dict(options.parse_numbers(texts, "--limit", known))
     for key, value in (("ttft", ttft), ("tpot", tpot)):
         if value is not None:
             if key in given:

@@ -314,10 +314,7 @@ def _parse_systems(text: str, prices: Path | None) -> "list[System]":
     from foretune.plan.describe.catalog import resolve_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
-    user_prices = read_prices(prices) if prices else {}
-    for name in user_prices:
-        resolve_system(name)  # a misspelled name would be ignored
-    known = published_prices() | user_prices
+    known = published_prices() | (read_prices(prices) if prices else {})
     return [resolve_system(name, known) for name in dict.fromkeys(names)]
 
 

@@ -58,6 +58,7 @@ def test_for_people(command, capsys, monkeypatch):
         (["--available", "l40s=1"], 2, "l40s is not among h100_sxm, l4"),
         (["--available", "l4=0", "--power-kw", "0.1"], 2, "the GPUs or the power are not"),
         (["--power-kw", "-1"], 2, "--power-kw -1 feeds nothing"),
+        (["--limit", "memory=1"], 2, "unknown key of --limit 'memory'"),
         (["--operators", "absent"], 2, "no measured operators in absent"),
         (["--backend", "mine"], 2, "unknown engine 'mine'"),
     ],

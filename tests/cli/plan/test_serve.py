@@ -41,9 +41,10 @@ def test_weights_alone_are_planned_with_the_usual_caches(capsys, system, cache):
     assert best["formats"] == f"bf16, {cache} cache"
 
 
-def test_own_prices_count(capsys, tmp_path):
+@pytest.mark.parametrize("name", ["h100_sxm", "h100"])
+def test_own_prices_count(capsys, tmp_path, name):
     prices = tmp_path / "prices.csv"
-    prices.write_text("system,usd_per_gpu_hour\nh100_sxm,1.0\n")
+    prices.write_text(f"system,usd_per_gpu_hour\n{name},1.0\n")
     best = answered(capsys, "--prices", str(prices))["best"]
     per_hour = best["tokens_per_s_per_gpu"] * 3600
     assert best["usd_per_million_tokens"] == pytest.approx(1e6 / per_hour)

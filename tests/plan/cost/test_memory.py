@@ -54,6 +54,12 @@ def test_weights_of_experts(sparse):
     assert weight_bytes(sparse, Layout(pp=2), Formats()) == 2 * stage
 
 
+def test_stages_of_alternating_experts_have_as_many():
+    maverick = describe_model("meta-llama/Llama-4-Maverick-17B-128E-Instruct")
+    whole, half = (weight_bytes(maverick, Layout(pp=pp), Formats("fp8")) for pp in (1, 2))
+    assert half == pytest.approx(whole / 2, rel=0.01)
+
+
 def test_weights_of_latent_attention(small):
     mla = Mla(q_lora_rank=24, kv_lora_rank=16, qk_nope=8, qk_rope=4, v_head=8)
     model = replace(small, mla=mla, kv_heads=4)

@@ -112,6 +112,16 @@ def test_plain_experts_in_a_narrower_space(sparse):
     assert less == pytest.approx(full * 2 / 3)
 
 
+def test_the_rest_of_a_long_prompt_sees_as_many_keys_as_are_selected():
+    llama = replace(describe_model("meta-llama/Llama-3.1-8B"), index=Indexer(4, 128, 2048, block=64))
+    for model in (describe_model("deepseek-ai/DeepSeek-V3.2"), llama):
+        for new in (16, 256, 8192):
+            found = mixed_operators(model, Layout(), Formats(), [Part(1, new, 16_000, "prefill")])
+            seen = named(found, "attention").problem
+            keys = seen["prefix_len"] + seen["seq_len"] / 2
+            assert seen["batch"] * seen["seq_len"] * keys == new * 2048
+
+
 def test_heads_that_differ_between_layers(small):
     mixed = replace(
         small, value_dim=8, sliding_window=4, windowed_layers=1, windowed=Heads(8, 4, 8, 8, True)

@@ -128,12 +128,22 @@ def test_quantizations_are_read_or_refused():
     bloom = {"model_type": "bloom", **PUBLISHED["bloom"][0]}
     fp8 = read_config({**bloom, "quantization_config": {"quant_method": "fbgemm_fp8"}}, "")
     assert fp8.weight_format == "fp8"
+    weights = {"num_bits": 8, "type": "float", "strategy": "block"}
+    for stored, kind in (
+        ({"quant_method": "gptq", "bits": 3}, "int3_wo"), ({"quant_method": "awq"}, "int4_wo"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}},
+         "fp8_block"),
+    ):  # fmt: skip
+        assert read_config({**bloom, "quantization_config": stored}, "").weight_format == kind
     cache_only = {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
     assert (read := read_config(bloom, "", cache_only)).weight_format == "bf16"
     assert read.kv_format == "fp8"
     for stored in ({"quant_method": "bitsandbytes"}, {"quant_method": "higgs"},
-                   {"quant_method": "modelopt", "quant_algo": "W3A16"}):  # fmt: skip
-        with pytest.raises(UsageError, match=r"bitsandbytes|higgs|W3A16"):
+                   {"quant_method": "modelopt", "quant_algo": "W3A16"},
+                   {"quant_method": "gptq", "bits": 2},
+                   {"quant_method": "compressed-tensors",
+                    "config_groups": {"group_0": {"weights": {"num_bits": 2}}}}):  # fmt: skip
+        with pytest.raises(UsageError, match=r"bitsandbytes|higgs|W3A16|gptq|compressed-tensors"):
             read_config({**bloom, "quantization_config": stored}, "")
 
 
@@ -144,6 +154,10 @@ def test_quantizations_are_read_or_refused():
         ({"model_type": "longcat_flash", "num_layers": 28}, "experts that do nothing"),
         ({"model_type": "gemma3n_text", "hidden_size_per_layer_input": 256}, "every layer"),
         ({"model_type": "x", "per_layer_config": {"02": {"head_dim": 512}}}, "different heads"),
+        (
+            {"model_type": "granitemoehybrid", **PUBLISHED["granitemoehybrid"][0],
+             "layer_types": 40 * ["mamba"]}, "all lack attention",
+        ),
         ({"model_type": "openelm", "num_attention_heads": [12, 16]}, "different sizes"),
     ],
 )

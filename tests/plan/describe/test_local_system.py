@@ -1,14 +1,14 @@
 """This machine as a system to deploy on."""
 
 from foretune.device import Device
-from foretune.plan import find_system
+from foretune.plan import find_system, read_prices
 from foretune.plan.describe import catalog as module
 from foretune.plan.describe.catalog import resolve_system
 
 CPU = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 
 
-def test_local_is_this_machine(monkeypatch):
+def test_local_is_this_machine(monkeypatch, tmp_path):
     h100 = Device("NVIDIA H100 80GB HBM3", "gpu", "sm_90")
     other = Device("NVIDIA Other 9", "gpu", "sm_99", {"memory_gib": 10.0})
     monkeypatch.setattr(module, "local_gpus", lambda: [h100])
@@ -20,3 +20,5 @@ def test_local_is_this_machine(monkeypatch):
     monkeypatch.setattr(module, "local_device", lambda name: CPU)
     assert resolve_system("Local").device is CPU
     assert resolve_system("h200_sxm") == find_system("h200_sxm")
+    (tmp_path / "prices.csv").write_text("system,usd_per_gpu_hour\nlocal,0.1\n")
+    assert resolve_system("local", read_prices(tmp_path / "prices.csv")).price_per_hour == 0.1

@@ -113,6 +113,8 @@ def test_layers_with_a_window_have_heads_of_their_own():
     read = read_config(STEP | {"attention_other_setting": other}, "step")
     assert [(n, w, h.heads) for n, w, h in read.softmax_groups()] == [(1, 0, 4), (3, 8, 6)]
     assert (read.kv_heads, read.moe_layers, read.shared_width) == (2, 2, 48)
+    drafting = {"layer_types": STEP["layer_types"] + 2 * ["sliding_attention"]}
+    assert read_config(STEP | drafting | {"attention_other_setting": other}, "step") == read
     with pytest.raises(UsageError, match="attention_other_setting"):
         read_config(STEP, "step")
 
@@ -208,6 +210,10 @@ def test_what_is_no_configuration(tmp_path):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "MX"}, "hybrid")
     with pytest.raises(UsageError, match=r"mamba_num_heads in .* is not complete"):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "M*E"}, "hybrid")
+    state = {"mamba_num_heads": 4, "hybrid_override_pattern": "M*E", "n_groups": "2",
+             "ssm_state_size": 16, "mamba_head_dim": 8, "conv_kernel": 4}  # fmt: skip
+    with pytest.raises(UsageError, match=r"mamba_num_heads in .*key_heads is '2'"):
+        read_config(CONFIG | state, "hybrid")
 
 
 HYBRIDS = {

@@ -83,6 +83,11 @@ def test_prices(tmp_path):
     mine.write_text("system,usd_per_gpu_hour\nh200_sxm,2.5\n")
     assert find_system("h200_sxm", read_prices(mine)).price_per_hour == 2.5
     assert find_system("h100_sxm", read_prices(mine)).price_per_hour is None
+    mine.write_text("system,usd_per_gpu_hour\nh200,2.5\nH100-SXM,2\n")
+    assert read_prices(mine) == {"h200_sxm": 2.5, "h100_sxm": 2.0}
+    mine.write_text("system,usd_per_gpu_hour\nh201,2.5\n")
+    with pytest.raises(UnknownName, match="unknown system 'h201'"):
+        read_prices(mine)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
+from foretune.plan.describe.layout import Speculation
 from foretune.plan.serve.deployments.analytic import prompt_ms
 from foretune.plan.serve.requirements import IDENTITY, LoadCurve
 
@@ -68,6 +69,16 @@ def test_what_fits_nowhere_says_what_it_needs():
     says = r"does not fit on 1 × h100_sxm \(79 GiB each, 71 of them usable\): .* \d+ GiB"
     with pytest.raises(UsageError, match=says):
         planned(gpus=1, formats=[Formats("bf16")])
+
+
+def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
+    drafts = Speculation(1, 0.7, describe_model(MODEL))
+    with pytest.raises(UsageError, match=r"at least 14\d GiB; use .* smaller --formats$"):
+        planned(1, find_system("l40s"), formats=[Formats("bf16")], model="Qwen/Qwen3-8B",
+                speculation=drafts)  # fmt: skip
+    with pytest.raises(UsageError, match=r"use .* smaller --formats$"):
+        plan(describe_model(MODEL), find_system(SYSTEM), 1, Workload(10**8, 1),
+             StepTimerFactory(None))  # fmt: skip
 
 
 def test_impossible_limits_say_what_can_be_reached():
@@ -329,3 +340,7 @@ def test_at_a_rate_what_finishes_too_few_requests_in_time_is_no_choice():
     late = table["good"] < 0.9
     assert late.any()
     assert not table[late]["keeps"].any()
+    made = planned(requirements=Requirements(tpot_ms=25.0), rate=4.0)
+    none = made.candidates[late & (table["tpot_ms"] <= 25.0)]
+    with pytest.raises(UsageError, match=r"at this rate, at most \d\d % of the requests"):
+        _ = dataclasses.replace(made, candidates=none).best

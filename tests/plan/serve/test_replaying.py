@@ -63,6 +63,14 @@ def test_measured_times_set_the_pace(clocks):
     assert bound.tpot_ms[50] == pytest.approx(2 * free.tpot_ms[50], rel=0.1)
 
 
+def test_answers_of_one_token_have_no_time_per_token(clocks):
+    single = replace(deployment(), workload=Workload(512, 1))
+    free, paced = (simulate(single, 1, clocks, tpot_ms=ms) for ms in (None, 9.0))
+    assert free == paced
+    chosen = choose_step_tokens(single, Requirements(goal="latency"), lambda one: free)
+    assert chosen == (single, free)
+
+
 def test_more_stages_serve_more(clocks):
     rates = [
         simulate(deployment(64 * pp, Layout(pp=pp)), 1, clocks).tokens_per_s for pp in (1, 2, 4)

@@ -42,9 +42,16 @@ def test_steps_faster_than_their_operators_draw_what_these_draw():
     assert answer["power_w"] == pytest.approx((4000 + 2400) / 14)
 
 
-def test_of_two_stages_one_waits_while_the_other_works():
+def test_every_stage_works_at_a_batch_of_its_own():
     one = deployment_power(row(), latency(20.0, 20.0)).iloc[0]
     two = deployment_power(row(pp=2.0, gpus=4.0), latency(20.0, 20.0)).iloc[0]
+    assert two["power_w"] == pytest.approx(one["power_w"])
+
+
+def test_a_single_request_is_in_one_stage_at_a_time():
+    single = {"running": 1.0, "concurrency": 1.0}
+    one = deployment_power(row(**single), latency(20.0, 20.0)).iloc[0]
+    two = deployment_power(row(pp=2.0, gpus=4.0, **single), latency(20.0, 20.0)).iloc[0]
     assert two["power_w"] == pytest.approx((one["power_w"] + 150.0) / 2)
 
 
