@@ -81,6 +81,13 @@ def test_collect_and_go_on(capsys):
     assert set(read_runs("r.parquet")["problem.n"]) == {20, 40}
 
 
+def test_a_kernel_in_a_file_is_gone_on_with(capsys):
+    kernel = f"{Path(__file__).parent / 'toy' / 'toy_kernel.py'}:Toy"
+    arguments = ["collect", kernel, "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
+    assert run_json(capsys, *arguments)["rows"] == 2
+    assert run_json(capsys, *arguments)["reused"] == 2
+
+
 def test_a_busy_machine_is_said(capsys, monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
     monkeypatch.setattr(machine_load, "OBSERVE_S", 0.01)
