@@ -38,9 +38,7 @@ START_TIMEOUT_S = 120.0
 """Time limit for starting a process and for its imports. Importing torch takes several seconds."""
 HELLO_TIMEOUT_S = 5.0
 EXIT_TIMEOUT_S = 2.0  # time limit for the exit of a process that closed its connection
-KILL_TIMEOUT_S = 10.0
-"""Time limit for the exit of a killed process, which may be in an uninterruptible system call."""
-MAX_MESSAGE_BYTES = 1 << 32
+KILL_TIMEOUT_S = 10.0  # of a killed process, which may be in an uninterruptible system call
 _HEADER = struct.Struct(">QQI")
 _READ_BYTES = 1 << 16
 
@@ -212,6 +210,7 @@ class Channel:
         self._socket = sock
         self._mark = mark
         self._buffer = bytearray()
+        self._searched = 0  # where the search for the next mark goes on
 
     def send(self, number: int, content: Any, limit_s: float | None = None) -> None:
         """Send a message.
@@ -260,13 +259,16 @@ class Channel:
                 return None
             number, length, checksum = _HEADER.unpack_from(self._buffer, len(self._mark))
             end = start + length
-            if length <= MAX_MESSAGE_BYTES and len(self._buffer) < end:
-                if self._buffer.find(self._mark, start) < 0:
+            if len(self._buffer) < end:
+                if self._buffer.find(self._mark, max(start, self._searched)) < 0:
+                    self._searched = len(self._buffer) - len(self._mark) + 1
                     return None  # the rest has not arrived yet
             elif zlib.crc32(payload := bytes(self._buffer[start:end])) == checksum:
                 del self._buffer[:end]
+                self._searched = 0
                 return number, payload
             del self._buffer[: len(self._mark)]  # other bytes were written into this message
+            self._searched = 0
 
 
 def is_worker() -> bool:

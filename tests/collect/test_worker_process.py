@@ -216,6 +216,25 @@ def test_a_truncated_message_is_skipped(ends):
     assert there.receive(1) == (2, "whole")
 
 
+def test_a_large_message_is_searched_once(ends):
+    """Not again for each piece that arrives: outputs under judgment have hundreds of megabytes."""
+
+    class Counting(bytearray):
+        searched = 0
+
+        def find(self, what, start=0):
+            Counting.searched += len(self) - start if start else 0
+            return super().find(what, start)
+
+    here, there, _ = ends
+    there._buffer = Counting()
+    thread = threading.Thread(target=here.send, args=(1, bytes(1 << 22)))
+    thread.start()
+    assert len(there.receive(20)[1]) == 1 << 22
+    thread.join()
+    assert Counting.searched < 1 << 23
+
+
 def test_waits_are_bounded(ends):
     here, there, sock = ends
     with pytest.raises(TimeoutError):
