@@ -11,6 +11,7 @@ them, because it is a "child subreaper". So they can be found, also after the wo
 
 import contextlib
 import ctypes
+import math
 import os
 import pickle
 import secrets
@@ -223,18 +224,18 @@ class Channel:
         self._socket.settimeout(limit_s)
         self._socket.sendall(self._mark + header + payload)
 
-    def receive(self, limit_s: float | None = None) -> tuple[int, Any]:
+    def receive(self, limit_s: float = math.inf) -> tuple[int, Any]:
         """Return number and content of the next message.
 
         Raises TimeoutError if no complete message came in time, EOFError if the other end closed
         the connection, or pickle's error if the content cannot be read here.
         """
-        deadline = None if limit_s is None else time.monotonic() + limit_s
+        deadline = time.monotonic() + limit_s
         while (message := self._next()) is None:
-            remaining_s = None if deadline is None else deadline - time.monotonic()
-            if remaining_s is not None and remaining_s <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError
-            self._socket.settimeout(remaining_s)
+            self._socket.settimeout(None if remaining_s == math.inf else remaining_s)
             read = self._socket.recv(_READ_BYTES)
             if not read:
                 raise EOFError

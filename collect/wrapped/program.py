@@ -8,6 +8,7 @@ Otherwise configurations would overwrite each other, and they are made again for
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -292,12 +293,13 @@ class _ProgramLaunch(SelfTimedLaunch):
             )  # fmt: skip
         except OSError as e:
             raise RuntimeError(f"{what} cannot be started: {e}") from e
+        limit_s = self._program.limit_s
         try:
-            printed = process.communicate(timeout=self._program.limit_s)[0]
+            printed = process.communicate(timeout=None if limit_s == math.inf else limit_s)[0]
         except BaseException as e:
             _kill_tree(process)
             if isinstance(e, subprocess.TimeoutExpired):
-                raise TimeoutError(f"{what} is not done after {self._program.limit_s:g} s") from e
+                raise TimeoutError(f"{what} is not done after {limit_s:g} s") from e
             raise
         output = printed.decode("utf-8", "replace")
         if process.returncode:

@@ -1,5 +1,6 @@
 """RPC to a child process: its messages, its time limits, and how it ends."""
 
+import math
 import os
 import signal
 import socket
@@ -87,6 +88,10 @@ def test_death_says_how(worker):
     with pytest.raises(ChildProcessError, match=r"^the process died: SIGABRT$"):
         worker.call("die", limit_s=20)
     assert worker.call("sleep", 0, limit_s=20) == "awake"
+
+
+def test_no_limit(worker):
+    assert worker.call("sleep", 0, limit_s=math.inf) == "awake"
 
 
 def test_errors_of_the_method_are_raised(worker):

@@ -136,6 +136,10 @@ def test_a_program_that_hangs_ends_with_all_it_started():
     assert time.perf_counter() - start < 10
 
 
+def test_a_program_without_a_limit():
+    assert measured(kernel(["true", "{tile}"], limit_s=math.inf), tile=1).ok
+
+
 def test_no_shell_unless_asked_for():
     knobs = {"text": ("$(echo hi)", "a b; echo c", "'")}
     for text in knobs["text"]:
