@@ -303,7 +303,7 @@ def exit_cause(process: "subprocess.Popen[bytes]") -> str:
         code = process.wait(EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return "it closed its connection and went on"
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return {-n: n.name for n in signal.Signals}.get(code, f"exit code {code}")
 
 
 def kill_session(process: "subprocess.Popen[bytes]") -> None:

@@ -60,6 +60,9 @@ def worker():
         def die(self):
             os.abort()
 
+        def die_of(self, number):
+            os.kill(os.getpid(), number)
+
         def fail(self):
             raise UsageError("a usage error")
 
@@ -87,6 +90,13 @@ def test_a_call_that_hangs_times_out_and_the_next_gets_a_new_process(worker):
 def test_death_says_how(worker):
     with pytest.raises(ChildProcessError, match=r"^the process died: SIGABRT$"):
         worker.call("die", limit_s=20)
+    assert worker.call("sleep", 0, limit_s=20) == "awake"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has signals without a name")
+def test_signals_without_a_name(worker):
+    with pytest.raises(ChildProcessError, match=r"^the process died: exit code -40$"):
+        worker.call("die_of", 40, limit_s=20)
     assert worker.call("sleep", 0, limit_s=20) == "awake"
 
 
