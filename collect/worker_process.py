@@ -134,7 +134,7 @@ class WorkerProcess:
     def _pickle(self, content: Any) -> bytes:
         try:
             return cloudpickle.dumps(content)
-        except (pickle.PicklingError, AttributeError, TypeError) as e:
+        except Exception as e:  # a user's object may raise anything
             subject, advice = self._pickling_advice
             raise MeasurementError(
                 f"{subject} cannot be sent to another process: {e}; {advice}"

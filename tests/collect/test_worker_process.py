@@ -1,5 +1,6 @@
 """RPC to a child process: its messages, its time limits, and how it ends."""
 
+import ctypes
 import math
 import os
 import signal
@@ -133,6 +134,8 @@ def test_what_cannot_be_pickled_is_an_error_with_advice(worker):
         MeasurementError, match=r"it cannot be sent to another process: .*; send something else"
     ):
         worker.call("sleep", threading.Lock(), limit_s=20)
+    with pytest.raises(MeasurementError, match=r"pointers cannot be pickled; send something else"):
+        worker.call("sleep", ctypes.c_void_p(1), limit_s=20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc: run it on Linux")
