@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foretune.relative_error import is_plain, relative_error
+from foretune.relative_error import is_equal, is_plain, relative_error
 
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
 
@@ -73,11 +73,10 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays of one shape are equal, NaN included."""
+    """Whether two arrays of one shape are equal, missing values included."""
     if isinstance(a, list):
         return bool(a == b)
-    a, b = as_numpy(a), as_numpy(b)
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+    return is_equal(as_numpy(a), as_numpy(b))
 
 
 def assign(target: Any, source: Any) -> None:
