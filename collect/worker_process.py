@@ -35,11 +35,11 @@ from foretune.errors import ForetuneError, MeasurementError, describe_error
 
 WORKER_VARIABLE = "FORETUNE_SERVES"
 """Set in the environment of a worker process, where tuned functions must not start to tune."""
-START_TIMEOUT_S = 120.0
-"""Time limit for starting a process and for its imports. Importing torch takes several seconds."""
+START_TIMEOUT_S = 120.0  # of a process and of its imports: importing torch takes several seconds
 HELLO_TIMEOUT_S = 5.0
 EXIT_TIMEOUT_S = 2.0  # time limit for the exit of a process that closed its connection
 KILL_TIMEOUT_S = 10.0  # of a killed process, which may be in an uninterruptible system call
+MAX_PATH = 100  # bytes of a Unix socket's path that every system takes
 _HEADER = struct.Struct(">QQI")
 _READ_BYTES = 1 << 16
 
@@ -148,13 +148,13 @@ class WorkerProcess:
             )
         factory, key = self._pickle(self._factory), secrets.token_bytes(16)
         command = [sys.executable, "-P", "-m", "foretune.collect.worker_process"]
+        printed = 2 if sys.__stderr__ else subprocess.DEVNULL  # stdout may carry JSON
         try:
             with _open_listener() as (listener, address):
                 self._process = subprocess.Popen(
-                    [*command, address, str(os.getpid())],
-                    stdin=subprocess.PIPE,
-                    start_new_session=True,
-                )
+                    [*command, address, str(os.getpid())], start_new_session=True,
+                    stdin=subprocess.PIPE, stdout=printed, stderr=printed,
+                )  # fmt: skip
                 assert self._process.stdin is not None
                 # A process that exited already is reported by `_accept`.
                 with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
@@ -188,14 +188,15 @@ class WorkerProcess:
 
 @contextmanager
 def _open_listener() -> Iterator[tuple[socket.socket, str]]:
-    """Listen on a Unix socket in a private folder, or on Windows on a local port."""
+    """Listen on a Unix socket in a private folder; where that is not possible, on a local port."""
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-        if os.name == "posix":
-            listener, address = socket.socket(socket.AF_UNIX), str(Path(folder, "socket"))
+        address = str(Path(folder, "socket"))
+        if os.name == "posix" and len(os.fsencode(address)) <= MAX_PATH:
+            listener = socket.socket(socket.AF_UNIX)
             listener.bind(address)
         else:
             listener = socket.create_server(("127.0.0.1", 0))
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            address = str(listener.getsockname()[1])
         with listener:
             listener.listen()
             yield listener, address
@@ -280,11 +281,10 @@ def is_worker() -> bool:
 def become_worker(parent: int) -> None:
     """Turn this process into a worker of process ``parent``; call it first.
 
-    It ignores Ctrl-C, which the parent handles. It prints to stderr, because stdout may carry
-    ``--json``. It exits with its parent, even if the main thread hangs.
+    It ignores Ctrl-C, which the parent handles. It exits with its parent, even if the main thread
+    hangs.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.environ[WORKER_VARIABLE] = "1"
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
@@ -359,12 +359,11 @@ def serve(address: str, key: bytes, parent: int) -> None:
 
 
 def _connect(address: str) -> socket.socket:
-    if os.name == "posix":
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(address)
-        return sock
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)))
+    if address.isdigit():
+        return socket.create_connection(("127.0.0.1", int(address)))
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(address)
+    return sock
 
 
 def _to_foretune_error(error: Exception, prefix: str = "") -> ForetuneError:

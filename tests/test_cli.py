@@ -88,6 +88,13 @@ def test_a_kernel_in_a_file_is_gone_on_with(capsys):
     assert run_json(capsys, *arguments)["reused"] == 2
 
 
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors with sh: run it on Linux")
+def test_no_message_goes_to_stdout_where_stderr_is_closed():
+    words = ["sh", "-c", 'exec "$@" 2>&-', "", sys.executable, "-m", "foretune", "nonsense"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")  # the message is for stderr alone
+
+
 def test_a_busy_machine_is_said(capsys, monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
     monkeypatch.setattr(machine_load, "OBSERVE_S", 0.01)

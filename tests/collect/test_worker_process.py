@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -193,6 +194,39 @@ def test_the_child_ends_with_its_parent_even_in_a_call():
         parent.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs([child], timeout=30)
     assert not alive
+
+
+CALLER = """
+import sys
+from foretune.collect.worker_process import WorkerProcess
+
+def make():
+    class Served:
+        def print(self):
+            print("loud", flush=True)
+            return 5
+    return Served()
+
+worker = WorkerProcess(make, ("it", ""))
+code = worker.call("print", limit_s=60)
+worker.close()
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors with sh: run it on Linux")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_caller_whose_streams_are_closed(closed):
+    words = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, CALLER]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (5, ""), done.stderr
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket(worker, tmp_path, monkeypatch):
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert worker.call("sleep", 0, limit_s=20) == "awake"
 
 
 MARK = b"a secret"
