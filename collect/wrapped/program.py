@@ -89,7 +89,8 @@ class Program:
         sources = [self._path(path) for path in self.sources]
         if missing := [path for path in sources if not path.is_file()]:
             raise UsageError(f"there is no file {missing[0]}")
-        return [path for path in found if path.is_file()] + sources
+        # A word may be too long for a path, where `Path.is_file` raises an error.
+        return [path for path in found if os.path.isfile(path)] + sources
 
     def shown_words(self) -> list[str]:
         """Return the program and its arguments without secrets."""

@@ -136,6 +136,10 @@ def test_a_program_that_hangs_ends_with_all_it_started():
     assert time.perf_counter() - start < 10
 
 
+def test_a_word_may_be_longer_than_any_path():
+    assert measured(kernel(["true", "x" * 5000, "{tile}"]), tile=1).ok
+
+
 def test_a_program_without_a_limit():
     assert measured(kernel(["true", "{tile}"], limit_s=math.inf), tile=1).ok
 
