@@ -59,6 +59,8 @@ def copy_arrays(value: Any) -> Any:
         return {key: copy_arrays(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(copy_arrays(inner) for inner in value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
+        return value._make(copy_arrays(inner) for inner in value)
     return value
 
 

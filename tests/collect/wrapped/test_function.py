@@ -1,5 +1,7 @@
 """Functions as kernels: inputs are fresh, outputs are checked, whatever way they are given back."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,14 @@ def adding(x, out, block=4, wrong=False):
     out += x * (2 + wrong)
 
 
+Sums = namedtuple("Sums", "all number")
+
+
+def naming(x, out, block=4, wrong=False):
+    out += x * (2 + wrong)
+    return Sums(out, 1)
+
+
 def sorting(xs, block=4, wrong=False):
     xs.sort(reverse=wrong)
 
@@ -52,6 +62,7 @@ CASES = {
     "listing": (listing, (X,)),
     "writing": (writing, (X, np.zeros(100))),
     "adding": (adding, (X, np.ones(100))),
+    "naming": (naming, (X, np.ones(100))),
     "sorting": (sorting, ([3, 1, 2],)),
     "forgetting": (forgetting, (X, np.zeros(100))),
 }
