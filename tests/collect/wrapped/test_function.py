@@ -1,5 +1,6 @@
 """Functions as kernels: inputs are fresh, outputs are checked, whatever way they are given back."""
 
+import dataclasses
 from collections import namedtuple
 
 import numpy as np
@@ -138,6 +139,20 @@ def test_places_that_are_never_written_do_not_count():
     out = np.full(100, 7.0)
     assert measured(FunctionKernel(spy, {"block": [1, 2]}, (X, out)), block=2).ok
     assert seen[-3:] == [2, 2, 2], "nothing was put back"
+
+
+def test_outputs_that_cannot_be_compared_need_a_judge():
+    """`==` of two data classes that hold arrays raises an error."""
+
+    @dataclasses.dataclass
+    class Output:
+        x: np.ndarray
+
+    kernel = FunctionKernel(lambda x, block=1: Output(x + 1), {"block": [1, 2]}, (X,))
+    with pytest.raises(MeasurementError, match=r"cannot be compared .* function that judges"):
+        measured(kernel, block=2)
+    kernel.verify = lambda right, got: np.array_equal(right.x, got.x)
+    assert measured(kernel, block=2).ok
 
 
 def test_an_answer_that_changes_from_call_to_call_is_refused():
