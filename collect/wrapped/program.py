@@ -300,7 +300,9 @@ class _ProgramLaunch(SelfTimedLaunch):
         except BaseException as e:
             _kill_tree(process)
             if isinstance(e, subprocess.TimeoutExpired):
-                raise TimeoutError(f"{what} is not done after {limit_s:g} s") from e
+                ended = "ended, and what it started holds its output open"
+                state = ended if process.returncode == 0 else "is not done"
+                raise TimeoutError(f"{what} {state} after {limit_s:g} s") from e
             raise
         output = printed.decode("utf-8", "replace")
         if process.returncode:
@@ -320,8 +322,8 @@ def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-    process.kill()
-    process.communicate()
+    with process:  # closes its output, which a process that left its parent may hold open
+        process.kill()
 
 
 def _read(path: Path) -> str:
