@@ -11,6 +11,7 @@ them, because it is a "child subreaper". So they can be found, also after the wo
 
 import contextlib
 import ctypes
+import math
 import os
 import pickle
 import secrets
@@ -34,13 +35,11 @@ from foretune.errors import ForetuneError, MeasurementError, describe_error
 
 WORKER_VARIABLE = "FORETUNE_SERVES"
 """Set in the environment of a worker process, where tuned functions must not start to tune."""
-START_TIMEOUT_S = 120.0
-"""Time limit for starting a process and for its imports. Importing torch takes several seconds."""
+START_TIMEOUT_S = 120.0  # of a process and of its imports: importing torch takes several seconds
 HELLO_TIMEOUT_S = 5.0
 EXIT_TIMEOUT_S = 2.0  # time limit for the exit of a process that closed its connection
-KILL_TIMEOUT_S = 10.0
-"""Time limit for the exit of a killed process, which may be in an uninterruptible system call."""
-MAX_MESSAGE_BYTES = 1 << 32
+KILL_TIMEOUT_S = 10.0  # of a killed process, which may be in an uninterruptible system call
+MAX_PATH = 100  # bytes of a Unix socket's path that every system takes
 _HEADER = struct.Struct(">QQI")
 _READ_BYTES = 1 << 16
 
@@ -135,7 +134,7 @@ class WorkerProcess:
     def _pickle(self, content: Any) -> bytes:
         try:
             return cloudpickle.dumps(content)
-        except (pickle.PicklingError, AttributeError, TypeError) as e:
+        except Exception as e:  # a user's object may raise anything
             subject, advice = self._pickling_advice
             raise MeasurementError(
                 f"{subject} cannot be sent to another process: {e}; {advice}"
@@ -149,13 +148,13 @@ class WorkerProcess:
             )
         factory, key = self._pickle(self._factory), secrets.token_bytes(16)
         command = [sys.executable, "-P", "-m", "foretune.collect.worker_process"]
+        printed = 2 if sys.__stderr__ else subprocess.DEVNULL  # stdout may carry JSON
         try:
             with _open_listener() as (listener, address):
                 self._process = subprocess.Popen(
-                    [*command, address, str(os.getpid())],
-                    stdin=subprocess.PIPE,
-                    start_new_session=True,
-                )
+                    [*command, address, str(os.getpid())], start_new_session=True,
+                    stdin=subprocess.PIPE, stdout=printed, stderr=printed,
+                )  # fmt: skip
                 assert self._process.stdin is not None
                 # A process that exited already is reported by `_accept`.
                 with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
@@ -189,14 +188,15 @@ class WorkerProcess:
 
 @contextmanager
 def _open_listener() -> Iterator[tuple[socket.socket, str]]:
-    """Listen on a Unix socket in a private folder, or on Windows on a local port."""
+    """Listen on a Unix socket in a private folder; where that is not possible, on a local port."""
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-        if os.name == "posix":
-            listener, address = socket.socket(socket.AF_UNIX), str(Path(folder, "socket"))
+        address = str(Path(folder, "socket"))
+        if os.name == "posix" and len(os.fsencode(address)) <= MAX_PATH:
+            listener = socket.socket(socket.AF_UNIX)
             listener.bind(address)
         else:
             listener = socket.create_server(("127.0.0.1", 0))
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            address = str(listener.getsockname()[1])
         with listener:
             listener.listen()
             yield listener, address
@@ -212,6 +212,7 @@ class Channel:
         self._socket = sock
         self._mark = mark
         self._buffer = bytearray()
+        self._searched = 0  # where the search for the next mark goes on
 
     def send(self, number: int, content: Any, limit_s: float | None = None) -> None:
         """Send a message.
@@ -224,18 +225,18 @@ class Channel:
         self._socket.settimeout(limit_s)
         self._socket.sendall(self._mark + header + payload)
 
-    def receive(self, limit_s: float | None = None) -> tuple[int, Any]:
+    def receive(self, limit_s: float = math.inf) -> tuple[int, Any]:
         """Return number and content of the next message.
 
         Raises TimeoutError if no complete message came in time, EOFError if the other end closed
         the connection, or pickle's error if the content cannot be read here.
         """
-        deadline = None if limit_s is None else time.monotonic() + limit_s
+        deadline = time.monotonic() + limit_s
         while (message := self._next()) is None:
-            remaining_s = None if deadline is None else deadline - time.monotonic()
-            if remaining_s is not None and remaining_s <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError
-            self._socket.settimeout(remaining_s)
+            self._socket.settimeout(None if remaining_s == math.inf else remaining_s)
             read = self._socket.recv(_READ_BYTES)
             if not read:
                 raise EOFError
@@ -260,13 +261,16 @@ class Channel:
                 return None
             number, length, checksum = _HEADER.unpack_from(self._buffer, len(self._mark))
             end = start + length
-            if length <= MAX_MESSAGE_BYTES and len(self._buffer) < end:
-                if self._buffer.find(self._mark, start) < 0:
+            if len(self._buffer) < end:
+                if self._buffer.find(self._mark, max(start, self._searched)) < 0:
+                    self._searched = len(self._buffer) - len(self._mark) + 1
                     return None  # the rest has not arrived yet
             elif zlib.crc32(payload := bytes(self._buffer[start:end])) == checksum:
                 del self._buffer[:end]
+                self._searched = 0
                 return number, payload
             del self._buffer[: len(self._mark)]  # other bytes were written into this message
+            self._searched = 0
 
 
 def is_worker() -> bool:
@@ -277,11 +281,10 @@ def is_worker() -> bool:
 def become_worker(parent: int) -> None:
     """Turn this process into a worker of process ``parent``; call it first.
 
-    It ignores Ctrl-C, which the parent handles. It prints to stderr, because stdout may carry
-    ``--json``. It exits with its parent, even if the main thread hangs.
+    It ignores Ctrl-C, which the parent handles. It exits with its parent, even if the main thread
+    hangs.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.environ[WORKER_VARIABLE] = "1"
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
@@ -300,7 +303,7 @@ def exit_cause(process: "subprocess.Popen[bytes]") -> str:
         code = process.wait(EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return "it closed its connection and went on"
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return {-n: n.name for n in signal.Signals}.get(code, f"exit code {code}")
 
 
 def kill_session(process: "subprocess.Popen[bytes]") -> None:
@@ -356,12 +359,11 @@ def serve(address: str, key: bytes, parent: int) -> None:
 
 
 def _connect(address: str) -> socket.socket:
-    if os.name == "posix":
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(address)
-        return sock
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)))
+    if address.isdigit():
+        return socket.create_connection(("127.0.0.1", int(address)))
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(address)
+    return sock
 
 
 def _to_foretune_error(error: Exception, prefix: str = "") -> ForetuneError:

@@ -81,6 +81,20 @@ def test_collect_and_go_on(capsys):
     assert set(read_runs("r.parquet")["problem.n"]) == {20, 40}
 
 
+def test_a_kernel_in_a_file_is_gone_on_with(capsys):
+    kernel = f"{Path(__file__).parent / 'toy' / 'toy_kernel.py'}:Toy"
+    arguments = ["collect", kernel, "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
+    assert run_json(capsys, *arguments)["rows"] == 2
+    assert run_json(capsys, *arguments)["reused"] == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors with sh: run it on Linux")
+def test_no_message_goes_to_stdout_where_stderr_is_closed():
+    words = ["sh", "-c", 'exec "$@" 2>&-', "", sys.executable, "-m", "foretune", "nonsense"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")  # the message is for stderr alone
+
+
 def test_a_busy_machine_is_said(capsys, monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
     monkeypatch.setattr(machine_load, "OBSERVE_S", 0.01)

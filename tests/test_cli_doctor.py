@@ -3,6 +3,7 @@
 import math
 import operator
 import re
+import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -66,9 +67,23 @@ def test_doctor_probes_again(capsys, monkeypatch, tmp_path):
     assert now["dissection"]["memory"]["levels"][1]["size_kib"] is None
 
 
+def test_what_was_probed_is_shown_if_it_cannot_be_drawn(capsys, monkeypatch):
+    curve = MemoryCurve((4.0,), (80.0,), (20.0,), (Level("memory", math.inf, 80.0, 20.0, 0.0),))
+    found = Dissection(curve, {}, 120.0, {}, 1, 2, 3)
+    monkeypatch.setattr("foretune.collect.devices.probe_cpu", lambda **_: Probe({}, ""))
+    monkeypatch.setattr("foretune.collect.dissection.dissect_cpu", lambda progress: found)
+    assert main(["doctor", "--probe", "--plot", "levels.xyz"]) == 1
+    captured = capsys.readouterr()
+    assert "cannot write levels.xyz" in captured.err
+    assert "memory while all other cores read, ns  120.00" in captured.out
+
+
 def test_doctor_says_at_once_where_it_cannot_draw(capsys, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("foretune.collect.dissection.dissect_cpu", lambda progress: 1 / 0)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "matplotlib", None)
+        assert "needs matplotlib" in fails(capsys, 1, "doctor", "--probe", "--plot", "levels.png")
     wrong = str(tmp_path / "file" / "levels.png")
     assert "cannot write" in fails(capsys, 1, "doctor", "--probe", "--plot", wrong)
     assert "give both" in fails(capsys, 2, "doctor", "--plot", "levels.png")

@@ -73,3 +73,15 @@ def test_of_very_many_names_the_nearest_are_listed():
     assert len(message) < 300
     strange = str(UnknownName("model", "zzz", [f"other-{i}" for i in range(60)], "or a folder"))
     assert strange == "unknown model 'zzz': known: 60, none like it; or a folder"
+
+
+def test_what_is_installed_and_fails_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_package.py").write_text(
+        "raise ImportError('libcudart.so.12: cannot open shared object file')"
+    )
+    (tmp_path / "lame_package.py").write_text("import a_package_that_is_not_there")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingExtra, match=r"which cannot be imported \(libcudart.so.12: cannot"):
+        require("broken_package", "gpu", "a GPU kernel")
+    with pytest.raises(MissingExtra, match=r"\(No module named 'a_package_that_is_not_there'\)"):
+        require("lame_package", "gpu", "a GPU kernel")

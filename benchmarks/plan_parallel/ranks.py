@@ -107,6 +107,7 @@ class RankGroup:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
+                stdout=2,  # a rank prints to stderr
                 pass_fds=[child_end.fileno()],
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": _module_path()},
             )

@@ -44,7 +44,7 @@ class PickledKernel:
         """Pickle a kernel; raise MeasurementError if it cannot be pickled."""
         try:
             content = pickle.dumps(kernel)
-        except (pickle.PicklingError, AttributeError, TypeError) as e:
+        except Exception as e:  # a user's object may raise anything
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
         return cls(content, kernel.name, kernel.source_hash, _versions(kernel))
 

@@ -213,7 +213,7 @@ class FunctionKernel(WrappedKernel):
         if self.verify is None:
             if difference := arrays.shape_difference(got, right):
                 raise WrongResult(difference)
-            return arrays.relative_difference(got, right)
+            return self._difference(got, right)
         if len(got) == len(right) == 1:  # as the function returned it
             (got,), (right,) = got, right
         try:
@@ -252,13 +252,23 @@ class FunctionKernel(WrappedKernel):
                 f"{self.name} returns nothing and writes into none of its arguments: let it do one "
                 "of the two to have its output checked"
             )
-        difference = arrays.relative_difference(*self._comparable(again, first))
-        if self.verify is None and not difference <= self.tolerance:
+        got, right = self._comparable(again, first)
+        difference = 0.0 if self.verify else self._difference(got, right)
+        if not difference <= self.tolerance:
             raise MeasurementError(
                 f"{self.name} gives another output for the same arguments (relative difference "
                 f"{difference:.2g}): fix its seed, or give a function that judges outputs, verify="
             )
         return first
+
+    def _difference(self, got: list[Any], right: list[Any]) -> float:
+        try:
+            return arrays.relative_difference(got, right)
+        except Exception as e:  # objects of any class
+            raise MeasurementError(
+                f"outputs of {self.name} cannot be compared ({describe_error(e)}): return arrays, "
+                "or give a function that judges outputs, verify="
+            ) from e
 
     def _comparable(self, output: CallResult, expected: CallResult) -> tuple[list[Any], list[Any]]:
         """Return the parts of output and reference that the reference defines."""

@@ -8,6 +8,7 @@ Otherwise configurations would overwrite each other, and they are made again for
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -88,7 +89,8 @@ class Program:
         sources = [self._path(path) for path in self.sources]
         if missing := [path for path in sources if not path.is_file()]:
             raise UsageError(f"there is no file {missing[0]}")
-        return [path for path in found if path.is_file()] + sources
+        # A word may be too long for a path, where `Path.is_file` raises an error.
+        return [path for path in found if os.path.isfile(path)] + sources
 
     def shown_words(self) -> list[str]:
         """Return the program and its arguments without secrets."""
@@ -292,12 +294,15 @@ class _ProgramLaunch(SelfTimedLaunch):
             )  # fmt: skip
         except OSError as e:
             raise RuntimeError(f"{what} cannot be started: {e}") from e
+        limit_s = self._program.limit_s
         try:
-            printed = process.communicate(timeout=self._program.limit_s)[0]
+            printed = process.communicate(timeout=None if limit_s == math.inf else limit_s)[0]
         except BaseException as e:
             _kill_tree(process)
             if isinstance(e, subprocess.TimeoutExpired):
-                raise TimeoutError(f"{what} is not done after {self._program.limit_s:g} s") from e
+                ended = "ended, and what it started holds its output open"
+                state = ended if process.returncode == 0 else "is not done"
+                raise TimeoutError(f"{what} {state} after {limit_s:g} s") from e
             raise
         output = printed.decode("utf-8", "replace")
         if process.returncode:
@@ -317,8 +322,8 @@ def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-    process.kill()
-    process.communicate()
+    with process:  # closes its output, which a process that left its parent may hold open
+        process.kill()
 
 
 def _read(path: Path) -> str:

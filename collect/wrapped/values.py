@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foretune.relative_error import is_plain, relative_error
+from foretune.relative_error import is_equal, is_plain, relative_error
 
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
 
@@ -59,6 +59,8 @@ def copy_arrays(value: Any) -> Any:
         return {key: copy_arrays(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(copy_arrays(inner) for inner in value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
+        return value._make(copy_arrays(inner) for inner in value)
     return value
 
 
@@ -73,11 +75,10 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays of one shape are equal, NaN included."""
+    """Whether two arrays of one shape are equal, missing values included."""
     if isinstance(a, list):
         return bool(a == b)
-    a, b = as_numpy(a), as_numpy(b)
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+    return is_equal(as_numpy(a), as_numpy(b))
 
 
 def assign(target: Any, source: Any) -> None:

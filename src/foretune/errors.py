@@ -130,10 +130,12 @@ class OutputError(ForetuneError, OSError):
 
 
 class MissingExtra(ForetuneError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed, or cannot be imported."""
 
-    def __init__(self, module: str, extra: str, purpose: str) -> None:
+    def __init__(
+        self, module: str, extra: str, purpose: str, why: str = "is not installed"
+    ) -> None:
         super().__init__(
-            f"{purpose} needs {module}, which is not installed: in Foretune's checkout, "
+            f"{purpose} needs {module}, which {why}: in Foretune's checkout, "
             f"pip install '.[{extra}]'"
         )

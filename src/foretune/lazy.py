@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from foretune.errors import MissingExtra
+from foretune.errors import MissingExtra, first_line
 
 
 def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -42,11 +42,13 @@ EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu", 
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import ``module``; raise MissingExtra, which names the extra, if it is not installed."""
+    """Import ``module``; raise MissingExtra, which names the extra, if that is not possible."""
     try:
         found = importlib.import_module(module)
-    except ImportError:
-        raise MissingExtra(module.partition(".")[0], extra, purpose) from None
+    except ImportError as e:
+        absent = isinstance(e, ModuleNotFoundError) and f"{module}.".startswith(f"{e.name}.")
+        why = "is not installed" if absent else f"cannot be imported ({first_line(e)})"
+        raise MissingExtra(module.partition(".")[0], extra, purpose, why) from None
     if module == "numba":
         _number_symbols_by_process()
     return found

@@ -38,7 +38,7 @@ def relative_error(output: Any, expected: Any) -> float:
     if out.shape != ref.shape:
         return np.inf
     if out.dtype.kind not in "biufc" or ref.dtype.kind not in "biufc":
-        return 0.0 if np.array_equal(out, ref) else np.inf
+        return 0.0 if is_equal(out, ref) else np.inf
     precision = max(rounding(out.dtype), rounding(ref.dtype))
     kind = np.complex128 if "c" in (out.dtype.kind, ref.dtype.kind) else np.float64
     out, ref = out.reshape(-1), ref.reshape(-1)
@@ -53,6 +53,16 @@ def relative_error(output: Any, expected: Any) -> float:
             parts.append((float(errors @ errors), float(errors.max(initial=0.0))))
             number += errors.size
     return combine(parts, number)
+
+
+def is_equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    """Whether two arrays of one shape are equal, missing values (NaN, NaT) included."""
+    if a.dtype.names and a.dtype.names == b.dtype.names:
+        return all(is_equal(a[name], b[name]) for name in a.dtype.names)
+    if "O" in (a.dtype.kind, b.dtype.kind):
+        return bool(np.all((a == b) | (a != a) & (b != b)))
+    may_miss = a.dtype.kind in "fcmM" and b.dtype.kind in "fcmM"
+    return bool(np.array_equal(a, b, equal_nan=may_miss))
 
 
 def _largest(values: npt.NDArray[Any]) -> float:

@@ -1,11 +1,14 @@
 """RPC to a child process: its messages, its time limits, and how it ends."""
 
+import ctypes
+import math
 import os
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -59,6 +62,9 @@ def worker():
         def die(self):
             os.abort()
 
+        def die_of(self, number):
+            os.kill(os.getpid(), number)
+
         def fail(self):
             raise UsageError("a usage error")
 
@@ -87,6 +93,17 @@ def test_death_says_how(worker):
     with pytest.raises(ChildProcessError, match=r"^the process died: SIGABRT$"):
         worker.call("die", limit_s=20)
     assert worker.call("sleep", 0, limit_s=20) == "awake"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has signals without a name")
+def test_signals_without_a_name(worker):
+    with pytest.raises(ChildProcessError, match=r"^the process died: exit code -40$"):
+        worker.call("die_of", 40, limit_s=20)
+    assert worker.call("sleep", 0, limit_s=20) == "awake"
+
+
+def test_no_limit(worker):
+    assert worker.call("sleep", 0, limit_s=math.inf) == "awake"
 
 
 def test_errors_of_the_method_are_raised(worker):
@@ -118,6 +135,8 @@ def test_what_cannot_be_pickled_is_an_error_with_advice(worker):
         MeasurementError, match=r"it cannot be sent to another process: .*; send something else"
     ):
         worker.call("sleep", threading.Lock(), limit_s=20)
+    with pytest.raises(MeasurementError, match=r"pointers cannot be pickled; send something else"):
+        worker.call("sleep", ctypes.c_void_p(1), limit_s=20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc: run it on Linux")
@@ -177,6 +196,39 @@ def test_the_child_ends_with_its_parent_even_in_a_call():
     assert not alive
 
 
+CALLER = """
+import sys
+from foretune.collect.worker_process import WorkerProcess
+
+def make():
+    class Served:
+        def print(self):
+            print("loud", flush=True)
+            return 5
+    return Served()
+
+worker = WorkerProcess(make, ("it", ""))
+code = worker.call("print", limit_s=60)
+worker.close()
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors with sh: run it on Linux")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_caller_whose_streams_are_closed(closed):
+    words = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, CALLER]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (5, ""), done.stderr
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket(worker, tmp_path, monkeypatch):
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert worker.call("sleep", 0, limit_s=20) == "awake"
+
+
 MARK = b"a secret"
 
 
@@ -214,6 +266,25 @@ def test_a_truncated_message_is_skipped(ends):
     sock.sendall(MARK + _HEADER.pack(1, 2**63, 0))
     here.send(2, "whole")
     assert there.receive(1) == (2, "whole")
+
+
+def test_a_large_message_is_searched_once(ends):
+    """Not again for each piece that arrives: outputs under judgment have hundreds of megabytes."""
+
+    class Counting(bytearray):
+        searched = 0
+
+        def find(self, what, start=0):
+            Counting.searched += len(self) - start if start else 0
+            return super().find(what, start)
+
+    here, there, _ = ends
+    there._buffer = Counting()
+    thread = threading.Thread(target=here.send, args=(1, bytes(1 << 22)))
+    thread.start()
+    assert len(there.receive(20)[1]) == 1 << 22
+    thread.join()
+    assert Counting.searched < 1 << 23
 
 
 def test_waits_are_bounded(ends):

@@ -1,10 +1,14 @@
 """The command line, ``foretune COMMAND``: one module per command or group of commands."""
 
+import os
 import sys
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a failure, 2 for a wrong command line."""
+    for name in ("stdout", "stderr"):  # None if closed, and print() would take the other one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open
     try:
         from foretune.cli.app import run  # here, so that Ctrl-C meanwhile is one line, too
     except KeyboardInterrupt:

@@ -126,7 +126,7 @@ def _collect_runs(context: typer.Context, output: Output, out: Path, rows: Path 
         RunLog(out, runner.device) as log,
         progress_bar() as progress,
     ):
-        if others := log.kernels() - {given["kernel"]}:
+        if others := log.kernels() - {kernel.name}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
         record = MeasurementCache.for_kernel(kernel, runner.device, root.store, log)
         wait_until_idle(runner.watch, root.patience_s, progress)

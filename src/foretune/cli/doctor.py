@@ -17,6 +17,7 @@ from foretune.console import progress_bar
 from foretune.device import Device, known_devices
 from foretune.errors import ForetuneError, OutputError, UsageError
 from foretune.files import require_writable
+from foretune.lazy import require
 from foretune.redaction import redact
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
 
@@ -70,6 +71,7 @@ def _probe(output: Output, plot: Path | None) -> None:
     from foretune.collect.dissection import dissect_cpu
 
     if plot:
+        require("matplotlib", "plot", "--plot")
         require_writable(plot.parent, "the folder")
     before = probe_cpu(measure=False)
     with progress_bar() as progress:
@@ -80,13 +82,13 @@ def _probe(output: Output, plot: Path | None) -> None:
             from foretune.collect.gpu_dissection import dissect_gpu
 
             curves[gpu.name] = dissect_gpu(gpu, progress)
-    if plot:
-        _draw(found.memory, plot)
     for name, curve in curves.items():
         _show_levels(output, name, curve, cache_sizes() if curve is found.memory else {})
     _show_dissection(output, found)
     _show_probes(output, before, now)
     output.result({"before": before, "now": now, "dissection": found, "memory": curves})
+    if plot:
+        _draw(found.memory, plot)
 
 
 def _draw(curve: "MemoryCurve", path: Path) -> None:

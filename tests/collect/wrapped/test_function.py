@@ -1,5 +1,8 @@
 """Functions as kernels: inputs are fresh, outputs are checked, whatever way they are given back."""
 
+import dataclasses
+from collections import namedtuple
+
 import numpy as np
 import pytest
 
@@ -38,6 +41,14 @@ def adding(x, out, block=4, wrong=False):
     out += x * (2 + wrong)
 
 
+Sums = namedtuple("Sums", "all number")
+
+
+def naming(x, out, block=4, wrong=False):
+    out += x * (2 + wrong)
+    return Sums(out, 1)
+
+
 def sorting(xs, block=4, wrong=False):
     xs.sort(reverse=wrong)
 
@@ -52,6 +63,7 @@ CASES = {
     "listing": (listing, (X,)),
     "writing": (writing, (X, np.zeros(100))),
     "adding": (adding, (X, np.ones(100))),
+    "naming": (naming, (X, np.ones(100))),
     "sorting": (sorting, ([3, 1, 2],)),
     "forgetting": (forgetting, (X, np.zeros(100))),
 }
@@ -127,6 +139,20 @@ def test_places_that_are_never_written_do_not_count():
     out = np.full(100, 7.0)
     assert measured(FunctionKernel(spy, {"block": [1, 2]}, (X, out)), block=2).ok
     assert seen[-3:] == [2, 2, 2], "nothing was put back"
+
+
+def test_outputs_that_cannot_be_compared_need_a_judge():
+    """`==` of two data classes that hold arrays raises an error."""
+
+    @dataclasses.dataclass
+    class Output:
+        x: np.ndarray
+
+    kernel = FunctionKernel(lambda x, block=1: Output(x + 1), {"block": [1, 2]}, (X,))
+    with pytest.raises(MeasurementError, match=r"cannot be compared .* function that judges"):
+        measured(kernel, block=2)
+    kernel.verify = lambda right, got: np.array_equal(right.x, got.x)
+    assert measured(kernel, block=2).ok
 
 
 def test_an_answer_that_changes_from_call_to_call_is_refused():

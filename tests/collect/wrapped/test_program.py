@@ -136,6 +136,21 @@ def test_a_program_that_hangs_ends_with_all_it_started():
     assert time.perf_counter() - start < 10
 
 
+def test_what_stays_in_the_background_with_the_output_is_not_waited_for():
+    start = time.perf_counter()
+    m = measured(kernel(["sh", "-c", "sleep 11 & echo {tile}"], limit_s=0.3), tile=1)
+    assert time.perf_counter() - start < 10
+    assert "holds its output open after 0.3 s" in m.error
+
+
+def test_a_word_may_be_longer_than_any_path():
+    assert measured(kernel(["true", "x" * 5000, "{tile}"]), tile=1).ok
+
+
+def test_a_program_without_a_limit():
+    assert measured(kernel(["true", "{tile}"], limit_s=math.inf), tile=1).ok
+
+
 def test_no_shell_unless_asked_for():
     knobs = {"text": ("$(echo hi)", "a b; echo c", "'")}
     for text in knobs["text"]:

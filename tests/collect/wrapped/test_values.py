@@ -50,6 +50,20 @@ def test_what_is_not_finite_may_agree():
     assert relative_difference(np.array([1j]), np.array([1j])) == 0
 
 
+MISSING = [
+    np.array(["a", np.nan, None], object), np.array(["2020-01-01", "NaT"], "datetime64[D]"),
+    np.array([(1.0, 2), (np.nan, 3)], [("a", "f8"), ("b", "i4")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("x", MISSING, ids=["objects", "dates", "records"])
+def test_missing_values_are_equal_to_themselves(x):
+    assert same_bits(x, x.copy())
+    assert relative_difference(x, x.copy()) == 0
+    assert not same_bits(x, x[::-1])
+    assert relative_difference(x, x[::-1]) == np.inf
+
+
 def test_what_says_nothing_cannot_be_right():
     nothing = [None, [], (), np.ones(0), np.nan, [np.nan], np.full(3, np.nan), (None, [])]
     assert not any(says_something(value) for value in nothing)
