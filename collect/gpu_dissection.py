@@ -1,6 +1,6 @@
 """Latency and bandwidth of a GPU's caches and memory; the twin of `foretune.collect.dissection`.
 
-One program follows pointers, and all multiprocessors read the working set again and again.
+One program follows pointers; all multiprocessors read the working set repeatedly.
 """
 
 from functools import partial
@@ -55,7 +55,7 @@ def read_gbps(memory: torch.Tensor, size_kib: int, programs: int, timer: Timer) 
 
 
 def link(memory: torch.Tensor, size_kib: int) -> torch.Tensor:
-    """Link the lines of a working set to a ring in random order; return a position on it."""
+    """Link the lines of a working set to a ring in random order; return a position in it."""
     order = torch.randperm(size_kib * 1024 // LINE_BYTES, device=memory.device) * _WORDS
     memory[order] = order.roll(-1).to(torch.int32)
     return order[:1].to(torch.int32)

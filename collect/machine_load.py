@@ -59,7 +59,7 @@ class MachineLoad:
 
 
 class LoadMonitor:
-    """Context manager that observes the load on a device; other GPUs than NVIDIA's show none.
+    """Context manager that observes the load on a device; only NVIDIA GPUs report theirs.
 
     ``load`` is set when the block ends; ``nvml`` is the module ``pynvml`` or a substitute.
     """
@@ -104,7 +104,7 @@ _CpuSample = tuple[tuple[float, float, float, float], dict[str, int]]
 
 
 def _sample_cpu() -> _CpuSample:
-    """Return the CPU's seconds and throttling so far, of the CPUs that this process may run on."""
+    """Return the seconds and throttling so far of the CPUs that this process may run on."""
     return _cpu_seconds(), _throttle_counts()
 
 

@@ -68,7 +68,7 @@ class Runner(ABC):
 
         The default, which comes first, is built twice. All launches get new inputs in every round,
         from ``seed``. ``max_seconds`` limits the rounds; a few are always run. Raises
-        MeasurementError if a configuration hangs or dies, though it ran before.
+        MeasurementError if a configuration hangs or dies.
         """
 
     def renew(self) -> None:

@@ -36,9 +36,9 @@ def is_run_column(column: str) -> bool:
 def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
     """Return ``runs`` unchanged if every row is valid.
 
-    ``name`` is the table's, ``first`` the number of the first row within it. Raises RunTableError
-    if a column is missing or of the wrong type, or a row is impossible; the message names the row
-    and the reason.
+    ``name`` is the table's name, ``first`` the number of the first row within it. Raises
+    RunTableError if a column is missing or of the wrong type, or a row is impossible; the message
+    names the row and the reason.
     """
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
@@ -90,7 +90,7 @@ def valid_rows(rows: pd.DataFrame, name: str = "run table") -> tuple[pd.DataFram
 
 
 def _drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
-    """Drop unused categories and empty text columns, which a file would not keep either."""
+    """Drop unused categories and empty text columns, which a file would not keep."""
     texts = [c for c in rows.columns if isinstance(rows[c].dtype, pd.CategoricalDtype)]
     empty = [c for c in texts if len(rows) and rows[c].isna().all()]
     used = {c: rows[c].cat.remove_unused_categories() for c in texts if c not in empty}

@@ -12,10 +12,10 @@ from foretune.registry import load, registered
 def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -> Family | None:
     """Return the family with a cost model for kernel ``name``, or None.
 
-    The first of these that finds its columns in ``runs``: ``preferred``, the registered kernel, the
-    registered family. Otherwise `UserDefinedCost` if the runs have ``problem.flops`` and
-    ``problem.bytes``. A registered kernel without its columns is returned too, so that its own
-    error names them. Raises PredictorError if ``preferred`` has another name.
+    Return the first of these whose columns ``runs`` has: ``preferred``, the registered kernel, the
+    registered family; else `UserDefinedCost` if the runs have ``problem.flops`` and
+    ``problem.bytes``. A registered kernel is returned even if its columns are missing, because its
+    own error names them. Raises PredictorError if ``preferred`` has another name.
     """
     if preferred is not None:
         if preferred.name != name:
@@ -34,7 +34,7 @@ def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -
 
 
 def explain_missing_roofline(name: str, runs: pd.DataFrame) -> str:
-    """Return why the family of ``name`` cannot compute the cost of ``runs``; "" if it has none."""
+    """Return why the family of ``name`` cannot compute the cost of ``runs``; "" if it can."""
     if name not in registered("families"):
         return ""
     reason = _cost_error(load("families", name)(), runs)

@@ -16,7 +16,7 @@ NAN = np.float64(np.nan)
 
 @dataclass(frozen=True)
 class AxisPositions:
-    """Coordinates and hashed keys of rows per axis (axes, rows), and a hash of all else (rows)."""
+    """Coordinates and hashed keys of rows per axis (axes, rows); hashes of other columns (rows)."""
 
     coordinates: np.ndarray
     keys: np.ndarray
@@ -37,7 +37,7 @@ class AxisPositions:
     def adjacent(
         self, axis: int, values: np.ndarray, wanted: "AxisPositions | AxisPosition"
     ) -> tuple[Any, Any, Any, Any]:
-        """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
+        """Return values and steps along ``axis``: below, step, above, step; NaN if missing."""
         line, asked = self._line(axis), wanted.coordinates[axis]
         if isinstance(wanted, AxisPosition):
             one = line.adjacent_to_one(wanted.group_keys[axis], asked, self.coordinates[axis])

@@ -28,7 +28,7 @@ class RepeatedSize:
     ratio: float
 
     def holds(self, rows: Rows | Mapping[str, np.ndarray]) -> Any:
-        """Return whether this holds, per row."""
+        """Return whether each row has this relation."""
         return np.abs(_ratio(rows, self.column, self.factors) / self.ratio - 1.0) < RATIO_TOLERANCE
 
 
@@ -98,7 +98,7 @@ class Axis:
         return "device" if self.column == DEVICE_AXIS else self.column
 
     def column_values(self, rows: Rows) -> Any:
-        """Return the values of rows; NaN if a device's are unknown."""
+        """Return the column's values; NaN if a device's value is unknown."""
         if self.column in rows:
             return rows[self.column]
         return NAN if isinstance(rows, SingleRow) else np.full(len(rows), NAN)
@@ -114,8 +114,8 @@ class Axis:
 class NeighborIndex:
     """Finds neighbors of rows among measured runs.
 
-    They agree in the ``group_columns``, besides the axes; sizes ``repeated`` are neither, and a row
-    that breaks one has no neighbors.
+    Neighbors have equal ``group_columns``, and differ along one axis. ``repeated`` sizes follow
+    from others and are ignored; a row that contradicts one has no neighbors.
     """
 
     axes: list[Axis]

@@ -64,7 +64,7 @@ class Predictor(Estimator):
         kernel: cost model and derived features (`UserDefinedCost` for your own); None uses the
             registered kernel or family of that name, if there is one.
         extra_columns: column groups to learn from too: ``static`` (compiled code) and ``counter``
-            (profiler counters, e.g. of another device). Asked rows need them.
+            (profiler counters, e.g. of another device). Rows to predict need them.
         parameters: model parameters that replace the defaults.
 
     Attributes:

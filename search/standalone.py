@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchOutcome(SearchResult):
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         best: the best configuration, known ones included; None if none ran.

@@ -16,7 +16,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 DECORATOR_TAGS = ("specialized", "timed", "reference")
-"""Parameters that the Triton decorator adds to a problem; who calls a kernel does not know them."""
+"""Parameters that the Triton decorator adds to a problem; callers of a kernel do not know them."""
 PRIOR_FAILURES = 3
 """Failures added to a configuration's record when its unmeasured pairs are estimated, so that one
 good measurement does not make it the best everywhere."""
@@ -80,7 +80,7 @@ def fill_missing(efficiency: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def _merge_alike(
     problems: Sequence[Problem], efficiency: npt.NDArray[np.float64]
 ) -> tuple[list[Problem], npt.NDArray[np.float64]]:
-    """Leave out what callers do not know of a problem; average the problems that become equal."""
+    """Drop the parameters that callers do not know; average problems that become equal."""
     alike: dict[Problem, list[int]] = {}
     for i, problem in enumerate(problems):
         hidden = DECORATOR_TAGS if "specialized" in problem else ()

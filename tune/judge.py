@@ -36,7 +36,7 @@ class ProblemVerdict:
     """The comparison on one problem.
 
     Attributes:
-        against: the candidate compared with each rival, the fastest first; its ``value`` is the
+        against: the candidate compared with each rival, the fastest first; ``value`` is the
             candidate's time in ms.
         time_ms: times by name of implementation.
         relative_error: largest error of the candidate over all checked outputs.
@@ -89,19 +89,19 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> Outcome:
-        """Whether it beats every rival over all problems."""
+        """Whether the candidate beats every rival over all problems."""
         if self.refused:
             return "no_win"
         return Comparison("", None, math.nan, self.speedup, *self.interval).verdict
 
     @property
     def faster(self) -> bool:
-        """Whether it beats every rival for certain."""
+        """Whether the candidate significantly beats every rival."""
         return self.outcome == "win"
 
     @property
     def headline(self) -> str:
-        """What the judge says."""
+        """The verdict in one line."""
         if self.refused:
             return f"refused: {self.refused}"
         low, high = self.interval
@@ -122,7 +122,7 @@ class Verdict(Result):
         return pd.DataFrame(rows or [{"refused": self.refused}])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as the command line's JSON gives it."""
+        """Return the verdict for the command line's JSON output."""
         problems = [
             {
                 "problem": dict(r.problem), "processes": r.processes, "rounds": r.rounds,
@@ -144,13 +144,13 @@ CHECK_SEEDS = 3
 """Number of seeds whose outputs are all checked before anything is timed."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 60
 OUTPUT_CHECK_SHARE = 1 / 3
-"""Share of timed rounds whose outputs are checked, too; chosen at random."""
+"""Share of timed rounds, chosen at random, whose outputs are also checked."""
 MAX_CLOCK_RATIO = 1.5
-"""Maximum ratio of the judge's clock to a contestant's, because processes have overhead."""
+"""Maximum ratio of the time by the judge's clock to a contestant's own; processes have overhead."""
 MAX_SLOWED = 4.0
-"""Maximum ratio that other work on the machine explains, as the reference shows it."""
+"""Maximum slow-down of the candidate, seen on the reference, that is attributed to other load."""
 CLOCK_OVERHEAD_MS = 0.002
-"""Maximum duration of reading a clock."""
+"""Maximum time to read a clock."""
 OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
 CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
 
@@ -181,8 +181,8 @@ def judge(
         candidate: the implementation to judge.
         reference: a correct implementation. Both get the same positional arguments, and return
             their outputs or write them into arguments.
-        problems: parameters of ``inputs``; several shapes, to catch code that is right for one
-            only.
+        problems: parameters of ``inputs``; give several shapes, to catch code that is correct for
+            one only.
         inputs: ``inputs(**problem, seed=…)`` returns the arguments: arrays, tensors, numbers. Other
             seeds must give other values.
         rivals: other implementations by name, such as a library call, ``torch.compile`` of the
@@ -190,11 +190,11 @@ def judge(
         tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
         session_s: seconds of rounds in each process, per problem.
         limit_s: maximum seconds of one call, including loading and compiling.
-        device: the device, to see what disturbs it; by default the CPU.
+        device: the device whose load is observed; by default the CPU.
         progress: advanced with every problem.
 
     Raises:
-        UsageError: there is no problem or no function of a name, or the reference's output does not
+        UsageError: there is no problem, a name has no function, or the reference's output does not
             depend on the inputs.
         MeasurementError: the reference, a rival or ``inputs`` fails.
     """
@@ -266,7 +266,7 @@ class JudgeBenchmark:
         """Load all contestants, each in its process.
 
         Raises:
-            UsageError: there is no function of a name.
+            UsageError: a name has no function.
             CandidateRejected: loading the candidate fails.
             MeasurementError: loading a rival or ``inputs`` fails.
         """
@@ -294,10 +294,10 @@ class JudgeBenchmark:
             )
 
     def compare(self, problem: Problem, session_s: float, watch: LoadMonitor) -> ProblemVerdict:
-        """Compare the candidate with the rivals in fresh processes, until it is clear who wins.
+        """Compare the candidate with the rivals in fresh processes, until the winner is clear.
 
         Raises:
-            CandidateRejected: the candidate is wrong in a round, or its clock is.
+            CandidateRejected: the candidate's output or clock is wrong in a round.
             MeasurementError: a rival fails.
         """
         self.max_error = 0.0
@@ -358,9 +358,9 @@ class JudgeBenchmark:
         return expected
 
     def _verify_clock(self, problem: Problem, time_ms: Mapping[str, float]) -> None:
-        """Compare the candidate's times with those of bursts by this process's clock.
+        """Check the candidate's times against bursts timed by this process's clock.
 
-        Other work on the machine makes bursts of the reference longer, too.
+        Other load on the machine also lengthens the bursts of the reference.
         """
         (seed,), burst_ms = self._new_seeds(1), {CANDIDATE: math.inf, REFERENCE: math.inf}
         calls = dict.fromkeys(burst_ms, 1)
@@ -396,7 +396,7 @@ class JudgeBenchmark:
 
     @contextmanager
     def _attribute_errors(self, name: str, problem: Problem) -> Any:
-        """Return a context that rejects the candidate for its errors; others' are raised."""
+        """Return a context that rejects the candidate for its errors; other errors are raised."""
         try:
             yield
         except (CandidateRejected, TimeoutError, ChildProcessError, ForetuneError) as e:

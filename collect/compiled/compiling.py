@@ -46,7 +46,7 @@ def specialize(
     A kernel is a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
     heuristics are evaluated. Arguments are tensors, torch dtypes (a pointer aligned to 16 bytes),
     numbers or None; a configuration has compile-time parameters and options of the target, such as
-    ``num_warps``. Raises UsageError if an argument is missing or unknown, or the kernel is no
+    ``num_warps``. Raises UsageError if an argument is missing or unknown, or the kernel is not a
     Triton kernel.
     """
     function, values = _unwrap(
@@ -76,7 +76,7 @@ def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
 
 
 def first_code(specialized: SpecializedKernel) -> str:
-    """Return the code before any optimization (TTIR), as Triton prints it: some 20 ms."""
+    """Return the unoptimized code (TTIR) in Triton's textual form; this takes some 20 ms."""
     backend = make_backend(specialized.target.triton_target)
     context = ir.context()
     ir.load_dialects(context)

@@ -42,7 +42,7 @@ LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
 
 
 def occupancy_of(features: Mapping[str, float], target: Target) -> tuple[dict[str, float], str]:
-    """Return further `FEATURES`, of a multiprocessor's occupancy, and why no block fits ("")."""
+    """Return the `FEATURES` about occupancy, and the reason if no block fits ("" otherwise)."""
     warps, registers = int(features["warps"]), int(features["registers"])
     shared_bytes = int(features["shared_bytes"])
     tensor_memory = int(features.get("tensor_memory", 0))
@@ -152,7 +152,7 @@ def read_amdgcn(text: str) -> dict[str, float]:
 def read_cubin(binary: bytes) -> dict[str, float]:
     """Return the features of a cubin.
 
-    Raises ForetuneError if ``binary`` is no cubin.
+    Raises ForetuneError if ``binary`` is not a cubin.
     """
     sections = list(_sections(binary))
     attributes = _kernel_attributes(sections)

@@ -1,4 +1,4 @@
-"""Operators of language models by torch: products, attention, experts, and what works on rows.
+"""Operators of language models in torch: products, attention, experts, and row operations.
 
 Linear layers come in every number format that torch supports. Attention is causal for prompts, and
 over the whole cache for a new token. Experts are those of the rank with the highest load: tokens
@@ -333,7 +333,7 @@ def _build_experts(problem: FrozenParameters, config: FrozenParameters, device: 
 def experts(
     up: torch.Tensor, down: torch.Tensor, counts: Sequence[int], kind: str
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function of all experts on rows sorted by expert, ``counts`` per expert.
+    """Return a function that applies the experts to rows sorted by expert, ``counts`` per expert.
 
     ``up`` is gate and up projection of every expert in 16 bits, (experts, 2 · inner, hidden), and
     ``down`` is (experts, hidden, inner); ``kind`` is the number format.
@@ -381,7 +381,7 @@ def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, i
 def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
     """Return the tokens of each expert of the busiest rank.
 
-    It has the most popular expert and an evenly spaced selection of the others.
+    This rank has the most popular expert and an evenly spaced selection of the others.
     """
     n, top_k, tokens = (int(problem[name]) for name in ("experts", "top_k", "tokens"))
     local = max(n // int(config.get("ep", 1)), 1)
@@ -397,10 +397,10 @@ def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
 
 
 class Kind(NamedTuple):
-    """How operators of one kernel run, from their problem and configuration.
+    """How to run the operators of one kernel, given problem and configuration.
 
-    ``cannot_run`` returns why torch does not run one ("" if it does), ``memory_bytes`` its
-    approximate peak memory, ``build`` a call on a device.
+    ``cannot_run`` returns why torch cannot run one ("" if it can), ``memory_bytes`` its approximate
+    peak memory, ``build`` a call on a device.
     """
 
     cannot_run: Callable[[FrozenParameters, FrozenParameters], str]

@@ -115,12 +115,12 @@ class FunctionKernel(WrappedKernel):
         return latin_hypercube_problems(self, choices, n, seed)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the initial arguments; with another seed than 0, other values like them.
+        """Return the initial arguments; with a seed other than 0, similar ones with other values.
 
         Arrays, tensors and lists of fractions are redrawn, unless they are pinned or ``check`` is
         the output itself. If the default fails on other values, or gives new NaN, all values are
-        multiplied by one random factor; if that fails, too, the arguments stay as given. A
-        function ``args`` that takes ``seed`` draws for itself.
+        multiplied by one random factor; if that fails, too, the arguments stay as given. A function
+        ``args`` that takes ``seed`` draws the values itself.
         """
         given = self._given(problem, seed)
         if seed == 0 or not (self.check is None or callable(self.check)):
@@ -154,7 +154,7 @@ class FunctionKernel(WrappedKernel):
         }
 
     def _accepts(self, problem: Problem, draw: arrays.Draw) -> bool:
-        """Whether the default is right on redrawn arguments, without new NaN."""
+        """Whether the default gives correct output on redrawn arguments, without new NaN."""
         given = self._given(problem, 1)
         inputs = self._redrawn(given, 1, draw)
         if all(
@@ -175,7 +175,7 @@ class FunctionKernel(WrappedKernel):
         return counts[0] <= counts[1] and self.relative_error(output, right) <= self.tolerance
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return the call; a function that compiles at its first call does so during the check."""
+        """Return the call; a function that compiles at its first call compiles during the check."""
         return self._bind(config, inputs)
 
     def reference(self, inputs: Inputs) -> CallResult:
@@ -275,7 +275,7 @@ class FunctionKernel(WrappedKernel):
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return a function's parameters; none if it does not tell."""
+    """Return a function's parameters; none if it has no signature."""
     try:
         return inspect.signature(getattr(function, "py_func", function)).parameters
     except (TypeError, ValueError):  # some built-in functions have no signature
@@ -305,7 +305,7 @@ def _check_pinned(name: str, pinned: Sequence[str], known: set[str]) -> frozense
 def _named_arguments(
     parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[str], list[Any]]:
-    """Return the arguments by the names of the function's parameters."""
+    """Map the function's parameter names to the arguments."""
     positional = [
         n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]

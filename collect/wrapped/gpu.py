@@ -22,7 +22,7 @@ def launch_on_gpu(
 ) -> FunctionLaunch:
     """Return launches on copies of ``arguments`` in the memory of the build's GPU.
 
-    ``prepare`` returns the launch, which waits for nothing, for addresses and NumPy numbers.
+    ``prepare`` takes addresses and NumPy numbers, and returns an asynchronous launch.
     """
     torch.cuda.set_device(build.source.device)
     copies = Arguments(tuple(to_gpu(torch, a) for a in arguments), {})

@@ -34,9 +34,9 @@ class SourceKernel(WrappedKernel):
     ``arguments`` are NumPy arrays and NumPy numbers, in the order of the function's parameters.
     ``defines`` are definitions instead of one per knob: name -> text or function of knobs.
     ``answer`` is the expected content of each argument after a launch, or None if it is not
-    checked; without any, it is the content that the default leaves. It may differ by a relative
-    1e-5 and an absolute ``atol``, or ``verify(answer, contents, atol=atol)`` judges, with one
-    element per argument.
+    checked; by default, it is the content after a launch of the default. A relative difference of
+    1e-5 plus an absolute one of ``atol`` is accepted, unless ``verify(answer, contents,
+    atol=atol)`` judges, with one element per argument.
 
     Raises UsageError if a knob is unused, or arguments and answer do not fit; ForetuneError if
     there is no compiler for the language.
@@ -87,7 +87,7 @@ class SourceKernel(WrappedKernel):
         )  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the initial arguments; with another seed than 0, others like them.
+        """Return the initial arguments; with a seed other than 0, similar ones with other values.
 
         They stay as given if the answer is given, if the default fails on others, and for launches
         whose initial arguments are on a GPU.

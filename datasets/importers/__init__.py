@@ -1,4 +1,4 @@
-"""Importers: results of other tools as run tables. The formats, and how files become one table."""
+"""Importers: results of other tools as run tables. The formats, and the import of files."""
 
 import importlib
 import os
@@ -30,7 +30,7 @@ class Format:
     """A format of another tool.
 
     ``module`` has its `Reader`, ``read``, and is imported on use; ``suffixes`` are looked for in
-    folders; a user maps the file's columns if it ``takes_mapping``. A module that can find its
+    folders; if it ``takes_mapping``, the user maps the file's columns. A module that can find its
     tool's data has ``locate``, which turns the FILE argument into a path.
     """
 
@@ -59,10 +59,10 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ImportResult:
-    """A valid run table, and what is not in it.
+    """A valid run table, and what was left out of it.
 
-    ``rejected`` maps reasons to numbers of rows dropped, ``skipped`` files in another format to the
-    missing column or key.
+    ``rejected`` maps reasons to numbers of dropped rows, ``skipped`` maps files in another format
+    to the missing column or key.
     """
 
     runs: pd.DataFrame
@@ -96,7 +96,7 @@ def import_runs(
     Args:
         path: a file, a folder (all its files of that format), or several of them.
         format: a name of ``FORMATS``: ``aiconfigurator``, ``kerneltuner``, …
-        kernel: as in `foretune.datasets.importers.files.Request`, and so are the next three.
+        kernel: as in `foretune.datasets.importers.files.Request`, like the next three.
         device: the device's name.
         mapping: run-table column -> its source.
         constants: run-table column -> its value.

@@ -1,4 +1,4 @@
-"""Optuna's studies in a file are read as a run table; a run table is written as studies."""
+"""Reads Optuna's studies as a run table, and writes a run table as studies."""
 
 import math
 import sqlite3
@@ -97,7 +97,7 @@ def _records(
 def write(runs: pd.DataFrame, url: str) -> list[str]:
     """Write one study per kernel, device and problem to a storage; return the studies' names.
 
-    Raises UsageError if a study of that name is there already, OutputError if the storage cannot be
+    Raises UsageError if a study of that name already exists, OutputError if the storage cannot be
     written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)

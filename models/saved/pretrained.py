@@ -1,4 +1,4 @@
-"""Predictors shipped with Foretune, and which of them fits a kernel and a device."""
+"""Predictors shipped with Foretune, and the choice of one for a kernel and a device."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ class Pretrained:
     """Description of a predictor shipped in the folder ``KERNEL/TABLE``, trained on that table.
 
     It matches if the kernel's code has the same hash, and the device the same name, architecture
-    and sizes (`IDENTITY_SPECS`): a virtual machine's name tells little. Compiler and library
+    and sizes (`IDENTITY_SPECS`), because a virtual machine's name says little. Compiler and library
     versions may differ. ``source`` is the hash of the measured code, ``specs`` are the device's,
-    ``provisional`` tells why it is provisional, and ``held_out`` has its scores on held-out
+    ``provisional`` is the reason if it is provisional, and ``held_out`` has its scores on held-out
     problems.
     """
 
@@ -44,7 +44,7 @@ class Pretrained:
         return root / self.kernel / self.table
 
     def differences(self, source: str, device: Device) -> list[str]:
-        """Return the differences to that code and device, the most serious last."""
+        """Return the differences from that code and device, the most serious last."""
         found = []
         for spec in IDENTITY_SPECS:
             size, mine = self.specs.get(spec), device.specs.get(spec)

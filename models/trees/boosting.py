@@ -90,7 +90,7 @@ class BoostingModel(Regressor):
 
 
 class JointModel:
-    """Models on the same rows; a few rows pass the trees of all models in one traversal.
+    """Models on the same rows; for a few rows, one traversal covers the trees of all models.
 
     Each model was fitted to the first columns, or to all of them.
     """

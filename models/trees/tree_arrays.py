@@ -18,7 +18,7 @@ MAX_DEPTH = 1000  # maximum levels of a tree
 MAX_COLUMNS = 1 << 20
 ROOT_PARENT = 2**31 - 1  # XGBoost's parent of a root
 ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
-"""XGBoost's parameters of a model with one output."""
+"""XGBoost's parameters for a model with one output."""
 
 
 def parse_learner(data: bytes) -> Mapping[str, Any]:

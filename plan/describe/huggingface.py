@@ -1,6 +1,6 @@
 """Reads a model from Hugging Face's ``config.json``.
 
-Families name equivalent fields differently. Fields about vision, speech or training are ignored.
+Families have different names for a field. Fields about vision, speech or training are ignored.
 """
 
 from collections.abc import Mapping
@@ -181,9 +181,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
 
 
 def _with_family_facts(text: Fields, config: Fields) -> Fields:
-    """Return ``text`` with fields by their usual names, and what the family's class defaults.
+    """Return ``text`` with fields by their usual names, and the defaults of the family's class.
 
-    The facts are those of transformers, from ``benchmarks/plan_families.py``.
+    The defaults are those of transformers, from ``benchmarks/plan_families.py``.
     """
     parts = {**(text.get("ffn_config") or {}), **(text.get("attn_config") or {})}
     text = {**{name: parts[name] for name in PART_FIELDS if name in parts}, **text}
@@ -204,7 +204,7 @@ def _key_heads(text: Fields, heads: int) -> int:
 
 
 def _require_planned_kinds(text: Fields, name: str) -> None:
-    """Raise UsageError if a layer is of a kind that would be planned as attention."""
+    """Raise UsageError if a layer is of a kind that would wrongly be planned as attention."""
     kinds = [kind for field in KIND_FIELDS for kind in text.get(field) or ()]
     unknown = [f"layers of kind {kind!r}" for kind in kinds if kind not in PLANNED_KINDS]
     unknown += [layers for field, layers in STATE_FIELDS.items() if text.get(field)]

@@ -67,8 +67,8 @@ def replay(
     Configurations are evaluated one at a time, and failures count. The same seed gives the same
     curves; more repeats only add curves.
 
-    ``searcher`` is a registered name, or a `Searcher` class or factory; no Optuna sampler, because
-    its random state would carry over between repeats. The budget is at most the size of the space;
+    ``searcher`` is a registered name, or a `Searcher` class or factory; no Optuna sampler, whose
+    random state would carry over between repeats. The budget is at most the size of the space;
     ``prior`` predicts every configuration; ``n_jobs`` is a number of processes, -1 one per core.
 
     Raises UsageError if budget or repeats are below 1; UnknownName if there is no searcher of this

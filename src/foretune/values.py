@@ -17,7 +17,7 @@ class FrozenParameters(Mapping[str, Value]):
 
     Two are equal if they have the same names and values in any order; ``1``, ``1.0`` and ``True``
     are equal, as in Python. Equal ones have the same ``id`` on every machine and in every process.
-    Raises UsageError if a value is neither number, boolean nor string, or not a number (NaN).
+    Raises UsageError if a value is NaN, or neither a number, a boolean nor a string.
     """
 
     __slots__ = ("_hash", "_items")
@@ -111,11 +111,11 @@ def canonical_value(value: Value) -> Value:
 
 
 def counted(n: int, noun: str, plural: str = "") -> str:
-    """Return ``n`` with the noun in the right number."""
+    """Return ``n`` with the noun in singular or plural."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or f'{noun}s'}"
 
 
 def short_number(value: float, digits: int = 3) -> str:
-    """Return ``value`` with some significant digits; a large one is whole, without exponent."""
+    """Return ``value`` with a few significant digits; large ones are whole, without exponent."""
     text = f"{value:.{digits}g}"
     return f"{value:,.0f}" if "e+" in text else text

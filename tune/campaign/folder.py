@@ -67,7 +67,7 @@ class CampaignFolder:
 
 
 def open_folder(out: Path, request: Mapping[str, Any]) -> CampaignFolder:
-    """Return the newest unfinished campaign of the same request under ``out``, or a new one."""
+    """Return the newest unfinished campaign of the same request below ``out``, or a new one."""
     for path in sorted(out.glob(f"{request['kernel']}-*/{STATE}"), reverse=True):
         try:
             state = read_state(path.parent)

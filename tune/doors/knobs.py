@@ -1,4 +1,4 @@
-"""What the doors share: nested knobs as named values, and the refusal of other versions."""
+"""Shared by the integrations: nested knobs as named values, and a check of versions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from foretune.values import Value
 
 @contextmanager
 def internals_of(tool: str) -> Iterator[None]:
-    """Refuse a tool in one line if what is used of it here moved; ``tool`` was tested."""
+    """Raise UsageError if the internals of a tool have changed; ``tool`` is the tested version."""
     try:
         yield
     except (ImportError, AttributeError, KeyError, TypeError) as e:

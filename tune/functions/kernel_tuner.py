@@ -1,7 +1,6 @@
 """Tunes a kernel's source with the interface of Kernel Tuner's ``tune_kernel``.
 
-Users of Kernel Tuner change one import. An argument that is not supported is an unknown option,
-which raises `UnknownName`.
+Users of Kernel Tuner change one import. Arguments that are not supported raise `UnknownName`.
 """
 
 import json
@@ -86,7 +85,7 @@ class KernelTunerOptions(WrappedOptions, total=False):
         iterations: fixed number of repeats.
         block_size_names: knobs that are work-group sizes.
         quiet: print nothing.
-        strategy: one of Kernel Tuner's (`STRATEGIES`), or a searcher of Foretune's.
+        strategy: one of Kernel Tuner's (`STRATEGIES`), or a Foretune searcher.
         strategy_options: only ``max_fevals`` and ``time_limit``.
         cache: file in Kernel Tuner's format; its measurements are not repeated.
         metrics: name -> expression or function of a result.
@@ -135,7 +134,7 @@ def tune_kernel(
     cmem_args: Any = None,
     **options: Unpack[KernelTunerOptions],
 ) -> TunedKernel:
-    """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
+    """Find the fastest knobs of a kernel in C, C++, OpenCL, CUDA or HIP, and verify them.
 
     Names and meanings are Kernel Tuner's; ``options`` are in `KernelTunerOptions`. The source is
     its text, its file, a list of files, or a function from knobs to it; each knob becomes a
@@ -145,11 +144,11 @@ def tune_kernel(
     - Without ``strategy``, ``budget`` configurations are measured instead of all;
       ``strategy="brute_force"`` measures all. They run in another process, until their medians are
       precise.
-    - ``answer`` has each argument's right content after a launch, None for inputs. Without it,
-      outputs must equal the default's; ``verify(answer, contents, atol=None)``
-      judges them instead, both lists with one element per argument.
+    - ``answer`` has each argument's correct content after a launch, None for inputs. Without it,
+      outputs must equal the default's; ``verify(answer, contents, atol=None)`` judges them instead,
+      both lists with one element per argument.
     - ``lang`` is ``C`` (also C++), ``OpenCL``, ``CUDA`` or ``HIP``. C is compiled with ``-O3`` by
-      default, and a function that returns no float is timed from outside.
+      default, and a function that does not return a float is timed from outside.
     - ``smem_args`` is ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
       number, an expression or a function of knobs. ``cmem_args`` maps a ``__constant__`` variable
       to its array. ``device`` is the number of the OpenCL device, of ``platform``, or of torch's
@@ -158,7 +157,7 @@ def tune_kernel(
     Raises:
         UsageError: an argument is not supported or invalid.
         MissingExtra: the compiler of the language is not installed.
-        MeterUnavailable: objective, limits or observers need power, which no meter here measures.
+        MeterUnavailable: objective, limits or observers need power, and no meter works here.
         MeasurementError: no configuration works; the message has the reason of the first.
     """
     check_options(options, KernelTunerOptions, function=tune_kernel)
@@ -279,7 +278,7 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
 
 
 def _gpu_of_source(source: Source) -> Device | None:
-    """Return the GPU; None for the CPU, also as an OpenCL device."""
+    """Return the GPU; None for the CPU, including OpenCL CPU devices."""
     if source.language in TORCH_LANGUAGES:
         try:
             return local_device(f"cuda:{source.device}")
@@ -298,7 +297,7 @@ def _gpu_of_source(source: Source) -> Device | None:
 
 
 def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
-    """Return the options in Foretune's terms."""
+    """Translate the options to Foretune's."""
     shared = {n: v for n, v in given.items() if n in WrappedOptions.__optional_keys__}
     options = cast(TuneOptions, {**shared, "power": power})
     if given.get("quiet"):
@@ -374,7 +373,7 @@ FAILURE_NAMES = {
 
 
 class KernelTunerCache:
-    """One cache file of Kernel Tuner.
+    """A cache file of Kernel Tuner.
 
     ``.json`` is added to its path if missing.
     """
@@ -399,7 +398,7 @@ class KernelTunerCache:
     def copy_to_store(
         self, kernel: WrappedKernel, options: TuneOptions, device: Device | None
     ) -> None:
-        """Put the file's measurements into the store, so that they are not repeated."""
+        """Copy the file's measurements to the store, so that they are not repeated."""
         device = device or local_device("cpu", measure=False)
         cache = MeasurementCache.for_kernel(kernel, device, options.get("store"))
         space, problem = kernel.space(kernel.problem()), kernel.problem()

@@ -61,7 +61,7 @@ def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) ->
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """Return the items of a list, from one line to another."""
+    """Return the items of a list, one per line."""
     joined = ",\n".join(texts)
     return f"{joined}\n" if joined else ""
 
@@ -176,7 +176,7 @@ class StoreReader(ABC):
         return [s for s in found if kernel in (None, s.kernel)]
 
     def newest_subject(self, kernel: str, device: str | None = None) -> Subject:
-        """Return the subject of a kernel that was tuned last; its code or versions may differ.
+        """Return the most recently tuned subject of a kernel; its code or versions may differ.
 
         Raises:
             UnknownName: the kernel was never tuned on that device.
@@ -217,7 +217,7 @@ class StoreReader(ABC):
         return validate(runs, self.name) if found else runs
 
     def export(self, path: str | os.PathLike[str], kernel: str | None = None) -> None:
-        """Write one kernel's or all measurements and choices to a JSON file, one per line.
+        """Write one kernel's (or all) measurements and choices to a JSON file, one per line.
 
         The same content gives the same file.
 

@@ -1,6 +1,6 @@
 """Measures one configuration of a call with the tuner's hooks and benchmarker.
 
-A configuration fails if it does not compile, exceeds the resources or computes other numbers than
+A configuration fails if it does not compile, exceeds the resources, or computes other numbers than
 the first one. If it breaks the device, the failure is recorded and the search ends.
 """
 
@@ -39,14 +39,14 @@ class UserKernelError(Exception):
 
 
 class CannotRun(Exception):
-    """A configuration may not be launched to see what it computes."""
+    """A configuration must not be launched to compute outputs."""
 
 
 class ConfigurationBenchmark:
     """Measures configurations of one call.
 
-    ``configs`` are all candidates, and ``can_run`` tells which may be launched to get the expected
-    outputs. ``timings`` holds the benchmarker's results of configurations that passed.
+    ``configs`` are all candidates; ``can_run`` returns whether one may be launched to get the
+    expected outputs. ``timings`` holds the benchmarker's results of configurations that passed.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ConfigurationBenchmark:
         return checker
 
     def _launch(self, config: triton.Config) -> None:
-        """Launch for the checker; a configuration that ends the process is to blame itself."""
+        """Launch for the checker; if the process ends, the configuration counts as the cause."""
         problem, named = self._call.problem, to_configuration(config)
         if named == self._measuring:
             return self._kernel.launch(config)
@@ -171,7 +171,7 @@ class ConfigurationBenchmark:
         """Raise ``error`` unless only this configuration is at fault.
 
         If the device is broken, the failure is recorded first. Errors of hooks and of the call
-        itself would hit every configuration.
+        itself would affect every configuration.
         """
         try:
             synchronize()

@@ -59,7 +59,7 @@ def autotune(
 
     Raises:
         UsageError: an option is invalid, or ``configs`` does not fit the kernel.
-        ValueError: ``key`` or another list names no argument of the kernel.
+        ValueError: ``key`` or another list has a name that is not an argument of the kernel.
         MissingExtra: Triton is not installed.
     """
     given = locals()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")
-"""Counter at the end of a choice's name; it carries no information."""
+"""Counter at the end of a choice's name; it has no meaning."""
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 
@@ -87,7 +87,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class OperationSearch:
-    """The search among an operation's templates; Inductor measures its first batch, `started`."""
+    """The search over an operation's templates; Inductor measures its first batch, `started`."""
 
     listed: list[Configuration]
     tuner: "CallTuner"
@@ -107,7 +107,7 @@ class InductorChooser:
         self._searches: dict[Problem, OperationSearch] = {}
 
     def shorten(self, choices: list[Any]) -> list[Any]:
-        """Return the choices that Inductor has to time; one if a choice is stored."""
+        """Return the choices that Inductor must time; a single one if a choice is stored."""
         try:
             with self._tuner_factory.lock:
                 return self._shorten(choices)

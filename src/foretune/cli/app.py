@@ -83,14 +83,14 @@ class RootGroup(TyperGroup):
         formatter.write_text("More: foretune COMMAND --help, foretune --help-all")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a line whose root options are anywhere on it."""
+        """Parse a command line that may have root options anywhere."""
         if args and args[0] == HELP_ALL:
             ctx.meta[HELP_ALL], args = True, ["--help"]
         return super().parse_args(ctx, move_root_options(args))
 
 
 def move_root_options(arguments: list[str]) -> list[str]:
-    """Return ``arguments`` with the root's options first; the words of a program stay."""
+    """Return ``arguments`` with the root's options first; a program's own words stay in place."""
     program, front, rest = find_program(arguments), [], []
     words = enumerate(arguments)
     for i, word in words:

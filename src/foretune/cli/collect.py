@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foretune.plan import Operator
 
 TYPICAL = "typical"
-"""Name of the models whose operators are measured for other models, too."""
+"""Name of the set of models whose operators also serve to plan other models."""
 MAX_SIZE = 2**20
 """Maximum number of tokens or ranks; larger ones are typing errors."""
 MIN_RUNS_IN_BUDGET = 1000

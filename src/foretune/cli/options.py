@@ -46,7 +46,7 @@ class RootOptions:
 
     @property
     def store(self) -> str | Literal[False] | None:
-        """The store as functions of Python take it."""
+        """The store in the form that Python functions take."""
         return False if self.store_name == NO_STORE else self.store_name
 
     @property
@@ -230,7 +230,7 @@ def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" 
 
 
 def device_for(predictor: "Predictor", name: str | None) -> Device:
-    """Return a device the predictor was trained on, one of this machine, or a known one."""
+    """Return a training device of the predictor, else a device of this machine or a known one."""
     try:
         return predictor.device(name)
     except UnknownName:
@@ -272,7 +272,7 @@ def parse_key_values(
     known: Sequence[str] = (),
     value_form: str = "VALUE",
 ) -> dict[str, str]:
-    """Parse texts ``KEY=VALUE``, each key once, and among ``known`` if these are given.
+    """Parse ``KEY=VALUE`` texts; each key may occur once, and must be in ``known`` if given.
 
     ``form`` and ``value_form`` name key and value in messages.
     """

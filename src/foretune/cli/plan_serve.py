@@ -222,7 +222,7 @@ def _calibration(
 def _write_manifest(
     output: Output, path: Path | None, best: "Deployment", engine: str, replicas: int
 ) -> None:
-    """Write the file given that starts the best deployment on Kubernetes."""
+    """Write the best deployment's Kubernetes manifest to ``path``, if one is given."""
     from foretune.plan.serve.saving import manifest
 
     if path is None:
@@ -252,7 +252,7 @@ def _show(
     output: Output, plan: "Plan", question: "Question", commands: dict[str, str], top: int,
     replay: "SimulationResult | None", left_out: str,
 ) -> None:  # fmt: skip
-    """Print the Pareto front, its explanation, and the commands that start the best."""
+    """Print the Pareto front, its explanation, and the commands that start the best deployment."""
     from foretune.plan.serve.explanation import notes, sentences
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE, describe_layout
 
@@ -326,7 +326,7 @@ def _parse_formats(
 ) -> "tuple[list[Formats] | None, list[str]]":
     """Parse ``--formats`` into formats of deployments (None: all weights) and of caches.
 
-    ``/fp8`` is a cache for weights without one; by default, those have the usual caches.
+    ``/fp8`` alone is a cache for all weights without their own; `_default_caches` if there is none.
     """
     from foretune.plan import Formats
     from foretune.plan.describe.formats import find_format
@@ -347,7 +347,7 @@ def _parse_formats(
 
 
 def _default_caches(systems: "Sequence[System]") -> list[str]:
-    """Return the default cache formats that all GPUs support; 16 bits always."""
+    """Return the default cache formats that all GPUs support; 16 bits are always included."""
     from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, supported
 
     first, *others = DEFAULT_CACHE_FORMATS
@@ -356,7 +356,7 @@ def _default_caches(systems: "Sequence[System]") -> list[str]:
 
 
 def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
-    """Return ``top`` rows spread over the front, with the best, fastest first."""
+    """Return ``top`` rows spread over the front, fastest first; the best one is included."""
     import numpy as np
 
     front, best = plan.pareto, plan.best

@@ -60,9 +60,9 @@ def predict(
 
     For a network (MODEL.pt2 of torch.export), show latency, energy and peak memory.
 
-    With --explain, show what limits the runs and what predictions rest on, or why one configuration
-    is predicted faster and what limits either.
-    Contributions are exact (TreeSHAP); this needs a predictor of model xgboost.
+    --explain shows what limits the runs and which features matter. With two --config, it shows why
+    one is predicted faster, and what limits each. Contributions are exact (TreeSHAP); this needs a
+    predictor of model xgboost.
 
     With --from code, name a CPU kernel that never ran instead of a predictor: a function of
     numba.njit, or a source in C (with clang).
@@ -128,7 +128,7 @@ def _rank_by_code(
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
-    """Show what a saved predictor says."""
+    """Show the predictions of a saved predictor."""
     from foretune.models.saved.guides import require_kernel
     from foretune.models.saved.lookup import read_predictor
 

@@ -1,4 +1,4 @@
-"""Run tables that commands are given: Parquet files of ours, CSV files with anybody's columns."""
+"""Reads the run tables of commands: Parquet files, or CSV files with arbitrary columns."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
-"""How the names of files with anybody's columns end."""
+"""Suffixes of files with arbitrary columns."""
 
 
 def read_files(
@@ -24,12 +24,12 @@ def read_files(
     predictor: "Predictor | None" = None,
     problem: Sequence[str] = (),
 ) -> "pd.DataFrame":
-    """Return the rows of ``files``, of one kernel where it is named.
+    """Return the rows of ``files``; with ``kernel``, only those of this kernel.
 
-    Raises RunTableError, UsageError if a file cannot be read, or has no such kernel or column. Of
-    CSV files, columns with other names than a run table's are sizes of the problem (all, or those
-    in ``problem``, or those that the ``predictor`` knows) or configuration; ``maps`` has texts
-    ``COLUMN=SOURCE``, see `generic`. ``kernel`` chooses one, or names that of a CSV file.
+    Columns of CSV files that a run table lacks are sizes of the problem (all, or those in
+    ``problem``, or those that the ``predictor`` knows), or else configuration. ``maps`` has texts
+    ``COLUMN=SOURCE``, see `generic`. A CSV file without a kernel column gets the name ``kernel``.
+    Raises RunTableError, UsageError if a file cannot be read, or lacks the kernel or a column.
     """
     import pandas as pd
 

@@ -56,9 +56,9 @@ def store(
 ) -> None:
     """List what has been tuned; show, export, merge or forget it.
 
-    A kernel's choices for a mixture-of-experts layer can be written as the file that vLLM finds
-    in $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. --problem adds what the kernel's
-    problems have besides, like top_k=8.
+    A kernel's choices for a mixture-of-experts layer can be written as the file that vLLM finds in
+    $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. --problem adds what the kernel's
+    problems have in addition, such as top_k=8.
     """
     root = options.root_options(context)
     if sum((export is not None, bool(merge), forget)) > 1:
@@ -87,7 +87,7 @@ def store(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The kernel that a command selects, and only this device, code or part of the problems."""
+    """The part of a store that a command selects: kernel, and perhaps device, code or problem."""
 
     kernel: str
     device: str
@@ -95,7 +95,7 @@ class _Chosen:
     problem: Problem | None
 
     def subjects(self, tuned: "StoreReader") -> "list[Subject]":
-        """Return those of a store that are meant."""
+        """Return the selected subjects of a store."""
         found = tuned.find_subjects(self.kernel)
         wanted = [s for s in found if self.device in ("", s.device)]
         return [s for s in wanted if s.source.startswith(self.source)]
@@ -170,7 +170,7 @@ def _export(output: Output, where: str | None, kernel: str, target: Path) -> Non
 
 
 def _with_local_specs(runs: "pd.DataFrame") -> "pd.DataFrame":
-    """Return ``runs`` with the specs of this machine's devices, as its own tables have them."""
+    """Return ``runs`` with the specs of this machine's devices, as in a collected table."""
     import pandas as pd
 
     from foretune.collect.devices import local_cpu, local_gpus
@@ -230,7 +230,7 @@ def _import_vllm(
 
 
 def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
-    """Return how the kernel names vLLM's parameters, and what else its problems hold."""
+    """Return the kernel's names of vLLM's parameters, and its problems' additional values."""
     from foretune.tune.store.vllm import ParameterNames
 
     names = options.parse_key_values(maps, "--map", "NAME")

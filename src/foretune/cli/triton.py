@@ -99,7 +99,7 @@ def _compile(
 
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
-    """Return the configurations of the kernel's autotuner; an empty one if it has none."""
+    """Return the configurations of the kernel's autotuner; without one, an empty configuration."""
     from foretune.collect.compiled.compile_pool import load_kernel
 
     layer: Any = load_kernel(kernel)

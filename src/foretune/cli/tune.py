@@ -148,7 +148,7 @@ def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") 
 
 
 def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") -> "Best":
-    """Tune a Python function that nothing decorates."""
+    """Tune an undecorated Python function."""
     taken = tune_program.FUNCTION_OPTIONS
     rest = [name for name in tune_program.WRAPPED_OPTIONS if name not in taken]
     unused = ("problem", "runs", "runner", "ray_address", *rest)
@@ -189,7 +189,7 @@ def _tune_workload(
 def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     """Read a workload: a CSV file with columns kernel, problem (M=…,N=…) and calls.
 
-    Problems with commas are quoted; ``kernel`` is for lines that do not name one.
+    Problems with commas are quoted; ``kernel`` applies to lines without a kernel.
     """
     from foretune.tune.workload import Calls
 
@@ -265,7 +265,7 @@ def _tune_kernel(
 
 
 def _check_exports(paths: list[Path]) -> None:
-    """Refuse, before anything is measured, a file ending or a folder that cannot be written."""
+    """Check, before anything is measured, that all exports can be written."""
     from foretune.tune.functions.result import export_format
 
     for path in paths:

@@ -27,9 +27,9 @@ PROGRAM_OPTIONS = (
 )  # fmt: skip
 SOURCE_OPTIONS = ("function", "arg", "size", "grid", "option")
 FUNCTION_OPTIONS = (*KNOB_OPTIONS, "name", "arg")
-"""Those that Python functions take."""
+"""Parameters of the command that apply to Python functions."""
 WRAPPED_OPTIONS = (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS)
-"""Parameters of the command that only programs and sources take."""
+"""Parameters of the command that only functions, programs and sources take."""
 PROGRAM_PANEL, SOURCE_PANEL = ("Programs (after --)", "Sources and functions")
 
 
@@ -63,7 +63,7 @@ COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
 def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as the functions of Python take them."""
+    """Return the options in the form that Python functions take."""
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
 
     if len(given["objective"]) > 1:

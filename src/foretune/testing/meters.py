@@ -1,4 +1,4 @@
-"""Checks the contract of a power meter: it explains why it cannot work, and invents nothing."""
+"""Checks the contract of a power meter: it works or explains why not, and invents no values."""
 
 import math
 import time
