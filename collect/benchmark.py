@@ -214,7 +214,7 @@ class Benchmarker:
         expected = kernel.reference(inputs)
         if expected is not None and not says_something(_parts(expected)):
             raise MeasurementError(
-                f"what {kernel.name} should compute is empty or only NaN, so nothing can be "
+                f"the expected result of {kernel.name} is empty or all NaN, so nothing can be "
                 "compared with it: give other inputs, or a reference"
             )
         return expected

@@ -142,7 +142,7 @@ def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Diss
     wanted = 4 * cache_sizes().get("l3_kib", 16 * 1024.0)
     free_kib = psutil.virtual_memory().available / 1024
     sizes = working_sets(max_kib or int(min(wanted, free_kib * 0.05, MAX_KIB)))
-    progress.start("taking the CPU apart", ROUNDS * len(sizes) + 4)
+    progress.start("measuring the CPU", ROUNDS * len(sizes) + 4)
     buffer = _Buffer(sizes[-1])
     curve = MemoryCurve.measure(sizes, buffer.latency_ns, buffer.read_gbps, progress)
     fma = {

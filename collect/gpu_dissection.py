@@ -27,7 +27,7 @@ def dissect_gpu(device: Device, progress: Progress = SILENT) -> MemoryCurve:
     timer = gpu_timer(device, warm_cache=True)
     memory = torch.zeros(sizes[-1] * 256, dtype=torch.int32, device=f"cuda:{device.index}")
     programs = int(device.specs.get("cores", 100)) * PROGRAMS_PER_CORE
-    progress.start("taking the GPU apart", ROUNDS * len(sizes))
+    progress.start("measuring the GPU", ROUNDS * len(sizes))
     return MemoryCurve.measure(
         sizes,
         lambda size: latency_ns(memory, size, timer),

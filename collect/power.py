@@ -126,7 +126,7 @@ class RaplMeter(PowerMeter):
         if not packages:
             return (
                 f"there is no energy counter under {self._root}: "
-                "virtual machines and containers mostly have none, nor have systems but Linux"
+                "virtual machines and containers mostly have none, nor do systems but Linux"
             )
         try:
             for package in packages:

@@ -225,7 +225,7 @@ class IsolatedRunner(Runner):
                 "measure", kernel, problem, config, incumbent_ms, limit_s=self.limit_s
             )
         except TimeoutError:
-            status, reason = Status.TIMEOUT, f"not done after {self.limit_s:g} s"
+            status, reason = Status.TIMEOUT, f"did not finish within {self.limit_s:g} s"
         except ChildProcessError as e:
             status, reason = Status.RUNTIME_ERROR, str(e)
         else:

@@ -145,7 +145,7 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     if not 0 < own_ms <= MAX_OWN_TIME * wall_ms:
         raise ValueError(
             f"its own time of {own_ms:.3g} ms is impossible, it ran for {wall_ms:.3g} ms: check "
-            "what it times, and the unit"
+            "what it measures, and in which unit"
         )
     return own_ms
 

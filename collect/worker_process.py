@@ -144,7 +144,7 @@ class WorkerProcess:
     def _start(self) -> "Channel":
         if is_worker():
             raise MeasurementError(
-                "a measuring process imports this module, which measures again: put what measures "
+                "a measuring process imports this module, which measures: put the measuring code "
                 "under if __name__ == '__main__'"
             )
         factory, key = self._pickle(self._factory), secrets.token_bytes(16)
@@ -299,7 +299,7 @@ def exit_cause(process: "subprocess.Popen[bytes]") -> str:
     try:
         code = process.wait(EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return "it closed its connection and went on"
+        return "it closed its connection but kept running"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 

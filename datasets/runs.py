@@ -56,7 +56,7 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     if path.is_dir():
         inside = path / "runs.parquet"  # of a campaign
         named = inside if inside.exists() else "a file in it"
-        raise RunTableError(f"{path} is a folder, no run table: name {named}")
+        raise RunTableError(f"{path} is a folder, not a run table: give {named}")
     parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
         file, mixed, journal_digest = open_runs(path)
@@ -233,7 +233,7 @@ def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
     """
     if _is_store(path):
         raise RunTableError(
-            f"{path} is a tuning store, no run table: make one with 'foretune store "
+            f"{path} is a tuning store, not a run table: export one with 'foretune store "
             f"--store {path} --export {path.stem}.parquet'"
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"

@@ -58,7 +58,7 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
     if repeated := sorted(set(runs.columns[runs.columns.duplicated()])):
         yield f"column {repeated[0]!r} occurs twice"
     if not columns_of(runs, "config") and not columns_of(runs, "problem"):
-        yield "cannot tell what was run: there is no 'config.…' or 'problem.…' column"
+        yield "what was run is unknown: there is no 'config.…' or 'problem.…' column"
     for column in runs.columns:
         values = runs[column]
         if column.startswith(PLAIN_GROUPS) and not _is_plain(values):
@@ -110,7 +110,7 @@ def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
     """Yield every rule for rows."""
     known = sorted(s.value for s in Status)
     status = runs["status"].astype(object)
-    unknown = f"status {{!r}} is none of {known}"
+    unknown = f"status {{!r}} is not one of {known}"
     yield RowFault("unknown status", unknown, ~status.isin(known), status)
     for column in ("kernel", "device"):
         empty = runs[column].isna() | (runs[column].astype(object) == "")
@@ -124,7 +124,7 @@ def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
     yield RowFault("time is infinite", "time_ms is {}", ok & np.isposinf(time_ms), time_ms)
     message = "the run failed but time_ms is {}"
     yield RowFault("time of a failed run", message, ~ok & ~np.isnan(time_ms), time_ms)
-    message = "power_w is {}: leave it empty where there is no meter"
+    message = "power_w is {}: leave it empty without a meter"
     yield RowFault("power is not positive", message, metered & ~_is_amount(power_w), power_w)
     above = metered & (power_w > _floats(runs, "device.power_limit_w") * POWER_MARGIN)
     message = "power_w is {}, far above the device's power limit"

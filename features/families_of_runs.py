@@ -38,7 +38,7 @@ def explain_missing_roofline(name: str, runs: pd.DataFrame) -> str:
     if name not in registered("families"):
         return ""
     reason = _cost_error(load("families", name)(), runs)
-    return reason and f"{name} is known by its sizes, and {reason}"
+    return reason and f"{name} is described by its sizes, and {reason}"
 
 
 def _cost_error(family: Family, runs: pd.DataFrame) -> str:
@@ -62,4 +62,4 @@ def find_family(name: str, kind: str | None, preferred: Family | None = None) ->
     for family in [*([preferred] if preferred is not None else []), *groups]:
         if family.name == name and type(family).__name__ == kind:
             return family
-    raise PredictorError(f"kernel {name!r} ({kind}) is not known here: install its package")
+    raise PredictorError(f"kernel {name!r} ({kind}) is unknown here: install its package")

@@ -198,7 +198,7 @@ class FeatureSet(TransformerMixin, Estimator):
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
         table |= {c: rows[c] for c in self.numbers_ if c in available}
         if texts := [c for c, v in table.items() if hasattr(v, "dtype") and _is_text(v)]:
-            raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
+            raise PredictorError(f"column {texts[0]!r} holds text, but in training it held numbers")
         for column, values in self.categories_.items():
             table |= _indicators(column, rows, values)
         arrays = {group: rows.group(group) for group in GROUPS}
@@ -221,7 +221,7 @@ class FeatureSet(TransformerMixin, Estimator):
         if self.family is not None:
             cost = row_cost(self.family, rows)
             if len(less := np.flatnonzero(np.minimum(cost.flops, cost.bytes_moved) < 0)):
-                raise PredictorError(f"row {less[0]} has less than no work: is a size negative?")
+                raise PredictorError(f"row {less[0]} has negative work: is a size negative?")
 
     def _physics(self, family: Family, rows: Rows) -> dict[str, Quantity]:
         cost = row_cost(family, rows)

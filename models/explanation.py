@@ -175,7 +175,7 @@ def _tree(predictor: Predictor, target: Target) -> BoostingModel:
     tree = predictor.targets_[target].experts.tree
     if not isinstance(tree, BoostingModel):
         raise PredictorError(
-            f"contributions need an xgboost model, this predictor's is {predictor.model}: "
+            f"contributions need an xgboost model, but this predictor's is {predictor.model}: "
             "train one with --model xgboost"
         )
     return tree

@@ -56,7 +56,7 @@ class Validation:
             return "not validated: its error is unknown"
         if self.level == "quick":
             return "quick validation: a fifth held out once; --validate full holds out every row"
-        return "full validation: every row held out in turn"
+        return "full validation: every row was held out once"
 
     @property
     def weakness(self) -> str:
@@ -67,7 +67,7 @@ class Validation:
             return ""
         best = list(scores)[1 + int(np.argmin(others))]
         return (
-            f"The predictor is no better than {best} on problems held out: median error "
+            f"The predictor is no better than {best} on held-out problems: median error "
             f"{100 * own:.1f} % against {100 * min(others):.1f} %. Train it on more problems."
         )
 

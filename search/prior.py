@@ -126,5 +126,5 @@ def _log_mean_and_validity(
     power_w = predicted["power_w"].to_numpy() if "power_w" in predicted else np.nan
     log_mean = np.log(objective.compute(predicted["time_ms"].to_numpy(), power_w))
     if np.isnan(log_mean).all():
-        raise PredictorError("the predictor predicts that nothing runs: tune without it")
+        raise PredictorError("the predictor predicts that no configuration runs: tune without it")
     return np.nan_to_num(log_mean, nan=np.nanmax(log_mean)), predicted["p_valid"].to_numpy()

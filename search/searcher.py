@@ -95,7 +95,7 @@ class Searcher(AskTell[Configuration]):
     ) -> None:
         if prior is not None and not len(prior.log_mean) == len(prior.p_valid) == len(space):
             raise UsageError(
-                f"the prior is of {len(prior.log_mean):,} configurations, the space has "
+                f"the prior is for {len(prior.log_mean):,} configurations, the space has "
                 f"{len(space):,}: predict this space"
             )
         self.space = space

@@ -114,7 +114,7 @@ def run_search(
         if regret is not None or budget == "auto":
             require_regret_estimate(searcher, searcher_name(kind))
     elif predictor is not None:
-        raise UsageError("a searcher has its prior from its start: name it, or give its class")
+        raise UsageError("a searcher gets its prior when it is made: give its name or its class")
     done = {m.config for m in known}
     start = dict.fromkeys(space[space.index(config)] for config in first)
     new = [config for config in start if config not in done]

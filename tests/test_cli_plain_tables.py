@@ -36,7 +36,7 @@ def test_from_a_file_to_a_ranking(capsys):
     assert not [c for c in runs.columns if "latency" in c]
     again = ("theirs.csv", "--map", "time_ms=latency_us*0.001")
     assert main(["evaluate", "p", *again]) == 0
-    assert "200 of these 200 runs were learned from" in capsys.readouterr().out
+    assert "200 of these 200 runs were in training" in capsys.readouterr().out
     assert main(["evaluate", "p", "--drift", *again]) == 0
     assert "inside the interval" in capsys.readouterr().out
     assert main(["predict", "p", "--problem", "M=256,N=512"]) == 0
@@ -44,7 +44,7 @@ def test_from_a_file_to_a_ranking(capsys):
 
 
 def test_what_is_not_said(capsys):
-    assert "say which is the time with --map time_ms=" in fails(
+    assert "name the time's column with --map time_ms=" in fails(
         capsys, 2, "train", "theirs.csv", "--out", "p"
     )
     assert "unknown column 'Q'" in fails(capsys, 2, *TRAIN[:-1], "M,Q", "--out", "p")

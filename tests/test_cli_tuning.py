@@ -47,7 +47,7 @@ def test_the_front_as_a_table(capsys):
     out = capsys.readouterr().out
     assert "toy n=100,dtype=fp32 on Toy CPU: Pareto front" in out
     assert "hypervolume 0." in out
-    assert "of the box to 1.6 ms and 20 mJ" in out
+    assert "of the box up to 1.6 ms and 20 mJ" in out
     assert "rejected 6 that broke power_w ≤ 50" in out
     (row,) = (line for line in out.splitlines() if "work=2 " in line)
     assert row.split()[:3] == ["0.2", "35.4", "7.07"]
@@ -166,4 +166,4 @@ class TestStore:
     def test_a_front_has_no_regret(self, capsys, metered):
         two = ("--objective", "time", "--objective", "energy")
         line = fails(capsys, 2, *TUNE, *two, "--budget", "auto")
-        assert line == "a Pareto front has no regret: give --budget a number"
+        assert line == "a Pareto search has no regret: give a number as --budget"

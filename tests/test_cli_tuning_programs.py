@@ -62,7 +62,7 @@ def test_what_a_plain_function_does_not_take(capsys):
         (("sums", "--param", "n=1,2"), "undecorated.py:sums needs x: give the arguments"),
         (("sums", "--param", "m=1", "--arg", "int32=1"), "sums takes no argument 'm'"),
         (("sums", "--param", "n=1", "--check", "x"), "a function does not take check: leave"),
-        (("sums", "--param", "n=1", *("--arg", "int32=1") * 2), "takes 1 arguments but knobs"),
+        (("sums", "--param", "n=1", *("--arg", "int32=1") * 2), "takes 1 arguments besides knobs"),
         (("sums", "--param", "n=1", "--problem", "x=1"), "a function does not take problem"),
     ):
         name, *rest = arguments

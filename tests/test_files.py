@@ -79,9 +79,9 @@ def test_what_the_fuzzer_calls_unexpected(tmp_path, monkeypatch, outcome):
 def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     for path in ("/dev/zero", tmp_path / "pipe.json", tmp_path):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             read_bytes(path)
-    with pytest.raises(RunTableError, match="no regular file"):
+    with pytest.raises(RunTableError, match="not a regular file"):
         read_runs("/dev/zero")
 
 
@@ -192,7 +192,7 @@ def test_arrays_run_no_code_and_say_how_large_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"a": 1, "a": 2}', "'a' is there twice"),
+        ('{"a": 1, "a": 2}', "'a' is occurs twice"),
         ("[]", "no object"),
         ("[" * 100_000, "nested too deeply"),
     ],
@@ -256,8 +256,8 @@ def test_a_model_that_nobody_changed(tmp_path, document):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda _, t: t["left_children"].put(0, 10**9), "not behind its parent"),
-        (lambda _, t: t["right_children"].put(1, 0), "not behind its parent"),  # a cycle
+        (lambda _, t: t["left_children"].put(0, 10**9), "not come after its parent"),
+        (lambda _, t: t["right_children"].put(1, 0), "not come after its parent"),  # a cycle
         (lambda _, t: t["parents"].put(2, 10**9), "parents are not those"),
         (
             lambda _, t: t.update(left_children=t["left_children"].astype(">i8")),
@@ -272,7 +272,7 @@ def test_a_model_that_nobody_changed(tmp_path, document):
             lambda _, t: t.update(split_conditions=t["split_conditions"][:2]),
             "splits that are not numeric",
         ),
-        (lambda _, t: t["tree_param"].update(num_nodes="99"), "another number of nodes"),
+        (lambda _, t: t["tree_param"].update(num_nodes="99"), "the declared number of nodes"),
         (
             lambda m, _: m["learner_model_param"].update(num_class="7"),
             "boosted trees with one output",
@@ -290,8 +290,8 @@ def test_hostile_boosted_trees(tmp_path, document, change, says):
 @pytest.mark.parametrize(
     ("part", "at", "value", "says"),
     [
-        ("left_child", 0, 10**9, "not behind its parent"),
-        ("right_child", 1, 0, "not behind its parent"),
+        ("left_child", 0, 10**9, "not come after its parent"),
+        ("right_child", 1, 0, "not come after its parent"),
         ("feature", 0, 10**6, "features that do not exist"),
         ("sizes", 0, 10**9, "incomplete nodes"),
         ("sizes", 0, 0, "incomplete nodes"),
@@ -340,7 +340,7 @@ def test_a_predictor_with_a_device_or_packed_zeros_in_it(tmp_path, monkeypatch):
     tree.write_bytes(whole)
     (folder / "time_ms" / "target.json").unlink()
     (folder / "time_ms" / "target.json").symlink_to("/dev/zero")
-    with pytest.raises(PredictorError, match="no regular file"):
+    with pytest.raises(PredictorError, match="not a regular file"):
         Predictor.load(folder)
     card = folder / "predictor.json"
     card.write_text(json.dumps({**json.loads(card.read_text()), "targets": ["../x"]}))
@@ -357,7 +357,7 @@ def test_an_exported_store_says_everything_once(tmp_path):
     (problem, *_) = good["subjects"][0]["problems"]
     problem["measurements"] *= 2
     path.write_text(json.dumps(good))
-    with pytest.raises(StoreError, match="there twice"):
+    with pytest.raises(StoreError, match="occurs twice"):
         decoder.read(tmp_path)
     problem["measurements"] = problem["measurements"][:1]
     problem["choise"] = problem.pop("choice", {})

@@ -56,7 +56,7 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
     ran = np.isfinite(value).any(axis=1)
     if not ran.any():
         why = "no run succeeded" if not objective.needs_power else "no run has a power_w"
-        raise UsageError(f"{why}: there is nothing to choose by {objective.value}")
+        raise UsageError(f"{why}: nothing can be chosen by {objective.value}")
     value = value[ran]
     problems = problems_of(runs.iloc[problem_rows[ran]])
     best = np.nanmin(value, axis=1, keepdims=True)
@@ -97,7 +97,7 @@ def _single_value(runs: pd.DataFrame, column: str) -> str:
     names = sorted(map(str, runs[column].unique()))
     if len(names) != 1:
         listed = ", ".join(names) or "none"
-        raise UsageError(f"a function is for one {column}, and these runs have {listed}: name one")
+        raise UsageError(f"a function is for one {column}, but these runs have {listed}: name one")
     return names[0]
 
 

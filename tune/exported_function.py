@@ -112,10 +112,10 @@ def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Sco
 
 def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score | None) -> str:
     measured = int((~np.isnan(table.efficiency)).sum())
-    others = "it was never tried on others."
+    others = "it was not evaluated on other problems."
     if held_out is not None:
         others = (
-            f"on problems held out, {_percent(held_out.kept)}, which is a little too good: they "
+            f"on held-out problems, {_percent(held_out.kept)}, slightly optimistic, because they "
             "also decided whether a tree is used."
         )
     notes = (

@@ -107,7 +107,7 @@ class Verdict(Result):
         low, high = self.interval
         words = {"win": "faster", "no_win": "no faster", "inconclusive": "inconclusive"}
         return (
-            f"right, and {words[self.outcome]}: {self.speedup:.2f}× the best rival "
+            f"correct, and {words[self.outcome]}: {self.speedup:.2f}× the best rival "
             f"({low:.2f}–{high:.2f})"
         )
 
@@ -200,7 +200,7 @@ def judge(
     """
     wanted = [Problem(p) for p in problems]
     if not wanted:
-        raise UsageError("there is no problem to judge on: give at least one")
+        raise UsageError("no problem is given: give at least one")
     codes = _codes(candidate, reference, rivals or {}, inputs)
     processes = {
         name: WorkerProcess(partial(IsolatedImplementation, code, inputs), _PICKLE_ADVICE)
@@ -289,8 +289,8 @@ class JudgeBenchmark:
             rights.append(self._compare_outputs(problem))
         if _equal_outputs(rights[0], rights[1]):
             raise UsageError(
-                f"the reference gives the same for different inputs of {problem}: nothing can be "
-                "proved; let inputs() use its seed, or choose another problem"
+                f"the reference gives the same for all inputs of {problem}, so nothing can be "
+                "checked: let inputs() use its seed, or choose another problem"
             )
 
     def compare(self, problem: Problem, session_s: float, watch: LoadMonitor) -> ProblemVerdict:
@@ -401,7 +401,7 @@ class JudgeBenchmark:
             yield
         except (CandidateRejected, TimeoutError, ChildProcessError, ForetuneError) as e:
             message = (
-                f"not done after {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
+                f"did not end within {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
             )
             if name == CANDIDATE:
                 raise CandidateRejected(
@@ -429,7 +429,7 @@ def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
     """
     for number in sorted(output.written.keys() - expected.written.keys()):
         raise CandidateRejected(
-            f"it changes its argument {number}, which the reference leaves alone"
+            f"it changes its argument {number}, which the reference does not change"
         )
     for number in sorted(expected.written.keys() - output.written.keys()):
         raise CandidateRejected(f"it does not write into its argument {number}")

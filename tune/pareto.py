@@ -109,7 +109,7 @@ class ParetoResult(Result):
     def headline(self) -> str:
         """The size of the front."""
         names = " and ".join(objective.value for objective in self.objectives)
-        return f"{self.kernel}: {len(self.front)} configurations are best by {names}"
+        return f"{self.kernel}: {len(self.front)} configurations on the front of {names}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per verified configuration; ``front`` marks those on the front."""
@@ -191,7 +191,7 @@ def tune_pareto(
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
     if options.get("budget") == "auto":
-        raise UsageError("a Pareto front has no regret: give budget a number")
+        raise UsageError("a Pareto search has no regret: give a number as budget")
     job = TuningJob.from_options(kernel, runner, options, *objectives, log=log, lacks=("regret",))
     start = time.perf_counter()
     job.wait_until_idle()

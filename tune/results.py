@@ -225,7 +225,7 @@ class TuneResult(Result):
     def explanation(self) -> str:
         """The verdict in words."""
         if self.verified and self.default_breaks:
-            return "within limits that the default breaks"
+            return "within limits that the default violates"
         if self.verified:
             return "better than the default"
         if not self.trace and math.isnan(self.baseline.value):

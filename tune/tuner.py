@@ -118,7 +118,7 @@ def tune_one(
             job.cache.choose(problem, objective, left, unfinished, unfinished=True)
         if isinstance(e, KeyboardInterrupt):
             said = f"interrupted with {spent} new measurement{'s' * (spent != 1)} kept"
-            raise KeyboardInterrupt(f"{said}; run the same again to go on") from None
+            raise KeyboardInterrupt(f"{said}; run the same command again to continue") from None
         raise
 
 
@@ -186,7 +186,7 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
     if any(m.config != default for m in trace.known):  # a search may begin with the default's run
         summary = f"{measured} new" if measured else "nothing new is measured"
         count, s = len(trace.known), "s" * (len(trace.known) > 1)
-        job.progress.say(f"{problem}: {count} measurement{s} known from the store, {summary}")
+        job.progress.say(f"{problem}: {count} measurement{s} reused from the store, {summary}")
 
 
 class _Trace:

@@ -66,7 +66,7 @@ class Evidence:
         for key, times in rounds.time_ms.items():
             known = times[~np.isnan(times)]
             if not (np.isfinite(known) & (known > 0)).all():
-                self.failures.setdefault(key, "it fails in a round")
+                self.failures.setdefault(key, "it failed in a round")
             elif len(known):
                 values[key] = float(np.quantile(known, QUANTILE))
         self._processes.append(values)

@@ -100,7 +100,7 @@ def tune_workload(
         MeasurementError: the default of a problem does not run.
     """
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
-        raise UsageError("a workload has at least one problem, and none of them twice")
+        raise UsageError("a workload needs at least one problem, each of them once")
     start = time.perf_counter()
     jobs = {
         w.kernel.name: TuningJob.from_options(

@@ -144,7 +144,7 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
         result: CompileResult = worker.call("compile", config, limit_s=limit_s)
         return result
     except TimeoutError:
-        return CompileResult(config, Status.TIMEOUT, f"not compiled after {limit_s:g} s")
+        return CompileResult(config, Status.TIMEOUT, f"not compiled within {limit_s:g} s")
     except ChildProcessError as e:
         return CompileResult(config, Status.COMPILE_ERROR, str(e))
 

@@ -132,7 +132,7 @@ def _layers(kernel: Any) -> list[Any]:
             )
         if inner is None:
             name = getattr(kernel, "__name__", type(kernel).__name__)
-            raise UsageError(f"{name} is no Triton kernel: decorate it with @triton.jit")
+            raise UsageError(f"{name} is not a Triton kernel: decorate it with @triton.jit")
         layers.append(inner)
     return layers
 

@@ -128,7 +128,7 @@ class Dispatcher:
         number = self._busy.pop(worker)
         if isinstance(answer, WorkerLost):
             self._refresh_at = self._clock()  # its device may still be available
-            warn(f"a worker was lost, its work goes to another: {answer}")
+            warn(f"lost a worker, its work goes to another one: {answer}")
         else:
             self._free.append(worker)
             self._last_answer_at = self._clock()
@@ -144,11 +144,11 @@ class Dispatcher:
         if isinstance(answer, WorkerLost):
             self._lost_starts += 1
             if self._lost_starts < MAX_ATTEMPTS:  # its node may have left: check again
-                warn(f"a worker was lost as it started: {answer}")
+                warn(f"a worker was lost during its start: {answer}")
                 return
         now, self._lost_starts = self._clock(), 0
         self._retired_until.append(now + self._retire_s)
-        warn(f"going on without a device for {self._retire_s:.0f} s: {answer}")
+        warn(f"continuing without a device for {self._retire_s:.0f} s: {answer}")
         self._retire_s = min(2 * self._retire_s, MAX_RETIRE_S)
         may_recover = isinstance(answer, WorkerLost) and self._was_ready
         if may_recover or len(self) or self._starting:

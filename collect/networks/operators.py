@@ -334,7 +334,7 @@ def read_network(path: str | PathLike[str], batch: int | None = None, threads: i
     try:
         program = torch.export.load(require_regular_file(path))
     except Exception as e:
-        raise ForetuneError(f"{path} is no graph of torch.export.save: {first_line(e)}") from e
+        raise ForetuneError(f"{path} is not a graph from torch.export.save: {first_line(e)}") from e
     return network_of(program, Path(path).name.removesuffix(SUFFIX), batch, threads)
 
 

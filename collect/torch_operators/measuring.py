@@ -168,7 +168,7 @@ def collect_operators(
             break
         key = benchmarker.log_key(operator)
         if key in known or failures[_formats(operator)] >= MAX_FAILURES:
-            progress.advance("known already" if key in known else "does not run here")
+            progress.advance("known already" if key in known else "cannot run here")
             continue
         measurement = benchmarker.measure(operator)
         log.append(measurement)

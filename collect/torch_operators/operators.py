@@ -156,7 +156,7 @@ def _scaled(
 def _refuse_attention(problem: FrozenParameters, config: FrozenParameters) -> str:
     for name in ("format", "kv_format"):
         if config.get(name, "bf16") != "bf16":
-            return f"attention of torch computes in bf16, not in {config[name]}"
+            return f"torch computes attention in bf16, not in {config[name]}"
     window = _window(problem)
     if "seq_len" in problem and 0 < window < _keys(problem):
         return "prompts longer than the window: torch computes beyond the window, too"
@@ -232,7 +232,7 @@ EPSILON = 1e-6
 def _refuse_rowwise(problem: FrozenParameters, config: FrozenParameters) -> str:
     op = str(problem.get("op"))
     if op not in OPERATIONS:
-        return f"no operation {op!r} on rows: known are {', '.join(OPERATIONS)}"
+        return f"unknown row operation {op!r}: known are {', '.join(OPERATIONS)}"
     if op == "rope" and int(problem["columns"]) % HEAD_SIZE:
         return f"{problem['columns']} columns are not whole heads of {HEAD_SIZE}"
     return ""

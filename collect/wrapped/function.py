@@ -57,7 +57,7 @@ class FunctionKernel(WrappedKernel):
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
         if arrays.is_array(args) or isinstance(args, str):
-            raise UsageError(f"the arguments of {name} are no tuple: write args=(x,)")
+            raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
         problem = (
             {}
             if callable(args)
@@ -199,8 +199,8 @@ class FunctionKernel(WrappedKernel):
         written = {} if returned is not None else arguments.written()
         if returned is None and not written:
             raise MeasurementError(
-                f"the check of {self.name} returns nothing and writes nothing: let it return what "
-                "is right"
+                f"the check of {self.name} returns nothing and writes nothing: return the correct "
+                "output"
             )
         return CallResult(returned, written)
 
@@ -221,7 +221,7 @@ class FunctionKernel(WrappedKernel):
         except Exception as e:
             raise WrongResult(f"verify fails: {describe_error(e)}") from e
         if not accepted:
-            raise WrongResult("verify refuses the output")
+            raise WrongResult("verify rejects the output")
         return 0.0
 
     def invalidate_output(self, output: Any) -> None:
@@ -249,13 +249,13 @@ class FunctionKernel(WrappedKernel):
             ) from e
         if first.returned is None and not first.written:
             raise MeasurementError(
-                f"{self.name} returns nothing and writes into none of its arguments: let it do one "
-                "of the two to have its output checked"
+                f"{self.name} returns nothing and changes none of its arguments: it must do one of "
+                "the two, so that its output can be checked"
             )
         difference = arrays.relative_difference(*self._comparable(again, first))
         if self.verify is None and not difference <= self.tolerance:
             raise MeasurementError(
-                f"{self.name} gives another output for the same arguments (relative difference "
+                f"{self.name} gives different outputs for the same arguments (relative difference "
                 f"{difference:.2g}): fix its seed, or give a function that judges outputs, verify="
             )
         return first

@@ -39,7 +39,7 @@ def check_index(torch: Any, index: int, platform: str) -> None:
     """Raise `UsageError` unless torch was built for ``CUDA`` or ``ROCm`` and sees GPU ``index``."""
     count = torch.cuda.device_count()
     if count and (torch.version.hip is not None) != (platform == "ROCm"):
-        raise UsageError(f"this torch is not built for {platform}: install the one that is")
+        raise UsageError(f"this torch is not built for {platform}: install one that is")
     if not 0 <= index < count:
         raise UsageError(
             f"there is no {platform} device {index}: this machine has {count or 'none'}, as torch "

@@ -248,7 +248,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         wall_ms = (time.perf_counter() - start) * 1e3
         if self._program.check and not re.search(self._program.check, output, re.MULTILINE):
             printed = self._program.describe_output(output)
-            raise WrongResult(f"{self._program.check!r} is not in its output: {printed}")
+            raise WrongResult(f"its output does not match {self._program.check!r}: {printed}")
         return wall_ms if self._program.time is None else self._parse_time(output)
 
     def _parse_time(self, output: str) -> float:
@@ -260,7 +260,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         try:
             value = float(found[-1])
         except ValueError:
-            raise ValueError(f"{self._program.time!r} finds {found[-1]!r}: no number") from None
+            raise ValueError(f"{self._program.time!r} finds {found[-1]!r}: not a number") from None
         return value * UNITS[self._program.time_unit]
 
     def _compare(self) -> None:
@@ -297,7 +297,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         except BaseException as e:
             _kill_tree(process)
             if isinstance(e, subprocess.TimeoutExpired):
-                raise TimeoutError(f"{what} is not done after {self._program.limit_s:g} s") from e
+                raise TimeoutError(f"{what} did not end within {self._program.limit_s:g} s") from e
             raise
         output = printed.decode("utf-8", "replace")
         if process.returncode:
@@ -335,6 +335,6 @@ def _check_patterns(program: Program) -> None:
         try:
             groups = re.compile(pattern or "").groups
         except re.error as e:
-            raise UsageError(f"{option} {pattern!r} is no regular expression: {e}") from e
+            raise UsageError(f"{option} {pattern!r} is not a regular expression: {e}") from e
         if option == "--time" and pattern is not None and groups != 1:
-            raise UsageError(f"--time {pattern!r}: put the number, and only it, into (brackets)")
+            raise UsageError(f"--time {pattern!r}: put (parentheses) around the number only")

@@ -147,7 +147,7 @@ def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
         columns = {name: np.array([value]) for name, value in config.items()}
         expression = Expression(part, "size")
         if unknown := expression.names - columns.keys():
-            raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is no knob")
+            raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is not a knob")
         return float(expression.evaluate(columns)[0])
     return float(part)
 
@@ -156,7 +156,7 @@ def first_error(log: str) -> str:
     """Return the first error line of a compiler's output."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     wrong = [line for line in lines if "error" in line.lower()]
-    return (wrong or lines or ["it says nothing"])[0]
+    return (wrong or lines or ["it is empty"])[0]
 
 
 def read_source(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], str]:

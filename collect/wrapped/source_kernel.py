@@ -153,7 +153,7 @@ class SourceKernel(WrappedKernel):
             raise MeasurementError(first_line(e)) from e
         if not outcome.written:
             raise MeasurementError(
-                f"{self.name} changes none of its arguments: give those that it writes into, too, "
+                f"{self.name} changes none of its arguments: also give those that it writes into, "
                 "or in Python answer="
             )
         return outcome
@@ -174,7 +174,7 @@ class SourceKernel(WrappedKernel):
         ]
         if self.verify is not None:
             if not self._verified(right, got):
-                raise WrongResult("verify refuses the output")
+                raise WrongResult("verify rejects the output")
             return 0.0
         if self.answer is not None:
             for i, (content, wanted) in enumerate(zip(got, right, strict=True)):
@@ -204,7 +204,7 @@ class SourceKernel(WrappedKernel):
         off = np.abs(got.astype(np.float64) - right.astype(np.float64))
         at = int(np.nanargmax(off)) if np.isfinite(off).any() else 0
         raise WrongResult(
-            f"argument {i} is not its answer: element {at} is {got.flat[at]}, not "
+            f"argument {i} differs from its answer: element {at} is {got.flat[at]}, not "
             f"{right.flat[at]} (atol {self.atol:g})"
         )
 
@@ -243,11 +243,11 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
         return
     if len(answer) > len(arguments):
         raise UsageError(
-            f"{name} takes {len(arguments)} arguments, and answer has {len(answer)}: one for each, "
+            f"{name} takes {len(arguments)} arguments, answer has {len(answer)}: give one each, "
             "None where an argument is only read"
         )
     if all(right is None for right in answer):
-        raise UsageError(f"the answer of {name} has only None: say what one argument should be")
+        raise UsageError(f"the answer of {name} has only None: give the content of an argument")
     for i, (argument, right) in enumerate(zip(arguments, answer, strict=False)):
         if right is not None and not isinstance(argument, np.ndarray):
             raise UsageError(f"argument {i} of {name} is a number, which is never written: answer "

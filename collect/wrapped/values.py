@@ -140,7 +140,7 @@ def shape_difference(got: Any, expected: Any) -> str:
     )
     if found == right:
         return ""
-    return f"the output has shape {_listed(found)}, the right one has {_listed(right)}"
+    return f"the output has shape {_listed(found)}, the expected one has {_listed(right)}"
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:

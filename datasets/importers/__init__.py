@@ -108,10 +108,10 @@ def import_runs(
     require_known("format", format, FORMATS)
     chosen = FORMATS[format]
     if mapping and not chosen.takes_mapping:
-        raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
+        raise UsageError(f"format {format!r} has fixed columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
     if wrong := [c for c in fixed if not is_run_column(c)]:
-        raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
+        raise UsageError(f"{wrong[0]!r} is not a run-table column: use e.g. problem.{wrong[0]}")
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
     request = Request(kernel, device, mapping or {}, fixed)

@@ -61,7 +61,7 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
     endings = tuple(suffixes)
     found = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
     if not found:
-        raise RunTableError(f"{path} holds no file that ends with {' or '.join(endings)}")
+        raise RunTableError(f"{path} has no file that ends with {' or '.join(endings)}")
     return sorted(found, key=_natural)
 
 

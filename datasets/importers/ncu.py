@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[list[str]]:
             raise RunTableError(f"{path} is damaged: a line has {len(cells)} cells, not {width}")
     if not width:
         raise WrongFile(
-            f"{path} is no output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
+            f"{path} is not output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
         )
 
 

@@ -35,7 +35,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise WrongFile(f"{path} is no file of studies: expected a SQLite database of Optuna")
+            raise WrongFile(f"{path} is not a file of studies: expected Optuna's SQLite database")
     milliseconds = Expression(request.mapping.get("time_ms", "value"), "--map time_ms")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with _opened_copy(path) as storage:
@@ -59,7 +59,7 @@ def _opened_copy(path: Path) -> Iterator[optuna.storages.RDBStorage]:
         ):
             found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             if not {name for (name,) in found} >= TABLES:
-                raise WrongFile(f"{path} is a SQLite database without studies of Optuna")
+                raise WrongFile(f"{path} is an SQLite database without Optuna studies")
             database.backup(copy)
         storage = optuna.storages.RDBStorage(f"sqlite:///{copied}")
         try:

@@ -124,7 +124,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         rows = _layers(table, path)
     else:
         raise WrongFile(
-            f"{path} is no profile of Vidur: expected columns of mlp.csv ({MODEL_COLUMNS[3]}, …), "
+            f"{path} is not a Vidur profile: expected columns of mlp.csv ({MODEL_COLUMNS[3]}, …), "
             f"attention.csv (is_prefill, …) or of a collective ({', '.join(NETWORK_COLUMNS)})"
         )
     origin = _origin(table, path, request).iloc[rows.pop("row")].reset_index(drop=True)

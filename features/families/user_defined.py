@@ -46,7 +46,7 @@ class UserDefinedCost(Family):
         Raises UsageError if only part of the work is given.
         """
         if bool(flops) != bool(bytes_moved) or (blocks and not flops):
-            raise UsageError("work is known by operations and bytes: give both")
+            raise UsageError("work needs operations and bytes: give both")
         return cls(name, flops, bytes_moved, blocks) if flops else None
 
     def to_json(self) -> dict[str, str]:
@@ -86,5 +86,5 @@ class UserDefinedCost(Family):
             columns[name] = np.atleast_1d(group[name])
         value: np.ndarray = rule.evaluate(columns)
         if (value < 0).any():
-            raise PredictorError(f"{which} {rule.text!r} is less than nothing in some rows")
+            raise PredictorError(f"{which} {rule.text!r} is negative in some rows")
         return value

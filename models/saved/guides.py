@@ -149,7 +149,7 @@ def onnx_guide(path: str) -> GuideModel:
     try:
         session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as e:  # onnxruntime's own errors have no common class
-        raise PredictorError(f"{path} is no model that ONNX can read: {describe_error(e)}") from e
+        raise PredictorError(f"ONNX cannot read {path}: {describe_error(e)}") from e
     inputs = session.get_inputs()
     matrix = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
 
@@ -192,8 +192,8 @@ def select_columns(table: "pd.DataFrame", names: Sequence[str]) -> "pd.DataFrame
     missing += [name for c, listed in indicators.items() if c not in matched for name in listed]
     if missing:
         raise PredictorError(
-            f"there is no {', '.join(missing)} among {', '.join(_parameters(table))}: name its "
-            "columns so, or give a function that computes them"
+            f"there is no {', '.join(missing)} among {', '.join(_parameters(table))}: give its "
+            "columns these names, or give a function that computes them"
         )
     return pd.DataFrame(found, index=table.index)
 
@@ -235,7 +235,7 @@ def _matrix(table: "pd.DataFrame", width: Any) -> np.ndarray:
     columns = _parameters(table)
     if isinstance(width, int) and width != len(columns):
         raise PredictorError(
-            f"it takes {width} columns without names, and there are {len(columns)} "
+            f"it takes {width} columns without names, but there are {len(columns)} "
             f"({', '.join(columns)}): fit it on a data frame, or give a function"
         )
     return table[columns].to_numpy()

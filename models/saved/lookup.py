@@ -83,8 +83,8 @@ def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":
     name = str(source)
     if name.endswith(PICKLES):
         raise UsageError(
-            f"{name} would run code when it is loaded: load it in a file of yours, model = "
-            f"joblib.load({name!r}), and name that: FILE.py:model"
+            f"{name} would run code when it is loaded: load it in your own file, model = "
+            f"joblib.load({name!r}), and give FILE.py:model"
         )
     if name.endswith(".onnx"):
         return guides.onnx_guide(name)

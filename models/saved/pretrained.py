@@ -79,7 +79,7 @@ def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
         )
     raise NotShipped(
         f"no shipped predictor of {request.kernel} fits: "
-        + ("; ".join(reasons) or "none is of this kernel")
+        + ("; ".join(reasons) or "there is none for this kernel")
     )
 
 

@@ -80,7 +80,7 @@ def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.Data
     kept = runs.assign(**{c: runs[c].mask(emptied) for c in columns})
     return kept[~emptied | runs["time_ms"].notna() | (runs["status"] != "ok")], [
         f"power_w of {format_rows(idle)} ({len(idle):,} of {len(metered):,}) is that of an idle "
-        f"board ({runs['power_w'][idle[0]]:g} W is the first) at work: was it sampled after the "
+        f"board ({runs['power_w'][idle[0]]:g} W is the first) under load: was it sampled after the "
         "kernel? Left out"
         + (f", and power is not learned: {others} other rows are too few" * (others < MIN_ROWS))
     ]
@@ -215,7 +215,7 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
     if outliers.any():
         yield (
             f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off similar "
-            "runs: are they in another unit?"
+            "runs: is their unit different?"
         )
 
 
@@ -287,7 +287,7 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
         closest = min(np.median(np.abs(left)), np.median(np.abs(interpolation_errors)))
         if closest < min(LEAK_ERROR * np.std(y), LEAK_ERROR_RATIO * np.median(np.abs(without))):
             yield (
-                f"{column} predicts {target} as closely as only a measurement can: if it was "
+                f"{column} predicts {target} suspiciously well: if it was "
                 "computed from it, drop the column, because new runs do not have it"
             )
 
@@ -310,7 +310,7 @@ def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
         copies = first[pd.Series(distinct[first]).duplicated().to_numpy()]
         yield (
             f"{exact_count:,} problems are {count:,} and near-duplicates of them "
-            f"({format_rows(runs.index[copies])}): they tell no more about a new problem than "
+            f"({format_rows(runs.index[copies])}): they say no more about a new problem than "
             f"{count:,} do"
         )
 

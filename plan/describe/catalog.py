@@ -133,7 +133,7 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
 
     Raises RunTableError if the file cannot be read, lacks a column, or has an invalid price.
     """
-    with translate_read_errors(path, RunTableError, "is no readable table of prices: {}"):
+    with translate_read_errors(path, RunTableError, "is not a readable table of prices: {}"):
         return _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))
 
 

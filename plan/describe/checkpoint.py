@@ -57,8 +57,8 @@ def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
         found, tool = "bf16", stored.get("quant_algo") or stored.get("quant_method")
         if tool not in CACHE_ONLY_TOOLS:
             raise UsageError(
-                f"checkpoints quantized by {tool} cannot be planned yet: plan the model that was "
-                "quantized, with --formats"
+                f"checkpoints quantized by {tool} cannot be planned yet: plan its unquantized "
+                "model with --formats"
             )
     cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
     unquantized = [

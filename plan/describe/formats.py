@@ -223,7 +223,7 @@ def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
 
     Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
     """
-    with translate_read_errors(path, RunTableError, "is no readable table of accuracies: {}"):
+    with translate_read_errors(path, RunTableError, "is not a readable table of accuracies: {}"):
         return _parse_results(read_bytes(path).decode("utf-8-sig"), str(path))
 
 

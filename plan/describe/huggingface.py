@@ -33,28 +33,28 @@ UNSUPPORTED_FIELDS = {
     "hidden_size_per_layer_input": "embeddings of every layer",
     "hc_count": "several residual streams",
     "per_layer_config": "layers with different heads",
-    "num_codebooks": "several tokens at a time",
+    "num_codebooks": "prediction of several tokens at a time",
 }
 """Field -> unsupported kind of layer."""
 UNSUPPORTED_FAMILIES = {
-    "blt": "patches of bytes",
+    "blt": "byte patches",
     "doge": "attention with a dynamic mask",
     "dory": "layers that run several times",
     "electra": "embeddings of another width",
     "falcon_mamba": "Mamba layers",
     "hrm_text": "layers that run several times",
-    "jetmoe": "experts of attention",
+    "jetmoe": "attention experts",
     "longcat_flash": "experts that do nothing",
     "mamba": "Mamba layers",
     "mamba2": "layers without attention",
-    "reformer": "attention by hashes",
+    "reformer": "attention by hashing",
     "rembert": "embeddings of another width",
-    "roc_bert": "embeddings of sounds",
+    "roc_bert": "embeddings of audio",
     "rwkv": "RWKV layers",
     "xlm": "layers before the residual norm",
-    "xlnet": "two streams of attention",
+    "xlnet": "two attention streams",
     "xlstm": "xLSTM layers",
-    "xmod": "adapters of languages",
+    "xmod": "language adapters",
 }
 """Family -> unsupported kind of layer."""
 STATE_FIELDS = {

@@ -261,7 +261,7 @@ class Speculation:
 
     def __str__(self) -> str:
         by = self.draft.name if self.draft else "the model's own layers"
-        accepted = f"{100 * self.acceptance:.3g} % of them accepted"
+        accepted = f"{100 * self.acceptance:.3g} % accepted"
         tokens = "1 token" if self.drafted == 1 else f"{self.drafted} tokens"
         return f"{tokens} drafted by {by}, {accepted}: {self.accepted_tokens:.3g} tokens per step"
 

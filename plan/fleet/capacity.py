@@ -73,7 +73,7 @@ def _row_error(row: Mapping[str, float]) -> str:
         if not (row[name] >= 1 and row[name] == np.floor(row[name]) < MAX_TOKENS):
             return f"{name} must be a whole number of tokens, at least 1"
     if not 0 <= row["requests_per_s"] < np.inf:
-        return "requests_per_s must be a number of requests, not below 0"
+        return "requests_per_s must be a number, 0 or more"
     return ""
 
 
@@ -304,10 +304,10 @@ def cheapest_fleet(
         return fleet
     unlimited = _solve(kinds, np.asarray(per_s, dtype=float), Limits())
     if unlimited is None:
-        raise UsageError("no instance types serve all requests: add more --systems")
+        raise UsageError("no instance type serves all requests: add more --systems")
     needed = ", ".join(f"{count} × {system}" for system, count in unlimited.gpus.items())
     raise UsageError(
-        f"the GPUs or the power are not sufficient: without limits the cheapest fleet has "
+        f"the allowed GPUs or power are not sufficient: without limits the cheapest fleet has "
         f"{needed} and {unlimited.power_w / 1e3:.1f} kW"
     )
 

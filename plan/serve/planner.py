@@ -370,7 +370,7 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
             f"of {100 * row['sure']:.0f} %; relax them, or plan without --measured"
         )
     return (
-        "no deployment meets all limits at once: relax one of them; the fastest takes "
+        "no deployment meets all limits at once: relax a limit; the fastest deployment takes "
         f"{fastest['tpot_ms']:.1f} ms per token and {fastest['ttft_ms']:.0f} ms to the first token"
     )
 
@@ -393,6 +393,6 @@ def _too_large_message(
         offload_hint = ""
     return (
         f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
-        f"{usable_gib:.0f} of them usable): a GPU needs at least {min(needed):.0f} GiB; "
+        f"{usable_gib:.0f} of them usable): it needs at least {min(needed):.0f} GiB per GPU; "
         f"use more --gpus or smaller --formats{offload_hint}"
     )

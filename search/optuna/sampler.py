@@ -204,7 +204,7 @@ class SurrogateSampler(BaseSampler):
         if not search_space:
             return {}
         if self._prior is not None and study.directions != [StudyDirection.MINIMIZE]:
-            raise UsageError("a predictor knows one objective: minimize its time, or its objective")
+            raise UsageError("a predictor needs a single objective: the time, or objective")
         dimensions = Dimensions(search_space)
         with _SUGGEST_LOCK, one_blas_thread():
             evidence = self._history_of(study).read(dimensions, self._rng)

@@ -131,7 +131,7 @@ def _require_names(space: SearchSpace, names: Iterable[str]) -> None:
     if set(space.names) != set(names):
         raise UsageError(
             f"the space has parameters {', '.join(space.names)}, the policy knows "
-            f"{', '.join(names)}: a policy is of one kernel"
+            f"{', '.join(names)}: a policy is for one kernel"
         )
 
 
@@ -256,7 +256,7 @@ class ConfigurationDecisions(Decisions):
         for task in np.unique(tasks):
             here = tasks == task
             if (reward := self._rewards[task]) is None:
-                raise UsageError(f"task {task} has no reward: give it one to learn from it")
+                raise UsageError(f"task {task} has no reward: give it a reward to learn from it")
             rewards[here] = reward(self.indices_of(task, chosen[here]))
         return np.fmax(rewards, FAILURE_REWARD)
 

@@ -155,7 +155,7 @@ def check_prior_source(
     same = [canonical_name(str(name)) == here for name in runs["device"]]
     if recorded.problem in set(problems_of(runs[same])):
         raise PredictorError(
-            f"the predictor has learned from {recorded.name}: replay spaces that it does not know"
+            f"the predictor was trained on {recorded.name}: replay spaces that it has not seen"
         )
 
 

@@ -115,14 +115,14 @@ GENERIC_GPU = Device(
     "gpu",
     specs={"cores": 100, "clock_mhz": 1500, "fp64_gflops": 1e4, "fp32_gflops": 2e4,
            "fp16_gflops": 2e5, "memory_gbps": 1000, "l1_kib": 128, "l2_kib": 32768},
-    source="generic: round figures of a GPU in a data center",
+    source="generic: rounded values of a data-center GPU",
 )  # fmt: skip
 GENERIC_CPU = Device(
     "generic CPU",
     "cpu",
     specs={"cores": 16, "clock_mhz": 3000, "fp64_gflops": 500, "fp32_gflops": 1000,
            "memory_gbps": 50, "l1_kib": 32, "l2_kib": 1024, "l3_kib": 32768},
-    source="generic: round figures of a CPU",
+    source="generic: rounded values of a CPU",
 )  # fmt: skip
 _CPU_NAME = re.compile(
     r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"

@@ -183,7 +183,7 @@ def _number(value: Any) -> npt.NDArray[Any]:
     if array.dtype.kind == "O":
         return np.array([np.nan if isinstance(v, str) else float(v) for v in array.ravel()])
     if array.dtype.kind == "U":
-        raise TypeError("it calculates with text")
+        raise TypeError("it does arithmetic on text")
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 

@@ -74,7 +74,7 @@ def require_regular_file(path: StrPath) -> Path:
     """Return ``path`` if it is a regular file of at most `MAX_BYTES`, not a device or a pipe."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     require_size(found.st_size)
     return Path(path)
 
@@ -107,7 +107,7 @@ def parse_json(text: bytes | str, kind: type = dict) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(document, kind):
-        raise ValueError(f"it is no {'object' if kind is dict else 'list'}")
+        raise ValueError(f"it is not a JSON {'object' if kind is dict else 'list'}")
     return document
 
 
@@ -126,7 +126,7 @@ def _reject_duplicate_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{name!r} is there twice")
+        raise ValueError(f"{name!r} occurs twice")
     return found
 
 
@@ -140,7 +140,7 @@ def require_size(size: int, packed: int | None = None) -> None:
     """Raise ValueError if ``size`` bytes, unpacked from ``packed`` bytes if given, are too many."""
     limit = MAX_BYTES if packed is None else _max_bytes(packed)
     if size > limit:
-        raise ValueError(f"it has {size >> 20:,} MiB or more, {limit >> 20:,} are read")
+        raise ValueError(f"it has {size >> 20:,} MiB or more, {limit >> 20:,} is the limit")
 
 
 def _max_bytes(packed: int) -> int:
@@ -151,9 +151,9 @@ def require_cells(cells: int, columns: int, size: int = MAX_CELLS) -> None:
     """Raise ValueError if a table, in a file of ``size`` bytes, has too many cells or columns."""
     limit = min(MAX_CELLS, max(FREE_CELLS, MAX_CELLS_PER_BYTE * size))
     if columns > MAX_COLUMNS:
-        raise ValueError(f"it has {columns:,} columns, {MAX_COLUMNS:,} are read")
+        raise ValueError(f"it has {columns:,} columns, {MAX_COLUMNS:,} is the limit")
     if cells > limit:
-        raise ValueError(f"it says that it has {cells:,} cells, {limit:,} are read: split it")
+        raise ValueError(f"it declares {cells:,} cells, {limit:,} is the limit: split it")
 
 
 class Lock:

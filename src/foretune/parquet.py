@@ -114,7 +114,7 @@ def column_sizes(path: Path) -> Iterator[tuple[int, int]]:
         tail = file.read()
         size = int.from_bytes(tail[:4], "little")
         if tail[4:] != MAGIC or size > end - 8:
-            raise ValueError("it has no footer of Parquet")
+            raise ValueError("it has no Parquet footer")
         file.seek(end - 8 - size)
         footer = _Thrift(file.read(size))
     try:

@@ -100,7 +100,7 @@ def contour(result: Any, knobs: Sequence[str], ax: "Axes | None" = None) -> "Axe
         across, up = knobs
     except ValueError:
         own = ", ".join(_knobs(table))
-        raise UsageError(f"a heat map has two knobs: give knobs=(ACROSS, UP) of {own}") from None
+        raise UsageError(f"a heat map needs two knobs: give knobs=(X, Y) out of {own}") from None
     grid = table.pivot_table("objective", _column(table, up), _column(table, across), "min")
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis_r")
     ax.set_xticks(range(grid.shape[1]), map(str, grid.columns))

@@ -45,7 +45,7 @@ def kernel_at(location: str) -> Kernel:
     if ":" not in location:
         module = _import_module(location)
         listed = ", ".join(f"{location}:{n}" for n in _own_names(module)) or f"{location}:NAME"
-        raise UsageError(f"{location} is a file: write {listed}")
+        raise UsageError(f"{location} is a file: give {listed}")
     return _as_kernel(object_at(location), location)
 
 

@@ -82,9 +82,9 @@ def plain_value(name: str, value: Any) -> Value:
     if getattr(value, "ndim", None) == 0:  # NumPy scalars
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
-        raise UsageError(f"{name} is NaN: leave out what has no value")
+        raise UsageError(f"{name} is NaN: leave out names without a value")
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise UsageError(f"{name} has more than 64 bits: no run table can hold it")
+        raise UsageError(f"{name} has more than 64 bits, which no run table can store")
     if isinstance(value, (bool, int, float, str)):
         return value
     raise UsageError(

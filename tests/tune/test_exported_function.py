@@ -299,7 +299,7 @@ class TestFunction:
         assert "Which configuration of gemm to run on Toy GPU." in said
         assert "144 measurements of 36 problems" in said
         assert "it keeps 100.0 % (the single best configuration: " in said
-        assert "on problems held out, " in said
+        assert "on held-out problems, " in said
         assert "M: 10 … 360" in exported.source
         assert "dtype: bf16, fp16" in exported.source or "dtype: fp16, bf16" in exported.source
 
@@ -341,7 +341,7 @@ class TestFunction:
         exported = export_function(efficiency_table(runs[runs["problem.M"] == 10]))
         assert exported.held_out is None
         assert exported.held_out_single is None
-        assert "it was never tried on others" in " ".join(exported.source.split())
+        assert "it was not evaluated on other problems" in " ".join(exported.source.split())
 
     def test_nothing_to_choose_from(self, runs):
         with pytest.raises(UsageError, match="--max-configs 0 leaves nothing"):

@@ -67,7 +67,7 @@ def test_a_default_that_breaks_a_limit_is_no_choice():
     assert result.default_breaks == "power_w 12.5 > 10"
     assert result.winner.config == config(work=8)
     assert result.verified
-    assert result.explanation == "within limits that the default breaks"
+    assert result.explanation == "within limits that the default violates"
     slower = tune(MeteredRunner(), "power_w=2")
     assert slower.winner.ratio < 1
     assert slower.verified

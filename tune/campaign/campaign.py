@@ -127,7 +127,7 @@ def run_campaign(
     job = TuningJob.from_options(
         kernel, runner, options, objective, default_budget=preset.budget, lacks=("limits",)
     )
-    require_known("extent of validation", validate, VALIDATION_LEVELS)
+    require_known("level of validation", validate, VALIDATION_LEVELS)
     known, unseen = _problems(kernel, preset, problems, job.seed)
     plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
     require_writable(out, "into")
@@ -312,13 +312,11 @@ def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
     state = read_state(path)
     request = state["request"]
     if not state.get("finished"):
-        raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
+        raise UsageError(f"the campaign in {path} is not finished: run it again to continue")
     kernel = get_kernel(state.get("place") or request["kernel"])
     folder = CampaignFolder(path, request)
     learned = Predictor.load(folder.predictor).runs_
-    with translate_read_errors(
-        path, UsageError, "holds a damaged campaign ({}): start another one"
-    ):
+    with translate_read_errors(path, UsageError, "holds a damaged campaign ({}): start a new one"):
         results = tuple(TuneResult.from_dict(r) for r in state["results"].values())
         model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
         device = Device(**state["device"])

@@ -20,7 +20,7 @@ def read_state(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: there is no campaign, or its state is damaged.
     """
-    says = "is no campaign's folder ({}): give one like campaigns/…-001"
+    says = "is not a campaign's folder ({}): give one like campaigns/…-001"
     with translate_read_errors(path, UsageError, says):
         state: dict[str, Any] = read_json(path / STATE)
         if wrong := [n for n, kind in _STATE_TYPES.items() if not isinstance(state[n], kind)]:

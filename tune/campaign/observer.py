@@ -42,7 +42,7 @@ class Campaign(Result):
         """The number of problems that improved."""
         wins = sum(r.verified for r in self.results)
         kernel = self.results[0].kernel if self.results else "nothing"
-        return f"{kernel}: {wins} of {len(self.results)} problems better than by default"
+        return f"{kernel}: {wins} of {len(self.results)} problems improved over the default"
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row per problem, see `results_frame`."""

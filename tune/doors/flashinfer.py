@@ -59,7 +59,7 @@ def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[
         homes = (AutoTuner, AutoTuner, AutoTuner, TacticsBlocklist)
         real = {(h, name): vars(h)[name] for h, name in zip(homes, METHODS, strict=True)}
     if isinstance(real[TacticsBlocklist, "filter"], partialmethod):
-        raise UsageError("FlashInfer is patched already: undo that first")
+        raise UsageError("FlashInfer is already patched: undo that first")
     door = _Door(budget, store, get_autotune_process_group, *real.values())
     ours = (door.profiles, door.prepare, door.profile, door.filter)
     for (home, name), method in zip(real, ours, strict=True):

@@ -229,9 +229,9 @@ def _constants(
     """Return the content of constant memory."""
     for name, content in (cmem_args or {}).items():
         if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
-            raise UsageError(f"cmem_args: {name} is no NumPy array, nor a number with its type")
+            raise UsageError(f"cmem_args: {name} must be a NumPy array or a NumPy number")
     if cmem_args and language not in TORCH_LANGUAGES:
-        raise UsageError("cmem_args are of a CUDA or HIP kernel: pass an array")
+        raise UsageError("cmem_args are for CUDA and HIP kernels: pass an array instead")
     return {name: np.ascontiguousarray(content) for name, content in (cmem_args or {}).items()}
 
 
@@ -269,7 +269,7 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
             "the source is a function: give lang='C', lang='OpenCL', lang='CUDA' or lang='HIP'"
         )
     if path.endswith((".py", ".f90", ".F90")):
-        raise UsageError(f"{path} is not taken: C, C++, OpenCL, CUDA and HIP are")
+        raise UsageError(f"{path} is not supported: use C, C++, OpenCL, CUDA or HIP")
     if path.endswith(".hip") or "hip/hip_runtime" in str(text):
         return "HIP"
     if path.endswith(".cu") or "__global__" in str(text):
@@ -324,7 +324,7 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
         "time", *_ENERGY
     ):  # fmt: skip
         raise UsageError(
-            f"objective {objective!r} is not taken: minimize time or energy; metrics are in the "
+            f"objective {objective!r} is not supported: use time or energy; metrics are in the "
             "results"
         )
     options["objective"] = "time" if named[0] == "time" else "energy"

@@ -31,7 +31,7 @@ def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> s
     lines = [f"/* {key}: {text.replace('*/', '* /')} */" for key, text in notes.items()]
     for knob, value in config.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", knob):
-            raise UsageError(f"knob {knob!r} is no name that C has: export JSON instead")
+            raise UsageError(f"knob {knob!r} is not a valid name in C: export JSON instead")
         option = isinstance(value, str) and value.startswith("-")
         text = f"{knob} {int(value) if isinstance(value, bool) else value}"
         lines.append(f"/* compile with {text} */" if option else f"#define {text}")
@@ -63,7 +63,7 @@ def export_format(path: str | os.PathLike[str]) -> str:
     """
     kind = Path(path).suffix.removeprefix(".")
     if kind not in WRITERS:
-        raise UsageError(f"{path}: let it end in .{', .'.join(WRITERS)}")
+        raise UsageError(f"{path}: use a name that ends in .{', .'.join(WRITERS)}")
     return kind
 
 

@@ -70,9 +70,9 @@ MAX_DEFAULT_TRIES = 12
 """Number of configurations tried to find a working default."""
 
 _ADVICE = {
-    Status.COMPILE_ERROR: "mend the source or its options",
-    Status.RUNTIME_ERROR: "mend it, or give another default",
-    Status.WRONG_RESULT: "mend it, or what its output is compared with",
+    Status.COMPILE_ERROR: "fix the source or its options",
+    Status.RUNTIME_ERROR: "fix it, or give another default",
+    Status.WRONG_RESULT: "fix it, or the expected output",
     Status.TIMEOUT: "allow more time",
     Status.INVALID: "give another default",
 }
@@ -104,7 +104,7 @@ def tune_wrapped(
         ):
             return _tune_on(runner, kernel, problem, progress, options)
     except KeyboardInterrupt as e:  # a few lines of traceback, not fifty
-        raise KeyboardInterrupt(str(e) or "interrupted: run the same again to go on") from None
+        raise KeyboardInterrupt(str(e) or "interrupted: run it again to continue") from None
 
 
 def _tune_on(

@@ -142,7 +142,7 @@ def decide_promotion(
             error,
         )
     if present is None:
-        reason = "there is no champion to beat"
+        reason = "there is no champion yet"
         if name:
             words = _comparison_text(error, others[name], f"of the best baseline, {name!r}", True)
             reason = f"{reason}; {words}"

@@ -152,8 +152,8 @@ def _lead(data: ReportData) -> str:
     lines = [weak] if (weak := data.validation.weakness) else []
     if open_ones := sum(r.verdict == "inconclusive" for r in data.results):
         lines.append(
-            f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a gain "
-            "worth having. A longer search or a quieter machine may settle that."
+            f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a relevant "
+            "gain. A longer search or a quieter machine may settle that."
         )
     if 0 < sum(r.verified for r in data.results) < len(data.results):
         lines.append("Without a measurable win, the default stays and counts as 1.00×.")

@@ -46,7 +46,7 @@ class FallibleStore:
         except ForetuneError as e:
             self._location = False
             # one place, so that a second store of the same name is silent
-            warn(f"tuned results are not kept: {e}", stacklevel=1)
+            warn(f"tuned results are not stored: {e}", stacklevel=1)
             return default
 
 

@@ -194,9 +194,9 @@ class Database:
             if self._url is None:
                 self._open_file()
             elif self._url == "sqlite://":
-                raise StoreError("a database in memory forgets everything: name a file")
+                raise StoreError("a database in memory keeps nothing: name a file")
             elif not _SCHEME.match(self._url):
-                raise StoreError(f"{self.name}: a store is an SQLite file or in PostgreSQL")
+                raise StoreError(f"{self.name}: a store is an SQLite file or a PostgreSQL URL")
             with self._begin("DEFERRED") as table:
                 found = table.version()
             if found is None:
@@ -280,9 +280,9 @@ class Database:
 
 _MESSAGES = {
     ("locked", "busy"): f"{{name}} is locked by another process: wait for it, or {PATH_ADVICE}",
-    ("not a database",): "{name} is not a store ({reason}): name another file, or move it away, "
-    "and a new one is made",
-    ("malformed",): "{name} is damaged ({reason}): move it away, and a new one is made",
+    ("not a database",): "{name} is not a store ({reason}): name another file, or move it away; "
+    "then a new one is created",
+    ("malformed",): "{name} is damaged ({reason}): move it away; then a new one is created",
     ("readonly", "unable to open", "disk"): f"cannot write {{name}} ({{reason}}): {PATH_ADVICE}",
 }
 """Part of the database's reason -> its meaning for the user."""

@@ -260,7 +260,7 @@ class Store(StoreReader):
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
             raise StoreError(
                 f"{self.name} holds a damaged row ({type(e).__name__} {e}): "
-                "move it away, and a new one is made"
+                "move it away; then a new one is created"
             ) from e
 
 
@@ -275,7 +275,7 @@ def _default_location() -> str:
 def _measured_row(subject: Subject, m: Measurement) -> dict[str, Any]:
     if (m.kernel, m.device) != (subject.kernel, subject.device):
         raise UsageError(
-            f"a measurement of {m.kernel} on {m.device} is none of {subject.kernel} "
+            f"a measurement of {m.kernel} on {m.device} is not of {subject.kernel} "
             f"on {subject.device}"
         )
     return {

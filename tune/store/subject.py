@@ -149,7 +149,7 @@ def measurement_from_record(
 ) -> Measurement:
     """Invert `measurement_to_record`; damaged records raise ValueError, KeyError or TypeError."""
     if unknown := {*record} - _FIELDS:
-        raise ValueError(f"{min(unknown)!r} is not known")
+        raise ValueError(f"{min(unknown)!r} is unknown")
     rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
     rest |= {n: str(record.get(n, "")) for n in _TEXTS}
     measurement = Measurement(

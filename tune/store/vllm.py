@@ -68,7 +68,7 @@ class Layer:
         found = _NAME.fullmatch(name)
         if found is None:
             raise UsageError(
-                f"{name!r} is not named as tuned files of vLLM's experts: "
+                f"{name!r} is not a name of vLLM's tuned expert files: "
                 "E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json"
             )
         block = (int(found["n"]), int(found["k"])) if found["n"] else None
@@ -151,7 +151,7 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
     except (ValueError, TypeError, AttributeError) as e:
-        raise StoreError(f"{path} does not hold configurations by number of tokens: {e}") from e
+        raise StoreError(f"{path} does not map numbers of tokens to configurations: {e}") from e
     for tokens, config in configs.items():
         if missing := [name for name in REQUIRED if name not in config]:
             raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")

@@ -163,7 +163,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if not kept:
             name = self.base_fn.__name__
             raise UsageError(
-                f"{name} has no configuration to keep: call it first, or {name}.choose(...)"
+                f"{name} has chosen no configuration yet: call it first, or {name}.choose(...)"
             )
         self.configs = kept
         return self

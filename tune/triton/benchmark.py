@@ -83,7 +83,7 @@ class ConfigurationBenchmark:
                 self._raise_unless_config_error(e, failure)
                 return failure
             if not math.isfinite(float(np.ravel(timing)[0])):
-                reason = "does not compile, or needs more than the device has"
+                reason = "does not compile, or exceeds the device's resources"
                 return self._failure(config, Status.INVALID, reason)
             return self._checked_measurement(config, timing)
 
@@ -134,12 +134,12 @@ class ConfigurationBenchmark:
         if checker.outvoted:
             warn(
                 f"{checker.outvoted} of {self._call.kernel} differs from {checker.source}, so it "
-                "counts as wrong: name what is right with reference="
+                "counts as wrong: give the correct result with reference="
             )
         if checker.changed:
             warn(
-                f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
-                "back after every measurement: name it in restore_value or reset_to_zero"
+                f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, restored "
+                "after every measurement: list them in restore_value or reset_to_zero"
             )
         return checker
 

@@ -53,7 +53,7 @@ class RecordedCall:
         Raises:
             UsageError: the line is not a recorded call.
         """
-        with translate_read_errors(json_line[:60], UsageError, "is no recorded call: {}"):
+        with translate_read_errors(json_line[:60], UsageError, "is not a recorded call: {}"):
             data = parse_json(json_line)
             kwargs = {str(n): _decode(a) for n, a in data["kwargs"].items()}
             grid = data["grid"]
@@ -138,7 +138,7 @@ def _encode(argument: Any) -> Any:
         return {"descriptor": argument.base, **how}
     if isinstance(argument, triton.language.dtype):
         return {"dtype": argument.name}
-    raise UsageError(f"an argument of {type(argument).__name__} cannot be written down")
+    raise UsageError(f"an argument of {type(argument).__name__} cannot be recorded")
 
 
 def _decode(data: Any) -> Any:

@@ -231,7 +231,7 @@ class CallTuner:
         known = {m.config for m in self.measured()}
         for config in self.cache.crashed_configurations(self.call.problem):
             if config in self.space and config not in known:
-                reason = "its measurement took two processes with it"
+                reason = "two processes died while measuring it"
                 self._record([self.call.failure(config, Status.RUNTIME_ERROR, reason)])
 
     def fallback_configuration(self) -> Configuration:
@@ -390,7 +390,7 @@ def _with_measurable_objective(options: Options, device: Device) -> Options:
     if not objective.needs_power or find_meter(device.kind, device.index) is not None:
         return options
     reason = explain_missing_meter(device.kind)
-    warn(f"objective {objective.value!r} needs a power meter ({reason}): time is minimized instead")
+    warn(f"objective {objective.value!r} needs a power meter ({reason}): minimizing time instead")
     return dataclasses.replace(options, objective=Objective.TIME)
 
 

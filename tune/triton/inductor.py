@@ -57,7 +57,7 @@ def patch_inductor(
         import torch
 
         raise UsageError(
-            f"Inductor of torch {torch.__version__} cannot be asked: install a newer one"
+            f"Inductor of torch {torch.__version__} has no such interface: install a newer one"
         )
     if budget < 1:
         raise UsageError(f"budget is {budget}: at least one template must be timed")
@@ -123,7 +123,7 @@ class InductorChooser:
             with self._tuner_factory.lock:
                 self._record_timings(timings)
         except Exception as e:
-            warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
+            warn(f"times of Inductor's {name} are not stored: {type(e).__name__}: {e}")
 
     def _shorten(self, choices: list[Any]) -> list[Any]:
         if len(choices) < 2:

@@ -53,7 +53,7 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
         try:
             _record(factory, event, _caller_locals())
         except Exception as e:  # our errors must not stop the tuning
-            warn(f"a tuning was not written down: {e}")
+            warn(f"a tuning was not stored: {e}")
 
     def undo() -> None:
         knobs.listener = before

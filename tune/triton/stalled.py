@@ -151,7 +151,7 @@ class StalledCallDriver:
         """Return a failed measurement if `compile` gave up a candidate, else None."""
         if self._compile_ahead.is_ready(self.triton_configs[config]):
             return None
-        reason = f"compiles for more than {self.kernel.options.compile_limit_s:g} s"
+        reason = f"takes more than {self.kernel.options.compile_limit_s:g} s"
         return self.tuner.call.failure(config, Status.TIMEOUT, reason)
 
     @cached_property

@@ -166,7 +166,7 @@ class LatencyPredictor:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file from `save`; raises PredictorError if it is not a correction."""
-        says = "is no latency correction, or damaged ({}): train it again from its table"
+        says = "is not a latency correction, or is damaged ({}): train it again"
         with translate_read_errors(path, PredictorError, says):
             data = read_json(path)
             return cls(
@@ -391,7 +391,7 @@ def read_calibration(
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file with one JSON object, a list of them, or one per line."""
-    with translate_read_errors(path, RunTableError, "is no result of a serving benchmark: {}"):
+    with translate_read_errors(path, RunTableError, "is not a result of a serving benchmark: {}"):
         text, decoder = read_bytes(path).decode("utf-8").strip(), json.JSONDecoder()
         found: list[dict[str, Any]] = []
         while text:

@@ -144,7 +144,7 @@ def _root(
     as_json: bool = typer.Option(
         False, "--json", help="Print one JSON object on stdout, all text on stderr."
     ),
-    seed: int | None = typer.Option(None, min=0, help="Seed of everything random. Default: 0."),
+    seed: int | None = typer.Option(None, min=0, help="Seed of all random choices. Default: 0."),
     store: str | None = typer.Option(
         None,
         help="Store of measurements: path or database URL; "
@@ -187,7 +187,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
-        return _fail("out of memory: take a smaller problem or fewer configurations", 1, debug)
+        return _fail("out of memory: use a smaller problem or fewer configurations", 1, debug)
     except Exception as e:
         if message := _usage_error(e):
             return _fail(message, 2, False)

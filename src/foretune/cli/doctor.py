@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def doctor(
     context: typer.Context,
-    known: bool = typer.Option(False, "--known", help="Only list the devices Foretune knows."),
+    known: bool = typer.Option(False, "--known", help="Only list the devices that Foretune knows."),
     probe: bool = typer.Option(
         False, "--probe", help="Only measure the CPU's caches, rates and overheads (a minute)."
     ),
@@ -121,7 +121,7 @@ def _show_levels(
     output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
     small = [v.name for v in curve.levels if v.size_kib < 0.7 * told.get(v.name, 0.0)]
     if small:
-        output.say(f"{', '.join(small)}: smaller than the system says, perhaps shared with others")
+        output.say(f"{', '.join(small)}: smaller than the system reports, perhaps shared")
 
 
 def _show_dissection(output: Output, found: "Dissection") -> None:

@@ -83,7 +83,7 @@ def _import_files(
     before = read_runs(out) if out.exists() else imported.runs.head(0)
     lost = max(count_missing_runs(imported.runs, before), len(before) - rows)
     if lost > 0:
-        raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
+        raise UsageError(f"{out} holds {lost:,} runs that this import lacks: give another --out")
     write_runs(out, imported.runs)
     for reason in imported.skipped.values():
         output.say(f"skipped: {reason}")

@@ -24,7 +24,7 @@ def judge(
     inputs: str = typer.Option("", help="FILE.py:NAME. Default: 'inputs' in the reference's file."),
     beside: list[str] = typer.Option([], help="Another rival: 'blas=FILE.py:NAME' (repeatable)."),
     tolerance: float = typer.Option(1e-4, help="Maximum relative error of an output."),
-    max_seconds: float = typer.Option(0.5, help="Seconds of rounds in each process, per problem."),
+    max_seconds: float = typer.Option(0.5, help="Seconds of timed rounds per process and problem."),
     device: str = options.DEVICE,
 ) -> None:
     """Check whether a function is right, and faster than another.

@@ -82,7 +82,7 @@ PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
 PREDICTOR_OPTION = typer.Option(
     "auto",
     "--predictor",
-    help="A folder (a campaign's, too), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
+    help="A folder (also a campaign's), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
     "auto: shipped; code: the kernel's own; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
@@ -198,7 +198,7 @@ def check_memory(kernel: Kernel, problem: Problem) -> None:
     if needed > free:
         raise ProblemError(
             f"{problem} needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: "
-            "take a smaller problem"
+            "use a smaller problem"
         )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from foretune.plan.fleet.capacity import Demand, Fleet
 
 NOTES = (
-    "rates are predicted for Poisson arrivals: nine in ten requests are within the limits",
+    "rates are for Poisson arrivals, with nine in ten requests within the limits",
     "requests of different lengths on one instance are assumed to share its time",
 )
 REQUESTS = typer.Option(..., help="CSV or Parquet file with columns isl, osl and requests_per_s.")
@@ -54,7 +54,7 @@ def fleet(
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit)
     if power_kw is not None and not power_kw > 0:
-        raise UsageError(f"--power-kw {power_kw:g} feeds nothing: give more than 0")
+        raise UsageError(f"--power-kw {power_kw:g} must be above 0")
     cost = plan_options.read_prices(prices)
     names = [name.strip() for name in systems.split(",") if name.strip()]
     chosen = [find_system(name, cost) for name in (dict.fromkeys(names) or cost)]

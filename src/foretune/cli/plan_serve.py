@@ -43,9 +43,7 @@ RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
     None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
 )
-GOAL = typer.Option(
-    "throughput", "--for", help="What is best: throughput, cost, energy or latency."
-)
+GOAL = typer.Option("throughput", "--for", help="Goal: throughput, cost, energy or latency.")
 RATE = typer.Option(None, help="Requests per second (Poisson arrivals); finds the fewest GPUs.")
 TRACE = typer.Option(
     None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
@@ -99,11 +97,11 @@ def serve(
     gpus: int = typer.Option(None, help="How many GPUs."),
     isl: int = typer.Option(None, help="Input tokens per request."),
     osl: int = typer.Option(None, help="Output tokens per request."),
-    prefix: int = typer.Option(0, help="Input tokens that the prefix cache already holds."),
+    prefix: int = typer.Option(0, help="Input tokens that are already in the prefix cache."),
     goal: str = GOAL,
     rate: float | None = RATE,
     trace: Path = TRACE,
-    pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
+    pools: bool = typer.Option(False, "--pools", help="Also try separate prefill workers."),
     speculative: str = SPECULATIVE,
     formats: str = FORMATS,
     offload: list[str] = OFFLOAD,
@@ -213,7 +211,7 @@ def _calibration(
     from foretune.plan.serve.deployments.correction import read_calibration
 
     if len(question.systems) > 1:
-        raise UsageError(f"--calibrate {path} is of one system: give --system that one alone")
+        raise UsageError(f"--calibrate {path} is for one system: give only that --system")
     return read_calibration(
         path, question.model, question.systems[0], question.backend, clocks, correction
     )

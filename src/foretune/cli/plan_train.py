@@ -126,7 +126,7 @@ def _assumptions(
         yield ZERO_BUBBLE_NOTE
     if shown["offload"].any():
         rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
-        yield f"offload as in ZeRO-Offload, not measured: {rates}; the host has memory enough"
+        yield f"offload as in ZeRO-Offload, not measured: {rates}; assumes enough host memory"
     if measured is None:
         yield "operators are rooflines: no measured tables (pip install '.[llm]')"
     elif system.name not in measured:
@@ -151,11 +151,11 @@ def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
     lines = [
         f"best of {recipes} ({training_plan.recipes_considered} considered): {rate}",
         f"GiB of the fullest GPU: {parts}{offloaded}",
-        f"apart from computing, it waits most for {STEP_PARTS[limit]}: {share} of the step",
+        f"besides computing, it waits longest for {STEP_PARTS[limit]}: {share} of the step",
     ]
     if len(training_plan.distinct) > 1:
         gap = training_plan.distinct["step_ms"][1] / best["step_ms"] - 1
-        lines.append(f"the next recipe is {percent(gap)} behind")
+        lines.append(f"the next recipe is {percent(gap)} slower")
     if tokens > 0:
         price = training_plan.cost(tokens)
         cost = f", {price:,.0f} USD" if price == price else ", at an unknown price"

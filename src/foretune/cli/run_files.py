@@ -37,7 +37,7 @@ def read_files(
 
     csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
     if (problem or maps) and len(csv_files) < len(files):
-        raise UsageError("run tables say what their columns are: leave out --sizes and --map")
+        raise UsageError("run tables have fixed columns: leave out --sizes and --map")
     sources = parse_key_values(maps, "--map")
     parts = [
         _read_csv_file(f, kernel, sources, predictor, problem) if f in csv_files else read_runs(f)
@@ -72,7 +72,7 @@ def _read_csv_file(
     mapping = run_columns(columns, problem, sources)
     if "time_ms" not in mapping:
         raise UsageError(
-            f"{file} has no column time_ms: say which is the time with "
+            f"{file} has no column time_ms: name the time's column with "
             f"--map time_ms=COLUMN*FACTOR; there are {', '.join(columns)}"
         )
     imported = import_runs(

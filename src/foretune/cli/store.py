@@ -47,7 +47,7 @@ def store(
         [], help="Add an exported file or one of vLLM's tuned files (repeatable)."
     ),
     forget: bool = typer.Option(
-        False, "--forget", help="Delete measurements and choices, so that they are made again."
+        False, "--forget", help="Delete measurements and choices, to tune again."
     ),
     everything: bool = typer.Option(False, "--all", help="With --forget: the whole store."),
     map_: list[str] = typer.Option(
@@ -62,7 +62,7 @@ def store(
     """
     root = options.root_options(context)
     if sum((export is not None, bool(merge), forget)) > 1:
-        raise UsageError("give one of --export, --merge and --forget")
+        raise UsageError("give only one of --export, --merge and --forget")
     if everything and not forget:
         raise UsageError("--all is for --forget: add it")
     output, where = Output(root.as_json), root.required_store
@@ -164,7 +164,7 @@ def _export(output: Output, where: str | None, kernel: str, target: Path) -> Non
         write_runs(target, _with_local_specs(runs))
         message = f"{target}: {len(runs)} runs of {tuned.name}"
     else:
-        raise UsageError(f"{target}: end it in .json, to ship or merge, or .parquet, to train on")
+        raise UsageError(f"{target}: use .json, to ship or merge, or .parquet, to train on")
     output.say(message)
     output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
 
@@ -210,7 +210,7 @@ def _merge(
         merged.append({"file": str(file), **asdict(report)})
         output.say(
             f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
-            f"{report.unchanged} known already"
+            f"{report.unchanged} already known"
         )
     output.result({"store": target.name, "merged": merged, "imported": imported})
 
@@ -225,7 +225,7 @@ def _import_vllm(
     known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
     subject = target.newest_subject(kernel, device_name) if known else None
     subject, new, kept = import_vllm(target, file, kernel, subject, naming)
-    output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} known already")
+    output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} already known")
     return {"file": str(file), **asdict(subject), "choices": new, "kept": kept}
 
 
@@ -241,7 +241,7 @@ def _forget(output: Output, where: str | None, chosen: _Chosen, everything: bool
     from foretune.tune.store import Store
 
     if everything == bool(chosen.kernel):
-        raise UsageError("--forget: name a kernel, or give --all: one of the two")
+        raise UsageError("--forget: give either a kernel or --all")
     if everything and (chosen.problem is not None or chosen.device or chosen.source):
         raise UsageError("--forget --all deletes everything: leave --problem, --device and "
                          "--source out")  # fmt: skip

@@ -232,9 +232,7 @@ def _tune_kernel(
     kernel = registry.get_kernel(given["kernel"]) if given["kernel"] else None
     options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
     if kernel is None:
-        raise UsageError(
-            "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
-        )
+        raise UsageError("nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …")
     objectives = [Objective.parse(text) for text in dict.fromkeys(given["objective"])]
     problem = options.read_problem(kernel, given["problem"])
     registry.load("searchers", given["searcher"])
@@ -242,9 +240,9 @@ def _tune_kernel(
     guide = predictor if predictor in names else read_guide(predictor)
     is_front = len(objectives) > 1
     if is_front and (search.get("budget") == "auto" or "regret" in search):
-        raise UsageError("a Pareto front has no regret: give --budget a number")
+        raise UsageError("a Pareto search has no regret: give a number as --budget")
     if is_front and export:
-        raise UsageError("a Pareto front is no single configuration: leave --export out")
+        raise UsageError("a Pareto front is not a single configuration: leave --export out")
     with (
         options.make_runner(context, kernel) as runner,
         RunLog(runs, runner.device) if runs else nullcontext() as log,
@@ -283,7 +281,7 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
         output.say(result.failures, wrapped=True)
     _say_rejected(output, summary)
     if result.default_breaks:
-        output.say(f"the default breaks a limit: {result.default_breaks}")
+        output.say(f"the default violates a limit: {result.default_breaks}")
     trace = result.to_dict()["trace"]
     for path in export:
         output.say(f"written: {best.export(path)}")
@@ -307,10 +305,10 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
         f"{short_number(value)} {objective.unit}"
         for value, objective in zip(result.reference, result.objectives, strict=True)
     )
-    output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")
+    output.say(f"hypervolume {result.hypervolume:.3f} of the box up to {reference}")
     _say_rejected(output, summary)
     if result.disturbed:
-        output.say(f"meanwhile {result.disturbed}")
+        output.say(f"disturbed: {result.disturbed}")
     output.result(summary)
 
 
@@ -319,4 +317,4 @@ def _say_rejected(output: Output, summary: Mapping[str, Any]) -> None:
         limits = ", ".join(
             f"{column} ≤ {maximum:g}" for column, maximum in summary["limits"].items()
         )
-        output.say(f"rejected {summary['rejected']} that broke {limits}")
+        output.say(f"rejected {summary['rejected']} that violated {limits}")

@@ -130,10 +130,10 @@ def test_wrong_requests(compiled, toys, arguments, config, error, message):
 
 
 def test_what_is_no_kernel(compiled):
-    with pytest.raises(UsageError, match="is no Triton kernel"):
+    with pytest.raises(UsageError, match="is not a Triton kernel"):
         compiled(len, [], {})
 
 
 def test_what_is_no_cubin():
-    with pytest.raises(ForetuneError, match="no cubin"):
+    with pytest.raises(ForetuneError, match="not a cubin"):
         read_cubin(b"MZ something else entirely")

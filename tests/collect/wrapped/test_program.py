@@ -151,8 +151,8 @@ def test_no_shell_unless_asked_for():
     [
         ([], {}, "no program"),
         (["./a"], {}, r"knob 'tile' is used nowhere: write \{tile\}"),
-        (["./a", "{tile}"], {"time": "([0-9]"}, "no regular expression"),
-        (["./a", "{tile}"], {"time": "ms"}, "put the number"),
+        (["./a", "{tile}"], {"time": "([0-9]"}, "not a regular expression"),
+        (["./a", "{tile}"], {"time": "ms"}, "around the number"),
         (["./a", "{tile}"], {"time_unit": "h"}, "choose one of ns, us, ms, s"),
         (["./a", "{tile}"], {"templates": {"no.in": "no"}}, r"template no\.in cannot be read"),
         (["./a", "{tile}"], {"sources": ("no.c",)}, r"there is no file no\.c"),

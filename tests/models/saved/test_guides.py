@@ -341,7 +341,7 @@ class TestOnnx:
     def test_no_model(self, tmp_path):
         pytest.importorskip("onnxruntime")
         (tmp_path / "model.onnx").write_text("no model")
-        with pytest.raises(PredictorError, match="is no model that ONNX can read"):
+        with pytest.raises(PredictorError, match="ONNX cannot read"):
             read_guide(tmp_path / "model.onnx")
 
 

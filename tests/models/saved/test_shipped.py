@@ -113,7 +113,7 @@ class TestWhichFits:
 
     @pytest.mark.parametrize("kernel", ["softmax", "*", "../shipped/matmul", ""])
     def test_another_kernel_is_refused(self, toy_device, kernel):
-        with pytest.raises(NotShipped, match="none is of this kernel"):
+        with pytest.raises(NotShipped, match="there is none for this kernel"):
             find_pretrained(kernel, SOURCE, toy_device)
 
     def test_one_that_lacks_what_is_wanted_is_refused(self, toy_device, root, runs):
@@ -146,7 +146,7 @@ class TestDamage:
     def test_a_predictor_of_another_version(self, root, toy_device):
         path = root / "matmul" / "toy" / "predictor.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "features_version": -1}))
-        with pytest.raises(PredictorError, match="made by another version") as error:
+        with pytest.raises(PredictorError, match="written by another version") as error:
             find_pretrained("matmul", SOURCE, toy_device)
         assert not isinstance(error.value, NotShipped)
 

@@ -129,7 +129,7 @@ class TestMeasurements:
         store.put(SUBJECT, [measured(x=1)])
         store.export(tmp_path / "tuned.json")
         for path in (file, tmp_path / "tuned.json"):
-            said = rf"is a tuning store, no run table: .*store --store \S*{path.name} --export"
+            said = rf"is a tuning store, not a run table: .*store --store \S*{path.name} --export"
             with pytest.raises(RunTableError, match=said):
                 read_runs(path)
         (tmp_path / "other.json").write_text("{}")

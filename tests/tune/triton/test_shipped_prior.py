@@ -116,4 +116,4 @@ def test_one_that_is_damaged_is_warned_of(device, shipped):
 def test_nothing_is_shipped_for_other_kernels(device, caplog):
     with caplog.at_level(logging.INFO, "foretune"):
         assert not PriorFactory("unheard_of", SOURCE, device, Options()).predicts
-    assert caplog.messages[0].endswith("none is of this kernel")
+    assert caplog.messages[0].endswith("there is none for this kernel")
