@@ -185,7 +185,7 @@ def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
         if device in (GENERIC_CPU, GENERIC_GPU):
             asked = ("fp32_gflops", "fp16_gflops", "memory_gbps")
             rates = ", ".join(f"device.{spec}" for spec in asked if spec in device.specs)
-            text = f"the rates of {name!r} are unknown, so it counts as {device.name}: give {rates}"
+            text = f"the rates of {name!r} are unknown; it counts as a {device.name}: give {rates}"
             _warn_once(text)
     return rows.with_columns(columns)
 

@@ -307,7 +307,7 @@ def test_why_there_is_no_roofline(capsys):
     runs = pd.DataFrame({"kernel": "gemm", "device": "d", "status": "ok", "time_ms": 1.0, **sizes})
     write_runs("gemm.parquet", runs.assign(time_ms=rng.uniform(1, 2, 40)))
     assert main(["train", "gemm.parquet", *FIT_ONLY, "--out", "p"]) == 0
-    assert "no roofline: gemm is known by its sizes, and the runs lack problem.K" in (
+    assert "no roofline: gemm is described by its sizes, and the runs lack problem.K" in (
         capsys.readouterr().out
     )
     predict = ("predict", "p", "--kernel", "gemm", "--problem")

@@ -66,7 +66,7 @@ def test_rows_without_a_time_are_left_out_and_said(capsys):
 
 
 def test_a_replaced_predictor_is_said(capsys):
-    for said in ("predictor: p\n", "predictor: p, which held another one\n"):
+    for said in ("predictor: p\n", "predictor: p, which replaced another one\n"):
         assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
         assert said in capsys.readouterr().out
 

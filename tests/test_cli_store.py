@@ -311,7 +311,7 @@ class TestExport:
         said = ["export", "--store", "tuned.db", "--kernel", "softmax", "--out", "f.py"]
         assert main([*said, "--max-configs", "1"]) == 0
         out = " ".join(capsys.readouterr().out.split())
-        assert "on 1 of 4 same problems its choice was not measured; were it to fail there" in out
+        assert "on 1 of 4 same problems its choice was not measured; if it failed there" in out
 
     def test_studies_instead_of_a_function(self, filled, capsys):
         write_runs("runs.parquet", filled.runs("softmax"))

@@ -69,13 +69,13 @@ def test_a_limit_decides_who_wins(capsys):
 @pytest.mark.usefixtures("metered")
 def test_a_default_that_breaks_a_limit_is_named(capsys):
     assert main([*TUNE, "--limit", "power_w=10"]) == 0
-    assert "the default breaks a limit: power_w 12.5 > 10" in capsys.readouterr().out
+    assert "the default violates a limit: power_w 12.5 > 10" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("metered")
 def test_nothing_within_the_limits(capsys):
     line = fails(capsys, 1, *TUNE, "--limit", "power_w=1")
-    assert line.startswith("none of 40 configurations measured keeps to power_w ≤ 1, nor does the")
+    assert line.startswith("none of 40 measured configurations keeps to power_w ≤ 1, nor does the")
 
 
 @pytest.mark.usefixtures("metered")
@@ -135,7 +135,7 @@ class TestStore:
         assert tuned["known"] + tuned["measurements"] == 40
         assert main([*TUNE]) == 0
         said = capsys.readouterr()
-        assert "40 measurements known from the store, nothing new is measured" in said.err
+        assert "40 measurements reused from the store, nothing new is measured" in said.err
         again = run_json(capsys, "collect", "toy", *problem, "--out", "b.parquet")
         assert (again["rows"], again["reused"]) == (0, 12)
         assert len(read_runs("b.parquet")) == 12

@@ -94,7 +94,7 @@ def test_everything_after_a_program_with_options_before_is_its_own(capsys):
         (PROGRAM, "there are no knobs: add --param"),
         ((*PROGRAM, "--param", "til=1,2"), "knob 'til' is used nowhere: write {til}"),
         ((*PROGRAM, "--param", "tile=1", "--param", "tile=2"), "--param tile is given twice"),
-        ((*PROGRAM, "--param", "tile=1,2", "--export", "a.txt"), "a.txt: let it end in .h, .json"),
+        ((*PROGRAM, "--param", "tile=1,2", "--export", "a.txt"), "a.txt: use a name that ends"),
         ((*PROGRAM, "--param", "tile"), "--param 'tile' is not of the form"),
         ((*PROGRAM, "--param", "tile=9..8"), "9..8 holds no value"),
         ((*PROGRAM, "--param", "tile=1,2", "--template", "a"), "is not of the form FILE:OTHER"),

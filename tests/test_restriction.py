@@ -181,7 +181,7 @@ def test_calculating_with_text_is_refused(rule):
 
 def test_unknown_names_are_listed():
     with pytest.raises(
-        SpaceError, match="restriction a < d uses d, which is no parameter; parameters: a, b"
+        SpaceError, match="restriction a < d uses d, which is not a parameter; parameters: a, b"
     ):
         Restriction("a < d", NAMES)
     with pytest.raises(SpaceError, match=r"restriction _tall uses height"):

@@ -101,13 +101,13 @@ class TestShares:
         by_tile = dict(zip([c["t"] for c in shares.configs], shares.efficiency[0], strict=True))
         assert (by_tile[1], by_tile[2]) == (0.5, 1.0)
         assert math.isnan(by_tile[3]), "no meter is not a failure"
-        with pytest.raises(UsageError, match="no run has a power_w: there is nothing to choose by"):
+        with pytest.raises(UsageError, match="no run has a power_w: nothing can be chosen by"):
             efficiency_table(from_measurements(rows[2:]), Objective.ENERGY)
 
     def test_one_kernel_one_device(self, runs):
-        with pytest.raises(UsageError, match=r"for one kernel, and these runs have gemm, other"):
+        with pytest.raises(UsageError, match=r"for one kernel, but these runs have gemm, other"):
             efficiency_table(runs.assign(kernel=["other"] + ["gemm"] * (len(runs) - 1)))
-        with pytest.raises(UsageError, match=r"for one device, and these runs have A, B"):
+        with pytest.raises(UsageError, match=r"for one device, but these runs have A, B"):
             efficiency_table(runs.assign(device=["A"] + ["B"] * (len(runs) - 1)))
         with pytest.raises(UsageError, match="no run succeeded"):
             efficiency_table(runs[runs["status"] != "ok"])

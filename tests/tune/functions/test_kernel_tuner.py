@@ -228,7 +228,7 @@ def test_power_is_metered_only_for_whom_it_matters(monkeypatch):
 
 def test_a_kernel_that_compiles_under_no_configuration_is_one_line():
     with pytest.raises(MeasurementError, match=r"none of 2 configurations of add works; block=1: "
-                       r"compile_error: .*error: .*; mend the source or its options"):  # fmt: skip
+                       r"compile_error: .*error: .*; fix the source or its options"):  # fmt: skip
         ft.tune_kernel(
             "add", "void add(float *c) { c[0] = block }", 1, [C], {"block": [1, 2]}, lang="C",
             answer=[C], **QUICK,
