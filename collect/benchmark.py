@@ -174,7 +174,7 @@ class Benchmarker:
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:
             raise MeasurementError(
-                f"a failed launch broke this process's use of {self.device.name}: "
+                f"a failed launch made {self.device.name} unusable in this process: "
                 "measure with IsolatedRunner, which starts another process"
             )
         return timer_for(kernel, problem, self.device)

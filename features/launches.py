@@ -81,8 +81,7 @@ class LaunchFeatures:
     """Features of one problem's candidates; arrays have shape (candidates, features).
 
     ``analytic_log_time`` is the log of the analytic time over the fastest, at most `MAX_LOG_RATIO`;
-    ``fits`` tells whether the steps in flight fit a block's shared memory, and the sums its
-    registers.
+    ``fits`` is whether the steps in flight fit a block's shared memory, and the sums its registers.
     """
 
     values: np.ndarray

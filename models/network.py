@@ -132,7 +132,7 @@ class NetworkPredictor:
         return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": source}
 
     def _slowdown(self, kernel: str) -> float:
-        """Return the typical time over the roofline, of the kernel's rows or else of all.
+        """Return the typical ratio of time to roofline, of the kernel's rows, else of all rows.
 
         The smaller half of the rows is left out, because launching takes most of their time.
         """

@@ -211,7 +211,7 @@ class TargetModel:
     def _table(
         self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray, problems: np.ndarray | None
     ) -> Table:
-        """Return the rows as experts need them; ``problems`` is None with many problems."""
+        """Return the rows in the form experts need; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
         log_unit = self.scale.log_unit(features, rows)

@@ -1,4 +1,4 @@
-"""Fits a predictor, and validates it on held-out rows beside baselines."""
+"""Fits a predictor, and validates it on held-out rows next to baselines."""
 
 import math
 import warnings

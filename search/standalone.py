@@ -92,8 +92,8 @@ def run_search(
         parallel: maximum number of measurements at the same time; above 1, each in a thread.
         predictor: guides the search: a `Predictor`, a fitted scikit-learn estimator, a function, or
             a name (`foretune.models.saved.lookup`).
-        problem: the problem that is tuned, for ``predictor``.
-        device: the device that is tuned for, likewise.
+        problem: the problem to tune, for ``predictor``.
+        device: the device to tune for, for ``predictor``.
 
     Raises:
         PredictorError: ``predictor`` cannot predict the space.

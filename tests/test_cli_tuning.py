@@ -75,7 +75,7 @@ def test_a_default_that_breaks_a_limit_is_named(capsys):
 @pytest.mark.usefixtures("metered")
 def test_nothing_within_the_limits(capsys):
     line = fails(capsys, 1, *TUNE, "--limit", "power_w=1")
-    assert line.startswith("none of 40 measured configurations keeps to power_w ≤ 1, nor does the")
+    assert line.startswith("none of 40 measured configurations is within power_w ≤ 1, nor is the")
 
 
 @pytest.mark.usefixtures("metered")

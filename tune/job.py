@@ -265,7 +265,7 @@ class TuningJob:
         """Return the error for a search without any configuration within the limits."""
         listed = ", ".join(map(str, self.limits))
         return MeasurementError(
-            f"none of {measured} measured configurations keeps to {listed}, nor does the default "
+            f"none of {measured} measured configurations is within {listed}, nor is the default "
             f"({default_breaks}): raise the limit or --budget"
         )
 

@@ -187,7 +187,7 @@ def judge(
             seeds must give other values.
         rivals: other implementations by name, such as a library call, ``torch.compile`` of the
             reference or a tuned kernel. The speed-up is over the fastest rival or reference.
-        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        tolerance: maximum accepted ``‖output − reference‖ / ‖reference‖``.
         session_s: seconds of rounds in each process, per problem.
         limit_s: maximum seconds of one call, including loading and compiling.
         device: the device whose load is observed; by default the CPU.

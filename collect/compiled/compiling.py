@@ -128,7 +128,7 @@ def _layers(kernel: Any) -> list[Any]:
         if type(layers[-1]).__name__ == "InterpretedFunction":
             raise UsageError(
                 f"module {layers[-1].fn.__module__!r} was imported with TRITON_INTERPRET set: "
-                "unset it, an interpreter compiles nothing"
+                "unset it, because the interpreter does not compile"
             )
         if inner is None:
             name = getattr(kernel, "__name__", type(kernel).__name__)

@@ -55,7 +55,7 @@ class Pretrained:
             there = _device_text((self.device, self.architecture))
             found.append(f"{self.table} is of {there}, this is {_device_text(here)}")
         if source != self.source:
-            found.append(f"{self.table} measured other code of {self.kernel}")
+            found.append(f"{self.table} was measured with other code of {self.kernel}")
         return found
 
 

@@ -51,7 +51,7 @@ class Layout:
         return self.moe_tp * self.moe_ep
 
     def redundant_experts(self, model: ModelDescription) -> int:
-        """Return the number of copied experts needed for equally many per rank."""
+        """Return the number of copied experts needed for all ranks to have equally many."""
         return -model.experts % self.moe_ep
 
     @classmethod

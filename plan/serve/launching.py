@@ -273,7 +273,7 @@ def _vllm(deployment: Deployment, name: str, quantization: str, per_server: int)
 
 
 def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
-    """Return how many replicas share one vLLM server: the most per node, equal on all."""
+    """Return the replicas of each vLLM server: as many as a node holds, equal on all servers."""
     if deployment.model.is_moe or deployment.pools:
         return 1
     max_replicas = deployment.system.gpus_per_node // deployment.layout.gpus

@@ -142,7 +142,7 @@ class Kernel(Family):
 
         Raises:
             UnknownName: see `foretune.problem.make_problem`.
-            ProblemError: likewise.
+            ProblemError: see there, too.
         """
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 

@@ -80,7 +80,7 @@ def combine(parts: Iterable[tuple[float, float]], number: int) -> float:
 
 
 def tensor_errors(output: Any, expected: Any, size: float) -> tuple[float, float]:
-    """Return the sum of squares of the elements' errors, and the largest one, of torch's tensors.
+    """Return the sum of squares of the elements' errors, and the largest one, for torch tensors.
 
     ``output`` is in double precision, because anything else may be out of its range.
     """

@@ -78,7 +78,7 @@ def test_where_nothing_keeps_to_the_limits_it_says_so():
     with pytest.raises(MeasurementError) as error:
         tune(MeteredRunner(), "power_w=1", "time_ms=1000", budget=10)
     assert str(error.value) == (
-        "none of 10 measured configurations keeps to power_w ≤ 1, time_ms ≤ 1000, nor does the "
+        "none of 10 measured configurations is within power_w ≤ 1, time_ms ≤ 1000, nor is the "
         "default (power_w 12.5 > 1): raise the limit or --budget"
     )
 

@@ -25,7 +25,7 @@ class Campaign(Result):
         folder: contains run table, predictor, results and report.
         seconds: wall time of this and of earlier, interrupted attempts.
         mlflow_run_id: the parent run; None if it is not tracked.
-        mlflow_uri: where it is tracked; likewise.
+        mlflow_uri: where it is tracked; None if it is not.
         mlflow_model: the registered predictor, ``models:/NAME@ALIAS``, and why it has this alias.
     """
 

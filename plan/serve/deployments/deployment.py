@@ -194,7 +194,7 @@ class Deployment:
         return self.system.transfer_ms(self.prefix_bytes) if self.offload.cache_gib else 0.0
 
     def exposed_fetch_ms(self, prompt_ms: float) -> float:
-        """Return the delay of a request by fetching its prefix, if the rest takes ``prompt_ms``."""
+        """Return how long fetching the prefix delays a request that takes ``prompt_ms`` without."""
         fetch = self.prefix_fetch_ms
         if self.backend not in LAYERWISE_FETCH_ENGINES:
             return fetch

@@ -1,4 +1,4 @@
-"""``foretune judge``: checks whether an implementation is right, and how much faster it is."""
+"""``foretune judge``: checks whether an implementation is correct, and how much faster it is."""
 
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ def judge(
     max_seconds: float = typer.Option(0.5, help="Seconds of timed rounds per process and problem."),
     device: str = options.DEVICE,
 ) -> None:
-    """Check whether a function is right, and faster than another.
+    """Check whether a function is correct, and faster than another.
 
     Each runs in a separate process, on inputs that it has never seen. Code that only looks fast is
     refused with the reason, and exit code 1.

@@ -118,7 +118,7 @@ def _show(output: Output, model: str, entries: list[dict[str, Any]]) -> None:
         ]
         for e in entries
     ]  # fmt: skip
-    names = ("batch", "threads", "ms", "90 % interval", "ms an item", "peak MiB")
+    names = ("batch", "threads", "ms", "90 % interval", "ms per item", "peak MiB")
     output.table(f"{model}: predicted", (*names, "mJ") if metered else names, rows)
 
 

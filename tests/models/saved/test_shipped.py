@@ -100,7 +100,7 @@ class TestWhichFits:
 
     def test_of_other_code_it_is_a_foreign_guide(self, toy_device):
         guide = find_guide(PredictorRequest("matmul", "0" * 16, toy_device))
-        assert guide.mismatch == "toy measured other code of matmul"
+        assert guide.mismatch == "toy was measured with other code of matmul"
 
     def test_the_one_most_like_it_is_taken(self, toy_device, root, predictor, runs):
         """Of two it is the one of the same device, though it comes later in the alphabet."""
