@@ -39,7 +39,7 @@ def calibrate(
 ) -> None:
     """Correct a predictor for a new device, with a few runs measured there.
 
-    --choose writes the most useful runs to measure first. 'foretune collect KERNEL --rows' measures
+    --choose selects the most useful runs to measure. 'foretune collect KERNEL --rows' measures
     them; or fill in their times as column time_ms, then 'foretune import --format generic'.
     """
     output = Output(options.root_options(context).as_json)

@@ -56,7 +56,7 @@ def campaign(
 ) -> None:
     """Profile a kernel, train a predictor, tune other problems, report.
 
-    MLflow tracks everything. If it is interrupted, run the same command again to continue.
+    MLflow tracks everything. An interrupted campaign continues if you run the same command again.
     """
     root = options.root_options(context)
     output = Output(root.as_json)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MJ_PER_KWH = 3.6e9
 MILLION = 1e6
 CARBON = typer.Option(
-    None, help="Grams of CO2 per kWh of your electricity: show emissions.", show_default=False
+    None, help="Show emissions, at this many grams of CO2 per kWh.", show_default=False
 )
 
 

@@ -37,9 +37,9 @@ def export(
 ) -> None:
     """Write choices as a Python function, or runs for Optuna.
 
-    The function maps a problem to a configuration, without Foretune. Prints how much of the best
-    measured performance it keeps, on the same problems and on held-out ones, and compares it with
-    the single best configuration.
+    The function maps a problem to a configuration, and does not need Foretune. The command prints
+    the share of the best measured performance that it keeps, on the same problems and on held-out
+    ones, and compares it with the single best configuration.
     """
     from foretune.tune.efficiency import efficiency_table
     from foretune.tune.exported_function import export_function

@@ -30,7 +30,7 @@ def judge(
     """Check whether a function is correct, and faster than another.
 
     Each runs in a separate process, on inputs that it has never seen. Code that only looks fast is
-    refused with the reason, and exit code 1.
+    rejected with the reason and exit code 1.
 
     Example: foretune judge new.py:sums old.py:sums --problem N=1000
     """

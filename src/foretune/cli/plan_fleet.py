@@ -36,7 +36,7 @@ def fleet(
     limit: list[str] = plan_options.LIMIT,
     power_kw: float | None = typer.Option(None, help="Maximum kilowatts of the site."),
 ) -> None:
-    """Choose the cheapest mix of GPUs that serves all requests, and what serves which.
+    """Choose the cheapest mix of GPUs that serves all requests, and assign requests to them.
 
     The file of requests has a row per pair of lengths. A row 1024,256,5 means:
     five requests per second with 1024 input and 256 output tokens.

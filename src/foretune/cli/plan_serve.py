@@ -46,12 +46,12 @@ SYSTEM = typer.Option(
 GOAL = typer.Option("throughput", "--for", help="Goal: throughput, cost, energy or latency.")
 RATE = typer.Option(None, help="Requests per second (Poisson arrivals); finds the fewest GPUs.")
 TRACE = typer.Option(
-    None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
+    None, help="CSV or Parquet of requests to replay: at_s, isl, osl, optionally cached."
 )
 SPECULATIVE = typer.Option(
     "",
-    help="TOKENS:ACCEPTANCE[:MODEL], like 3:0.7: draft 3 tokens per step, by the model's own "
-    "layers or a smaller model; each is accepted with this probability after the one before.",
+    help="TOKENS:ACCEPTANCE[:MODEL], like 3:0.7: draft 3 tokens per step with the model's own "
+    "layers or a smaller model. ACCEPTANCE: probability per token if all before were accepted.",
     show_default=False,
 )
 FORMATS = typer.Option(
@@ -62,7 +62,7 @@ FORMATS = typer.Option(
 )
 OFFLOAD = typer.Option(
     [],
-    help="Maximum GiB of each GPU's weights in host memory (vllm, sglang); cache=GIB: host "
+    help="Maximum GiB of weights per GPU in host memory (vllm, sglang); cache=GIB: host "
     "memory per GPU for the cache of --prefix (repeatable).",
 )
 MEASURED = typer.Option(
@@ -70,7 +70,7 @@ MEASURED = typer.Option(
 )
 CALIBRATE = typer.Option(
     None, help="Results of vllm bench serve or sglang.bench_serving (JSON) of this model on your "
-    "own GPUs, 3 to 10: they shift the plan. Add the layout: --metadata tp=4."
+    "own GPUs, 3 to 10, to correct the plan. Record the layout: --metadata tp=4."
 )  # fmt: skip
 QUALITIES = typer.Option(
     None,
@@ -80,12 +80,12 @@ QUALITIES = typer.Option(
 )
 OUT = typer.Option(
     None,
-    help="Keep report, table and JSON in a folder here; MLflow tracks it.",
+    help="Save report, table and JSON in a new folder in this one; MLflow tracks it.",
     rich_help_panel=RESULTS_PANEL,
 )
 KUBERNETES = typer.Option(
     None,
-    help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
+    help="Write a manifest that starts the best plan with --backend: kubectl apply -f FILE.",
     rich_help_panel=RESULTS_PANEL,
 )
 
@@ -94,7 +94,7 @@ def serve(
     context: typer.Context,
     model: str = plan_options.MODEL,
     system: str = SYSTEM,
-    gpus: int = typer.Option(None, help="How many GPUs."),
+    gpus: int = typer.Option(None, help="Number of GPUs."),
     isl: int = typer.Option(None, help="Input tokens per request."),
     osl: int = typer.Option(None, help="Output tokens per request."),
     prefix: int = typer.Option(0, help="Input tokens that are already in the prefix cache."),

@@ -29,7 +29,7 @@ ZERO_BUBBLE_NOTE = (
 TOKENS = typer.Option(0.0, help="Tokens to train on; adds days and cost.", show_default=False)
 FORMATS = typer.Option(
     "bf16/fp32",
-    help="Of matrix products (bf16 or fp8), and of the sum of gradients (fp32 or bf16).",
+    help="Formats of matrix products (bf16 or fp8) and of summed gradients (fp32 or bf16).",
 )
 SOFTWARE = typer.Option(
     "megatron", help="megatron (fused kernels) or pytorch (its own, with FSDP)."
@@ -40,7 +40,7 @@ OVERLAP = typer.Option(
 ZERO_BUBBLE = typer.Option(
     False,
     "--zero-bubble",
-    help="Also fill pipelines' bubbles with weights' gradients, where the software can (zb1, zb2).",
+    help="Also fill pipelines' bubbles with weights' gradients, if the software can (zb1, zb2).",
 )
 OFFLOAD = typer.Option(
     0.0,
@@ -54,7 +54,7 @@ def train(
     context: typer.Context,
     model: str = plan_options.MODEL,
     system: str = typer.Option(..., help="Kind of GPU, like h100_sxm."),
-    gpus: int = typer.Option(..., help="How many GPUs."),
+    gpus: int = typer.Option(..., help="Number of GPUs."),
     batch: int = typer.Option(..., help="Sequences per optimizer step, over all replicas."),
     sequence: int = typer.Option(..., help="Tokens per sequence."),
     tokens: float = TOKENS,

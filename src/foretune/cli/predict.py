@@ -61,11 +61,11 @@ def predict(
     For a network (MODEL.pt2 of torch.export), show latency, energy and peak memory.
 
     --explain shows what limits the runs and which features matter. With two --config, it shows why
-    one is predicted faster, and what limits each. Contributions are exact (TreeSHAP); this needs a
-    predictor of model xgboost.
+    one is predicted faster, and what limits each. Contributions are exact (TreeSHAP), which
+    requires a predictor of model xgboost.
 
-    With --from code, name a CPU kernel that never ran instead of a predictor: a function of
-    numba.njit, or a source in C (with clang).
+    With --from code, give a CPU kernel instead of a predictor, which need not have run: a function
+    of numba.njit, or a source in C (with clang).
     """
     count = options.require_positive_int(top, "--top")
     if source is not None:

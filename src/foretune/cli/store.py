@@ -57,8 +57,8 @@ def store(
     """List what has been tuned; show, export, merge or forget it.
 
     A kernel's choices for a mixture-of-experts layer can be written as the file that vLLM finds in
-    $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. --problem adds what the kernel's
-    problems have in addition, such as top_k=8.
+    $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. For these, --problem gives further
+    parameters of the kernel's problems, such as top_k=8.
     """
     root = options.root_options(context)
     if sum((export is not None, bool(merge), forget)) > 1:

@@ -135,7 +135,7 @@ def warm_up(
 ) -> None:
     """Tune recorded calls of Triton kernels ahead of use.
 
-    The program that made the calls finds the choices in the store, and does not wait.
+    The program then finds the choices in the store, and does not wait for tuning.
     """
     require("triton", "gpu", "warming up Triton kernels")
     from foretune.tune.triton.call_recorder import read_calls

@@ -49,14 +49,14 @@ KERNEL = typer.Argument(
     help="A kernel's name, FILE.py:NAME, a source file, or -- PROGRAM …",
     autocompletion=options.registered_completion("kernels"),
 )
-WORKLOAD = typer.Option(
-    None, help="CSV with columns kernel, problem, calls: tune all of them with one budget."
-)
+WORKLOAD = typer.Option(None, help="CSV of kernel, problem, calls: tune all with one budget.")
+BUDGET_HELP = f"{options.BUDGET_HELP}. Default: 10; functions, programs: 20; workloads: 100."
+BUDGET = typer.Option("", help=BUDGET_HELP, show_default=False)
 OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a Pareto front.")
-LIMIT = typer.Option(
-    [], help="Reject configurations above COLUMN=VALUE, like power_w=300 (repeatable)."
+LIMIT = typer.Option([], help="Reject runs above COLUMN=VALUE, like power_w=300 (repeatable).")
+EXPORT = typer.Option(
+    [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
 )
-EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
     [], help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).", rich_help_panel=KNOB_PANEL
 )
@@ -65,7 +65,7 @@ RESTRICT = typer.Option(
 )
 DEFAULT = typer.Option(
     "",
-    help="KNOB=VALUE,… to compare with. Default: the first configuration that works.",
+    help="KNOB=VALUE,… to compare with. Default: the function's own, else the first that works.",
     rich_help_panel=KNOB_PANEL,
 )
 
@@ -75,7 +75,7 @@ def tune(
     kernel: str = KERNEL,
     problem: str = typer.Option("", help="Problem to tune: M=…,N=…,…"),
     workload: Path | None = WORKLOAD,
-    budget: str = typer.Option("", help=f"{options.BUDGET_HELP}. Default: 10.", show_default=False),
+    budget: str = BUDGET,
     objective: list[str] = OBJECTIVE,
     limit: list[str] = LIMIT,
     searcher: str = options.SEARCHER,
