@@ -87,15 +87,15 @@ def test_only_regular_files_are_read(tmp_path):
 
 def test_nothing_is_unpacked_without_end(tmp_path, monkeypatch):
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (33 << 20)))
-    with pytest.raises(RunTableError, match="32 MiB or more, 32 are read"):
+    with pytest.raises(RunTableError, match="32 MiB or more, but the limit is 32"):
         import_runs(tmp_path / "x.json.gz", "t4")
     np.savez_compressed(tmp_path / "x.npz", a=np.zeros(5 << 20))
-    with pytest.raises(ValueError, match="40 MiB or more, 32 are read"):
+    with pytest.raises(ValueError, match="40 MiB or more, but the limit is 32"):
         read_arrays(tmp_path / "x.npz")
     with monkeypatch.context() as patch:
         patch.setattr(files, "FREE_BYTES", 1 << 20)  # from where on files of more are read
         (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (2 << 20)))
-        with pytest.raises(ValueError, match="1 MiB or more, 1 are read"):
+        with pytest.raises(ValueError, match="1 MiB or more, but the limit is 1"):
             read_bytes(tmp_path / "x.json.gz")
         noise = np.random.default_rng(0).bytes(1 << 20)
         (tmp_path / "x.json.gz").write_bytes(gzip.compress(noise + b" " * (1 << 20)))
@@ -126,7 +126,7 @@ def test_texts_that_are_longer_than_their_files(tmp_path):
         lambda path: list(ParquetFile(path).batches(40)),
         lambda path: ParquetFile(path).read_row_group(0, ["a"]),
     ):
-        with pytest.raises(ValueError, match="33 MiB or more, 32 are read"):
+        with pytest.raises(ValueError, match="33 MiB or more, but the limit is 32"):
             read(path)
     assert read_parquet(path, dictionaries=True)["a"].chunk(0).dictionary.to_pylist() == [
         "x" * (1 << 20)
@@ -148,7 +148,7 @@ def test_columns_are_bounded_and_plain(tmp_path):
         lambda: import_runs(tmp_path / "x.csv", "generic", kernel="k", device="d"),
         lambda: import_runs(tmp_path / "x.json", "t4", kernel="k", device="d"),
     ):
-        with pytest.raises(RunTableError, match=r"it has 4,\d+ columns, 4,096 are read"):
+        with pytest.raises(RunTableError, match=r"it has 4,\d+ columns, but the limit is 4,096"):
             read()
     pq.write_table(pa.table({"config.x": [{"a": {"b": 1}}]}), tmp_path / "x.parquet")
     with pytest.raises(RunTableError, match=r"column 'config\.x' holds struct<.*: leave it out"):
@@ -192,8 +192,8 @@ def test_arrays_run_no_code_and_say_how_large_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"a": 1, "a": 2}', "'a' is occurs twice"),
-        ("[]", "no object"),
+        ('{"a": 1, "a": 2}', "'a' occurs twice"),
+        ("[]", "not a JSON object"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )

@@ -140,7 +140,7 @@ def require_size(size: int, packed: int | None = None) -> None:
     """Raise ValueError if ``size`` bytes, unpacked from ``packed`` bytes if given, are too many."""
     limit = MAX_BYTES if packed is None else _max_bytes(packed)
     if size > limit:
-        raise ValueError(f"it has {size >> 20:,} MiB or more, {limit >> 20:,} is the limit")
+        raise ValueError(f"it has {size >> 20:,} MiB or more, but the limit is {limit >> 20:,}")
 
 
 def _max_bytes(packed: int) -> int:
@@ -151,9 +151,9 @@ def require_cells(cells: int, columns: int, size: int = MAX_CELLS) -> None:
     """Raise ValueError if a table, in a file of ``size`` bytes, has too many cells or columns."""
     limit = min(MAX_CELLS, max(FREE_CELLS, MAX_CELLS_PER_BYTE * size))
     if columns > MAX_COLUMNS:
-        raise ValueError(f"it has {columns:,} columns, {MAX_COLUMNS:,} is the limit")
+        raise ValueError(f"it has {columns:,} columns, but the limit is {MAX_COLUMNS:,}")
     if cells > limit:
-        raise ValueError(f"it declares {cells:,} cells, {limit:,} is the limit: split it")
+        raise ValueError(f"it declares {cells:,} cells, but the limit is {limit:,}: split it")
 
 
 class Lock:

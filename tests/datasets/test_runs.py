@@ -121,7 +121,7 @@ def test_a_folder_is_no_table(tmp_path, monkeypatch):
     with pytest.raises(RunTableError, match=r"^\. is a folder, not a run table: give a file in"):
         read_runs(".")
     (tmp_path / "runs.parquet").touch()
-    with pytest.raises(RunTableError, match=r"no run table: name runs\.parquet$"):
+    with pytest.raises(RunTableError, match=r"not a run table: give runs\.parquet$"):
         read_runs(".")
 
 

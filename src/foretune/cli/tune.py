@@ -54,9 +54,7 @@ BUDGET_HELP = f"{options.BUDGET_HELP}. Default: 10; functions, programs: 20; wor
 BUDGET = typer.Option("", help=BUDGET_HELP, show_default=False)
 OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a Pareto front.")
 LIMIT = typer.Option([], help="Reject runs above COLUMN=VALUE, like power_w=300 (repeatable).")
-EXPORT = typer.Option(
-    [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
-)
+EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
     [], help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).", rich_help_panel=KNOB_PANEL
 )

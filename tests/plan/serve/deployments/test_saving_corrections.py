@@ -69,7 +69,7 @@ def test_what_it_says_follows_from_the_intervals(trained):
     [
         (None, "No such file"),
         ("", "is not a latency correction"),
-        ("[1]", "it is no object"),
+        ("[1]", "it is not a JSON object"),
         ("{}", "is not a latency correction"),
         ('{"processes": 3}', "damaged"),
     ],
