@@ -295,8 +295,8 @@ def test_what_cannot_be_held_out_is_said(capsys):
     write_runs("now.parquet", read_runs("old.parquet").assign(recorded_at="2030"))
     assert main(["train", "now.parquet", "--validate", "device,time", "--out", "p"]) == 0
     said = capsys.readouterr().out
-    assert "not held out: device: there is one device only" in said
-    assert "not held out: time: the runs have no time of recording" in said
+    assert "not held out: device: there is only one device" in said
+    assert "not held out: time: the runs have no recorded_at" in said
     (Path("mine") / "folder").mkdir(parents=True)
     assert "it contains other files" in fails(capsys, 1, "train", "old.parquet", "--out", "mine")
 

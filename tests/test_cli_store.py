@@ -93,7 +93,7 @@ class TestStore:
         merged = run_json(capsys, "store", "--merge", "out.json", "--store", "other.db")["merged"]
         assert [(m["measurements"], m["choices"], m["unchanged"]) for m in merged] == [(15, 1, 0)]
         assert main(["store", "--merge", "out.json", "--store", "other.db"]) == 0
-        assert "0 new measurements, 0 new choices, 16 known already" in capsys.readouterr().out
+        assert "0 new measurements, 0 new choices, 16 already known" in capsys.readouterr().out
         shipped = run_json(capsys, "store", "--store", "out.json")
         assert shipped["subjects"] == run_json(capsys, "store")["subjects"]
 
@@ -119,12 +119,12 @@ class TestStore:
             (["softmax", "--all"], 2, "--all is for --forget: add it"),
             (["--forget", "--export", "a.json"], 2, "give only one of --export, --merge and"),
             (["--merge", "nothing.json"], 1, "cannot read nothing.json"),
-            (["--merge", "broken.json"], 1, "broken.json is no exported store"),
+            (["--merge", "broken.json"], 1, "broken.json is not an exported store"),
             (["--store", "nothing.json"], 1, "cannot read nothing.json"),
             (["--store", "broken.db"], 1, "broken.db is not a store"),
             (["--store", "none"], 2, "this command reads the store: leave --store none out"),
             (["--device", "x"], 2, "a list does not take device: leave --device out"),
-            (["--export", "a.txt"], 2, "a.txt: end it in .json, to ship or merge, or .parquet, to"),
+            (["--export", "a.txt"], 2, "a.txt: use .json, to ship or merge, or .parquet, to"),
             (
                 ["--export", "a.parquet", "--store", "empty.db"],
                 2,
@@ -225,7 +225,7 @@ class TestVllm:
         Store().choose(MOE, known, Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
         names = ["--map", "tokens=M", "--problem", "top_k=8"]
         assert main(["store", "--merge", B200, *names]) == 0
-        assert "1 choices of fused_moe on NVIDIA B200, 1 known already" in capsys.readouterr().out
+        assert "1 choices of fused_moe on NVIDIA B200, 1 already known" in capsys.readouterr().out
         assert Store().choice(MOE, Problem(tokens=64, E=128, N=1024, top_k=8)) is not None
         said = run_json(
             capsys, "store", "fused_moe", "--export", B200, *names
@@ -289,8 +289,8 @@ class TestExport:
         monkeypatch.setenv("COLUMNS", "80")
         assert main(["export", "--help-all"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        (first,) = (i for i, line in enumerate(lines) if "Prints how" in line)
-        assert lines[first + 1].split()[:3] == ["much", "of", "the"]
+        (first,) = (i for i, line in enumerate(lines) if "The command prints" in line)
+        assert lines[first + 1].split()[:3] == ["on", "the", "same"]
         assert len(lines[first + 1].split()) > 6
 
     def test_of_a_store_the_newest_code_counts(self, filled, capsys):

@@ -110,7 +110,7 @@ def test_tables_that_are_larger_than_their_files(tmp_path):
     path, rows = tmp_path / "x.parquet", np.zeros(1 << 22, dtype=np.int64)
     cells = pa.table({c: pa.array([1]).take(rows) for c in "abcdefghi"})
     lists = pa.table({"time_ms_samples": pa.array([[1.0] * 16]).take(rows[: (1 << 21) + 1])})
-    for table, says in ((cells, "37,748,736 cells, 33,554,432 are"), (lists, "33,554,448 cells")):
+    for table, says in ((cells, "the limit is 33,554,432"), (lists, "33,554,448 cells")):
         pq.write_table(table, path)
         assert path.stat().st_size < 1 << 20
         with pytest.raises(RunTableError, match=says):

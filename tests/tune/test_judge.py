@@ -169,7 +169,7 @@ def test_tensors():
 
 @pytest.mark.usefixtures("in_process")
 def test_what_proves_nothing_is_an_error():
-    with pytest.raises(UsageError, match="gives the same for different inputs of n=64"):
+    with pytest.raises(UsageError, match="gives the same for all inputs of n=64"):
         judge("honest", inputs="cheats:constant")
     with pytest.raises(UsageError, match="no problem is given"):
         judge("honest", problems=[])

@@ -82,7 +82,7 @@ class TestMeasurements:
         assert store.choice(SUBJECT, SMALL) is None
 
     def test_a_measurement_of_something_else_is_refused(self, store):
-        with pytest.raises(UsageError, match="on Another is none of softmax on Toy GPU"):
+        with pytest.raises(UsageError, match="on Another is not of softmax on Toy GPU"):
             store.put(SUBJECT, [measured(x=1), replace(measured(x=2), device="Another")])
         assert store.measurements(SUBJECT) == []
 
