@@ -59,7 +59,7 @@ class IsolatedImplementation:
         self._outputs = CallOutputs((), {})
 
     def load(self, problem: Mapping[str, Value], seed: int) -> str:
-        """Make the inputs and load the code; return the problem with its name, or ""."""
+        """Make the inputs and load the code; return why its name is invalid, or ""."""
         try:
             self._make = _load(self._inputs)
         except UnknownName:

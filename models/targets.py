@@ -133,8 +133,8 @@ class TargetScale:
         elif not known.all():
             row = int(np.flatnonzero(~known)[0])
             raise PredictorError(
-                f"row {row} lacks a size, or its device a name and its rates (device.fp32_gflops, "
-                "device.memory_gbps): the predictor was trained with them"
+                f"row {row} lacks a size, or its device has no known name or rates (device.fp32_gflops, "
+                "device.memory_gbps), which the predictor needs"
             )
         return parts, groups_of(runs, self.columns)
 

@@ -126,7 +126,7 @@ def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score |
     )
     if same.unmeasured:
         notes += (
-            f" On {same.unmeasured} of them its choice was not measured: they are not in the share."
+            f" On {same.unmeasured} of them its choice was not measured; the share excludes them."
         )
     return notes
 

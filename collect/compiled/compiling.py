@@ -162,7 +162,7 @@ def _check_arguments(
     ]
     if missing:
         raise UsageError(
-            f"{function.__name__} misses {', '.join(missing)}: give arguments by --arg, "
+            f"{function.__name__} lacks {', '.join(missing)}: give arguments by --arg, "
             "compile-time parameters by --config, each NAME=VALUE"
         )
     duplicates = [name for name in list(parameters)[: len(args)] if name in options]

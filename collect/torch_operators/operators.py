@@ -116,7 +116,7 @@ def _refuse_product(problem: FrozenParameters, config: FrozenParameters) -> str:
         return f"torch multiplies in {', '.join(FORMATS)}, not in {kind}"
     width = int(problem["K"])
     if kind == "int4_wo" and (width % 2 or width % min(GROUP_SIZE, width)):
-        return f"{width} weights in a row are not whole groups of {GROUP_SIZE}"
+        return f"{width} weights in a row are not a multiple of {GROUP_SIZE}"
     return ""
 
 
@@ -234,7 +234,7 @@ def _refuse_rowwise(problem: FrozenParameters, config: FrozenParameters) -> str:
     if op not in OPERATIONS:
         return f"unknown row operation {op!r}: known are {', '.join(OPERATIONS)}"
     if op == "rope" and int(problem["columns"]) % HEAD_SIZE:
-        return f"{problem['columns']} columns are not whole heads of {HEAD_SIZE}"
+        return f"{problem['columns']} columns are not a multiple of {HEAD_SIZE}"
     return ""
 
 

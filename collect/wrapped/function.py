@@ -93,7 +93,7 @@ class FunctionKernel(WrappedKernel):
         text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
         warn(
             f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
-            "winners are compared with another",
+            "winners are compared with another configuration",
             stacklevel=4,
         )
 

@@ -42,8 +42,7 @@ def check_index(torch: Any, index: int, platform: str) -> None:
         raise UsageError(f"this torch is not built for {platform}: install one that is")
     if not 0 <= index < count:
         raise UsageError(
-            f"there is no {platform} device {index}: this machine has {count or 'none'}, as torch "
-            "sees it"
+            f"there is no {platform} device {index}: torch sees {count or 'none'} on this machine"
         )
 
 

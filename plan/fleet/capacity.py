@@ -290,8 +290,8 @@ def cheapest_fleet(
 ) -> Fleet:
     """Return the cheapest fleet that serves all requests.
 
-    Raises UsageError if no fleet serves them within the limits; the message gives what would.
-    ``per_s`` has the requests per second of each length, in the order of the types' rates.
+    Raises UsageError if no fleet serves them within the limits; the message says what would
+    suffice. ``per_s`` has the requests per second of each length, in the order of the types' rates.
     """
     limits = limits or Limits()
     unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}

@@ -130,7 +130,7 @@ class Vocabulary:
 def _require_names(space: SearchSpace, names: Iterable[str]) -> None:
     if set(space.names) != set(names):
         raise UsageError(
-            f"the space has parameters {', '.join(space.names)}, the policy knows "
+            f"the space has parameters {', '.join(space.names)}, but the policy knows "
             f"{', '.join(names)}: a policy is for one kernel"
         )
 

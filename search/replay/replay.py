@@ -132,7 +132,7 @@ def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.Dat
     rows = runs[(runs["kernel"] == recorded.kernel) & is_other_device].dropna(axis=1, how="all")
     if rows.empty:
         raise PredictorError(
-            f"no prior for {recorded.name}: the runs given hold none of {recorded.kernel} on a "
+            f"no prior for {recorded.name}: the runs have none of {recorded.kernel} on a "
             f"device other than {here}"
         )
     return rows.reset_index(drop=True)

@@ -1,8 +1,8 @@
 """Removes secrets from texts that leave the process.
 
 Errors, warnings, measurements and programs' commands pass `redact` before they are printed, stored,
-exported or tracked. Secrets are the values of options, assignments and environment variables with
-telling names, and passwords and tokens in URLs.
+exported or tracked. Secrets are the values of options, assignments and environment variables whose
+names suggest one, and passwords and tokens in URLs.
 """
 
 import functools

@@ -105,7 +105,7 @@ def parse_value(text: str) -> Value:
 
 
 def canonical_value(value: Value) -> Value:
-    """Return the same value for all equal ones: a column with gaps turns 64 into 64.0."""
+    """Return one representative of equal values: a column with gaps turns 64 into 64.0."""
     integral = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
     return int(value) if integral else value
 

@@ -219,7 +219,7 @@ class FailsEarly(Meter):
     ("kind", "message"),
     [
         (NoWatts, "stop without start"),
-        (Talkative, "a reason on one line"),
+        (Talkative, "not None or one line"),
         (FailsEarly, "must still construct"),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_larger_budget_goes_on():
 
 def test_killed_half_way_nothing_is_lost():
     killed, after = FakeRunner(interrupt_after=3), FakeRunner()
-    with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same command again"):
+    with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same"):
         tune(killed)
     result = tune(after)
     assert [s.known for s in result.trace] == [True] * 3 + [False] * 5, "within one budget"

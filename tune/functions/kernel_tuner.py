@@ -183,7 +183,7 @@ def _read_source(
     text, others, path = read_source(given)
     language, flags = _language(lang, text, path), options.get("compiler_options")
     if smem_args is not None and (language not in TORCH_LANGUAGES or set(smem_args) != {"size"}):
-        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
+        raise UsageError("smem_args must be {'size': bytes}, and needs a CUDA or HIP kernel")
     return Source(
         name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
         options.get("compiler"), None if flags is None else tuple(flags), *numbers,
@@ -305,9 +305,7 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
     limits = dict(given.get("strategy_options") or {})
     max_evaluations, seconds = limits.pop("max_fevals", None), limits.pop("time_limit", None)
     if limits:
-        raise UsageError(
-            f"tune_kernel does not take strategy option {min(limits)!r}: max_fevals or time_limit"
-        )
+        raise UsageError(f"unknown strategy option {min(limits)!r}: use max_fevals or time_limit")
     if (strategy := given.get("strategy")) is not None:
         options["searcher"] = STRATEGIES.get(strategy.lower(), strategy)
         if options["searcher"] == "exhaustive":

@@ -99,7 +99,7 @@ def read_file(path: Path) -> Any:
         version = int(data["version"])
     if version > VERSION:
         raise StoreError(
-            f"{path} has version {version}, this Foretune reads up to {VERSION}: "
+            f"{path} has version {version}, but this Foretune reads up to {VERSION}: "
             "install a newer Foretune"
         )
     return data

@@ -143,7 +143,7 @@ def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
         for name in ("weights", "gradients", "optimizer", "activations", "buffers")
     )
     offloaded = (
-        f"; {best['offloaded_gib']:.1f} of the optimizer in host memory" if best["offload"] else ""
+        f"; {best['offloaded_gib']:.1f} of optimizer state on the host" if best["offload"] else ""
     )
     share = percent(best[limit] / best["step_ms"])
     rate = f"{best['step_ms'] / 1e3:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"

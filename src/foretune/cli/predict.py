@@ -64,8 +64,8 @@ def predict(
     one is predicted faster, and what limits each. Contributions are exact (TreeSHAP), which
     requires a predictor of model xgboost.
 
-    With --from code, give a CPU kernel instead of a predictor, which need not have run: a function
-    of numba.njit, or a source in C (with clang).
+    With --from code, give a CPU kernel that need not have run instead of a predictor: a function of
+    numba.njit, or a source in C (with clang).
     """
     count = options.require_positive_int(top, "--top")
     if source is not None:

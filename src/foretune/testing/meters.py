@@ -26,12 +26,12 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
     for each in (meter, absent):
         reason = each.unavailable_because()
         valid = reason is None or (reason and "\n" not in reason)
-        ensure(valid, f"unavailable_because returns {reason!r}: None, or a reason on one line")
+        ensure(valid, f"unavailable_because returns {reason!r}, not None or one line")
     try:
         joules = meter.stop()
     except Exception as e:
         raise ContractViolation(f"stop without start raises {e!r}") from e
-    ensure(_is_energy_or_nan(joules), "stop without start does not return NaN, or joules")
+    ensure(_is_energy_or_nan(joules), "stop without start must return NaN or joules")
     for _ in range(2 if meter.unavailable_because() is None else 0):  # twice: meters are reused
         with meter.window() as window:
             end = time.perf_counter() + seconds

@@ -150,7 +150,7 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"smem_args": {"size": 4}}, "smem_args is {'size': bytes} of a CUDA or HIP kernel"),
+        ({"smem_args": {"size": 4}}, "smem_args must be {'size': bytes}"),
         ({"cmem_args": {"c": C}}, "cmem_args are for CUDA and HIP kernels: pass an array"),
         ({"texmem_args": {"c": C}}, "unknown option 'texmem_args'"),
         ({"observers": [Observer("core_freq")]}, "does not take an observer of core_freq"),
@@ -163,7 +163,7 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
         ({"lang": "CUD"}, "unknown lang 'CUD': did you mean 'CUDA'"),
         ({"lang": "SYCL"}, "unknown lang 'SYCL'"),
         ({"strategy": "firefly"}, "unknown searcher 'firefly'"),
-        ({"strategy_options": {"popsize": 3}}, "does not take strategy option 'popsize'"),
+        ({"strategy_options": {"popsize": 3}}, "unknown strategy option 'popsize'"),
         ({"metrics": {"x": "1 / tim"}}, "unknown value in metric x 'tim': did you mean 'time'"),
         ({"knobs": {"blok": [1, 2]}}, "does not use the knob 'blok'"),
     ],
