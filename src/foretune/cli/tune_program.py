@@ -58,9 +58,7 @@ TEMPLATE = _program_option([], "TEMPLATE:FILE: write FILE from TEMPLATE (repeata
 FUNCTION = _source_option("", "Function in the source.", "--kernel")
 ARG = _source_option([], "In order: float32[8] (random), float32[8]=0, int32=7.")
 SIZE = _source_option("", "Problem size, 1024,512: work items or threads.")
-GRID = _source_option(
-    "", "Divisors of it: block_size_x*tile,block_size_y. Default: the work group."
-)
+GRID = _source_option("", "Divisors: block_size_x*tile,block_size_y. Default: the work group.")
 COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
