@@ -170,7 +170,7 @@ def _by_column(features: FeatureSet, shares: pd.DataFrame) -> pd.DataFrame:
 def _tree(predictor: Predictor, target: Target) -> BoostingModel:
     if target not in predictor.targets_:
         raise PredictorError(
-            f"the predictor does not know {target}: it learned {', '.join(predictor.targets_)}"
+            f"this predictor has no {target}: it predicts {', '.join(predictor.targets_)}"
         )
     tree = predictor.targets_[target].experts.tree
     if not isinstance(tree, BoostingModel):

@@ -133,7 +133,7 @@ class TargetScale:
         elif not known.all():
             row = int(np.flatnonzero(~known)[0])
             raise PredictorError(
-                f"row {row} lacks a size, or its device is unknown (name, or device.fp32_gflops and "
+                f"row {row} lacks a size, or its device lacks a name or rates (device.fp32_gflops, "
                 "device.memory_gbps), which the predictor needs"
             )
         return parts, groups_of(runs, self.columns)

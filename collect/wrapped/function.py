@@ -105,7 +105,7 @@ class FunctionKernel(WrappedKernel):
         if missing := [name for name, value in sizes.items() if value is None]:
             raise UsageError(
                 f"the inputs of {self.name} have no default {', '.join(missing)} to draw problems "
-                "around: give one, or write the problems out"
+                "around: give them defaults, or list the problems"
             )
         choices = {
             name: tuple(dict.fromkeys(max(1, round(value * 2 ** (i / 8))) for i in range(-16, 9)))

@@ -147,7 +147,7 @@ def tune_function(location: str, search: "SearchOptions", given: Mapping[str, An
     required = [name for name, p in free.items() if p.default is p.empty]
     if missing := [name for name in required if name not in list(free)[: len(arguments)]]:
         raise UsageError(
-            f"{location} needs {', '.join(missing)}: give its arguments but not knobs, like "
+            f"{location} needs {', '.join(missing)}: give every argument that is not a knob, like "
             "--arg float64[512,64] (random) or --arg int64=7"
         )
     if len(arguments) > len(free):
