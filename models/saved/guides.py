@@ -303,8 +303,7 @@ def _complete_table(predicted: Any, rows: int) -> "pd.DataFrame":
 def _numbers(predicted: Any, column: str, rows: int) -> np.ndarray:
     values = np.asarray(predicted[column], dtype=float)
     if values.shape not in ((rows,), (rows, 1)):
-        shape = " × ".join(map(str, values.shape)) or "one"
-        raise PredictorError(f"{column} has {shape} numbers for {rows:,} configurations")
+        raise PredictorError(f"{column} has shape {values.shape} for {rows:,} configurations")
     return values.reshape(rows)
 
 

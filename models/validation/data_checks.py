@@ -287,8 +287,8 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
         closest = min(np.median(np.abs(left)), np.median(np.abs(interpolation_errors)))
         if closest < min(LEAK_ERROR * np.std(y), LEAK_ERROR_RATIO * np.median(np.abs(without))):
             yield (
-                f"{column} predicts {target} suspiciously well: if it was "
-                "computed from it, drop the column, because new runs do not have it"
+                f"{column} predicts {target} suspiciously well: if it was computed from {target}, "
+                "drop the column, because new runs do not have it"
             )
 
 

@@ -62,7 +62,7 @@ def one_line(caught):
         (lambda t: t.assign(time_ms=math.inf), "time_ms is inf"),
         (lambda t: t.assign(time_ms=0.0), "status is ok but time_ms is 0.0"),
         (lambda t: t.assign(power_w=math.inf), "power_w is inf"),
-        (lambda t: t.assign(status="fine"), "status 'fine' is none of"),
+        (lambda t: t.assign(status="fine"), "status 'fine' is not one of"),
         (lambda t: t.assign(device=""), "device is empty"),
         (lambda t: t.assign(**{"problem.M": np.inf}), "column 'problem.M' is infinite in row 0"),
         (lambda t: t.assign(**{"device.cores": -np.inf}), "'device.cores' is infinite in row 0"),

@@ -48,7 +48,7 @@ def test_no_configurations_need_no_process(toys):
 
 
 def test_requests_that_no_configuration_can_meet(toys):
-    with pytest.raises(UsageError, match="add misses out, n"):
+    with pytest.raises(UsageError, match="add lacks out, n"):
         outcomes("triton_toys:add", VECTORS[:2], [{"BLOCK": 2**n} for n in range(4, 12)])
 
 

@@ -117,8 +117,8 @@ def test_a_heuristic_that_needs_more_says_so(toys, compiled):
 @pytest.mark.parametrize(
     ("arguments", "config", "error", "message"),
     [
-        ([F16, F16], TILE, UsageError, "matmul misses c, M, N, K"),
-        ([F16] * 3 + SIZES, {"BM": 64}, UsageError, "matmul misses BN, BK"),
+        ([F16, F16], TILE, UsageError, "matmul lacks c, M, N, K"),
+        ([F16] * 3 + SIZES, {"BM": 64}, UsageError, "matmul lacks BN, BK"),
         ([F16] * 3 + SIZES, TILE | {"BLOK": 3}, UnknownName, "parameter of matmul 'BLOK'"),
         ([F16] * 3 + SIZES, TILE | {"M": 3}, UsageError, "given M twice"),
         ([F16] * 12, {}, UsageError, "takes 9 arguments, 12 were given"),

@@ -176,7 +176,9 @@ def test_all_workers_are_killed_and_come_back():
 
 def test_a_worker_lost_as_it_starts_is_started_again():
     crew = FakeCrew(2, first=[WorkerLost("the node is gone")])
-    with pytest.warns(ForetuneWarning, match="lost a worker during its start: the node is gone"):
+    with pytest.warns(
+        ForetuneWarning, match="a worker was lost during its start: the node is gone"
+    ):
         assert len(list(dispatcher(crew).results(pieces(20)))) == 20
     assert len(crew.done_by) == 2
 

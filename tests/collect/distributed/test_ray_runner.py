@@ -23,7 +23,7 @@ from foretune.testing import check_runner
 pytestmark = [
     pytest.mark.ray,
     # A killed worker's successor may be sent to the node that is just going.
-    pytest.mark.filterwarnings("ignore:lost a worker during its start"),
+    pytest.mark.filterwarnings("ignore:a worker was lost during its start"),
 ]
 
 TIMING, LIMIT_S = Timing(max_seconds=0.03, warmup_s=0.002), 5.0

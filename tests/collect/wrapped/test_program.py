@@ -120,7 +120,7 @@ def test_what_was_left_behind_is_compared(tmp_path):
         (["echo", "{tile}e9"], {"time": r"^(\S+)"}, 1, "runtime_error",
          "1e+09 ms is impossible, it ran for"),
         (["python", "-S", "script.py", "{tile}"], {"time": r"elapsed: (\S+)"}, 100, "runtime_error",
-         "finds 'soon': no number"),
+         "finds 'soon': not a number"),
     ],
 )  # fmt: skip
 def test_each_failure_is_a_row_with_its_reason(words, more, tile, status, reason):
