@@ -438,7 +438,7 @@ def require_single_kernel(runs: pd.DataFrame) -> str:
     names = sorted(map(str, runs["kernel"].unique()))
     if not names:
         raise PredictorError(
-            "no run is left to learn from: give more, or see the warnings about excluded ones"
+            "no rows are left to train on: give more, or see the warnings about excluded rows"
         )
     if len(names) != 1:
         raise PredictorError(

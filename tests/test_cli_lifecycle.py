@@ -70,7 +70,7 @@ def test_what_predictions_rest_on(capsys):
 def test_what_predictions_rest_on_for_people(capsys):
     assert main(["predict", "predictor", "--explain", "--kernel", "toy"]) == 0
     out = capsys.readouterr().out
-    assert "what predicted time_ms rests on" in out
+    assert "what determines predicted time_ms" in out
     assert "sizes of the problem" in out
     assert "what limits the training runs" in out
 

@@ -62,7 +62,7 @@ def test_rows_without_a_time_are_left_out_and_said(capsys):
     capsys.readouterr()
     table.assign(latency_us=0.0).to_csv("theirs.csv", index=False)
     with pytest.warns(match="200 rows of theirs.csv are left out: time is zero"):
-        assert "no run is left to learn from" in fails(capsys, 1, *TRAIN, "--out", "p")
+        assert "no rows are left to train on" in fails(capsys, 1, *TRAIN, "--out", "p")
 
 
 def test_a_replaced_predictor_is_said(capsys):

@@ -48,7 +48,7 @@ def test_the_front_as_a_table(capsys):
     assert "toy n=100,dtype=fp32 on Toy CPU: Pareto front" in out
     assert "hypervolume 0." in out
     assert "of the box up to 1.6 ms and 20 mJ" in out
-    assert "rejected 6 that broke power_w ≤ 50" in out
+    assert "rejected 6 that violated power_w ≤ 50" in out
     (row,) = (line for line in out.splitlines() if "work=2 " in line)
     assert row.split()[:3] == ["0.2", "35.4", "7.07"]
     assert "work=1 " not in out

@@ -59,7 +59,7 @@ def test_what_a_plain_function_does_not_take(capsys):
     for arguments, message in (
         (("sum", "--param", "n=1,2"), "did you mean 'sums'? known: sums"),
         (("sums",), "undecorated.py:sums has no knobs: add --param ARGUMENT=VALUE,VALUE"),
-        (("sums", "--param", "n=1,2"), "undecorated.py:sums needs x: give its arguments"),
+        (("sums", "--param", "n=1,2"), "undecorated.py:sums needs x: give every argument"),
         (("sums", "--param", "m=1", "--arg", "int32=1"), "sums takes no argument 'm'"),
         (("sums", "--param", "n=1", "--check", "x"), "a function does not take check: leave"),
         (("sums", "--param", "n=1", *("--arg", "int32=1") * 2), "takes 1 arguments besides knobs"),

@@ -87,7 +87,7 @@ class Evidence:
             if base in process and key in process
         ])  # fmt: skip
         if key in self.failures or len(logs) < 2:
-            why = self.failures.get(key, "it has no value")
+            why = self.failures.get(key, "measured in too few processes")
             return Comparison(name, config, self.value(key), np.nan, np.nan, np.nan, why)
         # A few processes may agree by chance: the variance is at least that of two equals.
         noise = self._noise()
@@ -186,7 +186,7 @@ def verify(
         try:
             evidence, compared = gather(session, default.id, configs, job.seed, looks)
             if not np.isfinite(value := evidence.value(default.id)):
-                raise MeasurementError("it has no value")
+                raise MeasurementError("it was not measured")
         except MeasurementError as e:
             raise MeasurementError(
                 f"the default configuration of {job.kernel.name} does not run, gives wrong "

@@ -49,11 +49,11 @@ class Pretrained:
         for spec in IDENTITY_SPECS:
             size, mine = self.specs.get(spec), device.specs.get(spec)
             if size is not None and mine is not None and size != mine:
-                found.append(f"{self.table} is of {size:g} {spec}, this device has {mine:g}")
+                found.append(f"{self.table} is for {size:g} {spec}, this device has {mine:g}")
         here = (device.name, device.architecture)
         if here != (self.device, self.architecture):
             there = _device_text((self.device, self.architecture))
-            found.append(f"{self.table} is of {there}, this is {_device_text(here)}")
+            found.append(f"{self.table} was measured on {there}, this is {_device_text(here)}")
         if source != self.source:
             found.append(f"{self.table} was measured with other code of {self.kernel}")
         return found

@@ -301,7 +301,7 @@ class Speculation:
     def illegal_because(self, layout: Layout) -> str | None:
         """Return why a layout does not allow drafting; None if it does."""
         if layout.pp > 1:
-            return "pipelines do not draft tokens"
+            return "drafting tokens needs pp=1"
         return illegal_because(self.draft, Layout(layout.tp)) if self.draft else None
 
     def with_drafter(self, model: ModelDescription) -> ModelDescription:

@@ -67,7 +67,7 @@ def one_line(caught):
         (lambda t: t.assign(**{"problem.M": np.inf}), "column 'problem.M' is infinite in row 0"),
         (lambda t: t.assign(**{"device.cores": -np.inf}), "'device.cores' is infinite in row 0"),
         (lambda t: t.head(4), "only 4 successful runs with time_ms: at least 5"),
-        (lambda t: t.head(0), "no run is left"),
+        (lambda t: t.head(0), "no rows are left"),
         (lambda t: pd.concat([t, t.assign(kernel="softmax")]), "2 kernels"),
     ],
 )  # fmt: skip

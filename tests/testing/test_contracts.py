@@ -220,7 +220,7 @@ class FailsEarly(Meter):
     [
         (NoWatts, "stop without start"),
         (Talkative, "not None or one line"),
-        (FailsEarly, "must still construct"),
+        (FailsEarly, "must not fail"),
     ],
 )
 def test_meters_that_break_their_contract(kind, message):

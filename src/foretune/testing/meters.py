@@ -20,7 +20,7 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
     try:
         meter, absent = make(0), make(1000)
     except Exception as e:
-        raise ContractViolation(f"a meter that cannot work must still construct: {e!r}") from e
+        raise ContractViolation(f"constructing an unavailable meter must not fail: {e!r}") from e
     ensure(meter.name, "the meter has no name")
     ensure(meter.device_kind in ("cpu", "gpu"), f"device_kind is {meter.device_kind!r}")
     for each in (meter, absent):

@@ -81,10 +81,10 @@ class TestWhichFits:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"name": "Other CPU"}, "toy is of Toy CPU (toy), this is Other CPU (toy)"),
+            ({"name": "Other CPU"}, "toy was measured on Toy CPU (toy), this is Other CPU (toy)"),
             ({"architecture": "toy+wide"}, "this is Toy CPU (toy+wide)"),
             ({"architecture": ""}, "this is Toy CPU"),
-            ({"specs": {"cores": 8.0}}, "toy is of 4 cores, this device has 8"),
+            ({"specs": {"cores": 8.0}}, "toy is for 4 cores, this device has 8"),
         ],
     )
     def test_on_another_device_it_is_a_foreign_guide(self, toy_device, change, reason):

@@ -51,7 +51,7 @@ def test_the_best_is_found_and_verified():
     assert best_of("doubled") == {"block": 20_000}
     again = tune(check=lambda x: x + x)
     assert again.measured == 0
-    with pytest.raises(MeasurementError, match=r"wrong_result: relative error .* compared with"):
+    with pytest.raises(MeasurementError, match=r"wrong_result: relative error .* is above"):
         tune(check=lambda x: x + 1)
 
 
@@ -118,7 +118,7 @@ def test_a_win_reaches_the_code(tmp_path):
         cwd=tmp_path, check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert shell.stdout == "20000\n"
-    with pytest.raises(UsageError, match=r"end in \.h, \.json, \.env"):
+    with pytest.raises(UsageError, match=r"ends in \.h, \.json, \.env"):
         best.export(tmp_path / "tuned.toml")
     best.report(tmp_path / "tuned.html")
     assert "the default&#39;s speed" in (tmp_path / "tuned.html").read_text()
