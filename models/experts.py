@@ -351,7 +351,7 @@ class Stack:
 
 
 def _convex_weights(errors: np.ndarray, row_weight: np.ndarray) -> np.ndarray:
-    """Return the convex weights of the columns of ``errors`` with the least absolute sum.
+    """Return convex weights of the experts (columns) with the least sum of absolute errors.
 
     Iteratively reweighted least squares; each step is a small nonnegative problem.
     """
