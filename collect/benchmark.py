@@ -41,9 +41,9 @@ class PreparedInputs:
 class Benchmarker:
     """Runs configurations one after the other.
 
-    ``source`` is the rows' value in that column. ``device_lost`` tells that a launch broke this
-    process's device context; nothing runs then. ``has_traces`` tells that a configuration changed
-    the state of this process.
+    ``source`` is the value of the rows' column ``source``. ``device_lost`` is true after a launch
+    broke this process's device context; nothing runs then. ``has_traces`` is true after a
+    configuration changed the state of this process.
     """
 
     source = "foretune"
@@ -80,9 +80,8 @@ class Benchmarker:
     ) -> Measurement:
         """Build, check and time ``config``; return failures as statuses.
 
-        A configuration that changes its inputs, or replaces the clock or the checker, is wrong.
-        Raises ForetuneError if this kernel cannot be measured here at all (a package is missing,
-        …).
+        A configuration that changes its inputs, or replaces the clock or the checker, fails. Raises
+        ForetuneError if this kernel cannot be measured here at all (a package is missing, …).
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
@@ -101,7 +100,7 @@ class Benchmarker:
         return self._row(kernel, problem, config, Status.WRONG_RESULT, reason)
 
     def _replaced(self, kernel: Kernel, judges: Any) -> str:
-        """Restore what a configuration replaced; return its names, empty if there is nothing."""
+        """Restore the functions that a configuration replaced; return their names as text."""
         replaced = self._guard.restore()
         if state_guard.judges_of(kernel) != judges:
             replaced.append("its own check")
@@ -175,7 +174,7 @@ class Benchmarker:
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:
             raise MeasurementError(
-                f"a failed launch broke this process's use of {self.device.name}: "
+                f"a failed launch made {self.device.name} unusable in this process: "
                 "measure with IsolatedRunner, which starts another process"
             )
         return timer_for(kernel, problem, self.device)
@@ -215,7 +214,7 @@ class Benchmarker:
         expected = kernel.reference(inputs)
         if expected is not None and not says_something(_parts(expected)):
             raise MeasurementError(
-                f"what {kernel.name} should compute is empty or only NaN, so nothing can be "
+                f"the expected result of {kernel.name} is empty or all NaN, so nothing can be "
                 "compared with it: give other inputs, or a reference"
             )
         return expected

@@ -27,7 +27,7 @@ a configuration on several problems separates its effect from the problem's."""
 
 
 class RunSink(Protocol):
-    """Where `collect_runs` puts measurements, and finds those it need not repeat."""
+    """Where `collect_runs` stores measurements, and finds those that it need not repeat."""
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
         """Return the measurement of a configuration; None if it has to be measured."""
@@ -55,7 +55,7 @@ class CurrentRuns:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectSummary(Result):
-    """Counts of a collection: new measurements, those that existed already, and the wall time."""
+    """Counts of a collection: new and reused measurements, and the wall time."""
 
     rows: int
     ok: int

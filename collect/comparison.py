@@ -1,8 +1,8 @@
 """An interleaved comparison in one process: new launches, and new inputs in every round.
 
 Each contender runs on the inputs of the last round, untimed, then on new ones, timed. So a launch
-that keeps an earlier result, or writes nothing, is wrong; and all find caches and threads in the
-same state.
+that keeps an earlier result, or writes nothing, gives a wrong output, and all contenders find
+caches and threads in the same state.
 """
 
 import math
@@ -35,7 +35,7 @@ class Rounds:
     """Times of an interleaved comparison in one process.
 
     ``time_ms`` is by configuration id, `DEFAULT_REPEATED` and ``library:NAME``, with one value per
-    round; ``failures`` tells why a contender has no times.
+    round; ``failures`` gives the reason if a contender has no times.
     """
 
     time_ms: Mapping[str, np.ndarray]
@@ -44,7 +44,7 @@ class Rounds:
 
 @dataclass
 class _Contender:
-    """A launch, and its largest accepted error; None if it is not checked."""
+    """A launch, and its maximum accepted error; None if it is not checked."""
 
     launch: Launch
     error_limit: float | None
@@ -78,7 +78,7 @@ class _RecordingTimer(Timer):
 
 
 def _waits() -> float:
-    """Return how often this thread has waited for something but the CPU; NaN if unknown."""
+    """Return how often this thread waited for anything other than the CPU; NaN if unknown."""
     try:
         from resource import RUSAGE_THREAD, getrusage
     except ImportError:  # not Linux
@@ -87,11 +87,11 @@ def _waits() -> float:
 
 
 class RoundInputs:
-    """Inputs whose values are replaced in place, where launches read them.
+    """Inputs whose values are replaced in place, at the addresses that launches read.
 
     ``present`` are the arrays that launches read, ``new`` the values of this round, ``old`` those
-    of the last. ``draw`` returns the inputs of a seed; those named ``constant``, or whose shapes
-    depend on the seed, keep their first values.
+    of the last. ``draw`` returns the inputs of a seed. Inputs in ``constant``, and those whose
+    shapes depend on the seed, keep their first values.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class InterleavedComparison:
     """Launches of some configurations, the default first, on the same inputs.
 
     ``bench``, a `foretune.collect.benchmark.Benchmarker`, makes inputs and checks outputs;
-    ``failures`` are the errors of the contenders that are out. Raises ForetuneError if this kernel
-    cannot be measured here at all.
+    ``failures`` are the errors of the contenders that were dropped. Raises ForetuneError if this
+    kernel cannot be measured here at all.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class InterleavedComparison:
     def run(self, max_seconds: float) -> dict[str, np.ndarray]:
         """Return the contenders' times in ms, in rounds of random order.
 
-        They are CPU times if all contenders are slow, run in one thread and wait for nothing: other
-        processes interrupt every slow launch. NaN is then a round in which one waited.
+        They are CPU times if all contenders are slow and run in one thread, because other processes
+        interrupt slow launches. A round in which a contender waited is then NaN.
         """
         times: dict[str, list[float]] = {key: [] for key in self._contenders}
         cpu_times: dict[str, list[float]] = {key: [] for key in self._contenders}
@@ -188,7 +188,7 @@ class InterleavedComparison:
         return [listed[i] for i in self._rng.permutation(len(listed))]
 
     def _attempt(self, key: str, step: Callable[[], None]) -> None:
-        """Take a step of a contender; one that fails is out."""
+        """Take a step of a contender; drop the contender if it fails."""
         try:
             step()
         except ForetuneError:

@@ -139,7 +139,7 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     """Return main-memory bandwidth of all cores by the STREAM triad, in GB/s.
 
     ``a[i] = b[i] + s·c[i]`` in double precision (McCalpin, IEEE TCCA Newsletter, December 1995).
-    The result is the better of ordinary and non-temporal stores, at the faster repeats, which take
+    The result is the better of ordinary and non-temporal stores, at the faster repeats; these take
     ``seconds``. As in STREAM, three arrays are counted; they must be far larger than the last-level
     cache. An ordinary store also reads its cache line (write-allocate), which is not counted: where
     ordinary stores won, the memory moved a third more.
@@ -193,7 +193,7 @@ def _last_level_caches(cpus: Path = CPU_FOLDER) -> int:
 
 
 def fma_rates(dtype: type[np.floating[Any]], seconds: float = 0.1) -> dict[int, float]:
-    """Return the rates of fused multiply-adds on all cores, 1e9 operations/s, by bits of a vector.
+    """Return the rates of fused multiply-adds on all cores, 1e9 operations/s, by vector bits.
 
     Each core keeps a dozen accumulators in registers: enough to hide the latency of two pipelines,
     few enough for sixteen registers. The widest vector is not the fastest on every machine.
@@ -244,14 +244,14 @@ def _fma_source(lanes: int) -> str:
 
 
 def _bind_arrays(function: Any, *args: Any) -> Callable[[int, int], object]:
-    """Return ``function`` with all arguments fixed but the range."""
+    """Return ``function`` with all its arguments bound, except for the range."""
     return lambda start, stop: function(*args, start, stop)
 
 
 def fast_seconds(call: Callable[[], object], seconds: float) -> float:
     """Call for ``seconds``, and return the first decile of the call times.
 
-    The minimum is no good estimate: on shared machines, single calls come out at half of the
+    The minimum is not a good estimate: on shared machines, some calls appear to take half of the
     possible time. The first call, which may compile, does not count.
     """
     call()

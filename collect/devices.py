@@ -91,7 +91,7 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
 
 
 def _known_gpu(name: str, memory_gib: float) -> Device:
-    """Return the known device of a driver's name, which may leave out the size of the memory."""
+    """Return the known device for a driver's name, which may lack the memory size."""
     sized = find_device_or_none(f"{name} {memory_gib:.0f}GB")
     return sized or find_device_or_none(name) or Device(name, "gpu")
 
@@ -146,7 +146,7 @@ QUIET_CHECK_S = 0.2
 
 @dataclass(frozen=True)
 class Probe:
-    """Measured rates of this CPU by spec, and what disturbed the measurement ("": nothing)."""
+    """Measured rates of this CPU by spec, and what disturbed the measurement ("" if nothing)."""
 
     specs: dict[str, float]
     disturbance: str
@@ -165,7 +165,7 @@ def local_device(name: str | None = None, measure: bool = True) -> Device:
     """Return one device of this machine.
 
     ``name`` is ``cpu`` (the default), ``cuda:0`` and so on, ``cuda`` for the first GPU, or a
-    driver's name; ``measure`` the CPU's rates if they are not cached. Raises UnknownName.
+    driver's name. With ``measure``, the CPU's rates are measured unless cached. Raises UnknownName.
     """
     if name is None or name.lower() == "cpu":
         return local_cpu(measure)
@@ -261,7 +261,7 @@ def _can_improve(probe: Probe) -> bool:
 
 
 def _measure(before: Probe | None) -> Probe:
-    """Measure the rates; higher ones from before stay."""
+    """Measure the rates; keep higher ones from before."""
     with LoadMonitor(_THIS_CPU) as monitor:
         specs = measure_cpu()
     load = monitor.load
@@ -274,7 +274,7 @@ def _measure(before: Probe | None) -> Probe:
 
 
 def cache_directory() -> Path:
-    """Return the folder of caches, made for its owner alone."""
+    """Return the folder of caches; it is created for its owner alone."""
     folder = Path(os.environ.get("FORETUNE_CACHE") or platformdirs.user_cache_dir("foretune"))
     with contextlib.suppress(OSError):  # on a read-only disk there is none
         folder.mkdir(0o700, parents=True, exist_ok=True)

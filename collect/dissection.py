@@ -1,4 +1,4 @@
-"""Takes this CPU apart: its caches, the rates of its vector units, and its overheads.
+"""Measures this CPU in detail: its caches, the rates of its vector units, and its overheads.
 
 Latency is that of dependent loads in random order, one per cache line (pointer chasing), and
 bandwidth that of vector loads in order, both by one core over working sets of growing size. A level
@@ -31,10 +31,10 @@ SIZES_PER_OCTAVE = 4
 MIN_KIB, MAX_KIB = 4, 1 << 20
 ROUNDS = 2  # the two rounds measure the same: their difference shows how far a value can be trusted
 SAMPLE_S = 2e-4
-"""Duration of a sample: long against a call, short against the time slices of the scheduler."""
+"""Duration of a sample: long relative to a call, short relative to the scheduler's time slices."""
 LEAVES_PLATEAU = 2.0
-"""Latency over that of the level, from which a working set no longer fits. Misses of the address
-cache alone stay below it."""
+"""If latency over that of the level exceeds this, the working set no longer fits. Misses of the
+address cache alone stay below it."""
 CLEAR_OF_EDGE = 1.4
 """A level's latency is read at working sets this far above the end of the level before."""
 UNSTABLE = 0.1  # relative difference of the rounds above which a level's values are marked
@@ -47,7 +47,7 @@ class Level:
 
     ``size_kib`` is the largest working set that it serves (infinite for memory), ``latency_ns`` the
     time of a dependent load, ``read_gbps`` the rate at which one core reads, GB/s, and
-    ``difference`` the relative difference of two rounds of latencies, median over its sizes.
+    ``difference`` the median, over its sizes, of the relative difference between two rounds.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Level:
 class MemoryCurve:
     """Latency of a dependent load, and rate of reading, over ascending working sets.
 
-    ``levels`` are those found, nearest first; the last is main memory.
+    ``levels`` are the detected levels, nearest first; the last is main memory.
     """
 
     sizes_kib: tuple[float, ...]
@@ -104,10 +104,10 @@ class Dissection:
     """Measurements of a CPU: its caches and main memory as one core sees them, and its rates.
 
     ``fma_gflops`` are of all cores by type and bits of a vector (``fp32 x 256``),
-    ``loaded_latency_ns`` is memory's while all other cores read (NaN with one core),
+    ``loaded_latency_ns`` is main memory's while all other cores read (NaN with one core),
     ``core_to_core_ns`` the time to send a cache line to another core, for a few pairs. ``call_us``
-    is a call of a compiled function from Python, ``parallel_us`` start and end of work on all
-    cores, ``page_us`` the first touch of a page.
+    is the time to call a compiled function from Python, ``parallel_us`` to start and end work on
+    all cores, ``page_us`` to touch a page for the first time.
     """
 
     memory: MemoryCurve
@@ -120,7 +120,7 @@ class Dissection:
 
     @property
     def specs(self) -> dict[str, float]:
-        """The rates among `foretune.device.SPECS`, those of unstable levels left out."""
+        """The rates among `foretune.device.SPECS`, without those of unstable levels."""
         return {
             name: value
             for level in self.memory.levels
@@ -142,7 +142,7 @@ def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Diss
     wanted = 4 * cache_sizes().get("l3_kib", 16 * 1024.0)
     free_kib = psutil.virtual_memory().available / 1024
     sizes = working_sets(max_kib or int(min(wanted, free_kib * 0.05, MAX_KIB)))
-    progress.start("taking the CPU apart", ROUNDS * len(sizes) + 4)
+    progress.start("measuring the CPU", ROUNDS * len(sizes) + 4)
     buffer = _Buffer(sizes[-1])
     curve = MemoryCurve.measure(sizes, buffer.latency_ns, buffer.read_gbps, progress)
     fma = {
@@ -171,10 +171,10 @@ def working_sets(max_kib: int) -> list[int]:
 def find_levels(
     sizes_kib: Sequence[float], latency_ns: np.ndarray, read_gbps: np.ndarray
 ) -> tuple[Level, ...]:
-    """Return the levels that a curve of latencies shows.
+    """Return the memory levels that a latency curve shows.
 
-    ``sizes_kib`` are working sets, ascending; ``latency_ns`` is rounds by sizes, ``read_gbps``
-    by sizes.
+    ``sizes_kib`` are ascending working sets; ``latency_ns`` has shape (rounds, sizes),
+    ``read_gbps`` (sizes,).
     """
     sizes, fastest = np.asarray(sizes_kib, dtype=float), latency_ns.min(axis=0)
     # what a larger working set reaches, a smaller one does too: higher values are disturbances
@@ -231,7 +231,7 @@ class _Buffer:
         return fast_seconds(chase, seconds) / chase.keywords["steps"] * 1e9
 
     def read_gbps(self, size_kib: float, seconds: float = 0.02) -> float:
-        """Return the rate at which one core reads a working set again and again."""
+        """Return the rate at which one core reads a working set repeatedly."""
         words = int(size_kib * 1024) // 8
         words -= words % (_READ_VECTORS * _LANES)
         times = max(1, (1 << 20) // (8 * words))
@@ -259,7 +259,7 @@ class _Buffer:
         return float(found[0])
 
     def _chaser(self, size_kib: float) -> "partial[None]":
-        """Return what follows the lines of a working set in random order, ``steps`` a call."""
+        """Return a function that follows ``steps`` lines of a working set in random order."""
         lines = self._rng.permutation(int(size_kib * 1024) // LINE_BYTES) * _WORDS
         self._lines[lines] = np.roll(lines, -1)
         at = int(lines[0])

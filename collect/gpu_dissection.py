@@ -1,6 +1,6 @@
 """Latency and bandwidth of a GPU's caches and memory; the twin of `foretune.collect.dissection`.
 
-One program follows pointers, and all multiprocessors read the working set again and again.
+One program follows pointers; all multiprocessors read the working set repeatedly.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ def dissect_gpu(device: Device, progress: Progress = SILENT) -> MemoryCurve:
     timer = gpu_timer(device, warm_cache=True)
     memory = torch.zeros(sizes[-1] * 256, dtype=torch.int32, device=f"cuda:{device.index}")
     programs = int(device.specs.get("cores", 100)) * PROGRAMS_PER_CORE
-    progress.start("taking the GPU apart", ROUNDS * len(sizes))
+    progress.start("measuring the GPU", ROUNDS * len(sizes))
     return MemoryCurve.measure(
         sizes,
         lambda size: latency_ns(memory, size, timer),
@@ -55,7 +55,7 @@ def read_gbps(memory: torch.Tensor, size_kib: int, programs: int, timer: Timer) 
 
 
 def link(memory: torch.Tensor, size_kib: int) -> torch.Tensor:
-    """Link the lines of a working set to a ring in random order; return a position on it."""
+    """Link the lines of a working set to a ring in random order; return a position in it."""
     order = torch.randperm(size_kib * 1024 // LINE_BYTES, device=memory.device) * _WORDS
     memory[order] = order.roll(-1).to(torch.int32)
     return order[:1].to(torch.int32)

@@ -9,7 +9,7 @@ def visible_gpus(nvml: Any) -> list[Any]:
 
     Numbers in that variable are read as NVML's numbers, which follow the PCI address. CUDA's order
     differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set. A GPU split
-    by MIG appears as one slice: the one that the variable names, or the first.
+    by MIG appears as one slice: the one in the variable, or the first.
     """
     boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     handles = [_first_slice(nvml, board) for board in boards]

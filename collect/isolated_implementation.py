@@ -44,8 +44,8 @@ class IsolatedImplementation:
     """Calls one implementation.
 
     ``code`` is loaded after the first inputs are made, so that it cannot replace the clock or the
-    synchronization with a GPU. ``inputs`` makes the positional arguments of a call from a problem's
-    parameters and ``seed``.
+    synchronization with a GPU. ``inputs`` returns the positional arguments of a call for a
+    problem's parameters and ``seed``.
     """
 
     def __init__(self, code: Code, inputs: Code) -> None:
@@ -59,7 +59,7 @@ class IsolatedImplementation:
         self._outputs = CallOutputs((), {})
 
     def load(self, problem: Mapping[str, Value], seed: int) -> str:
-        """Make the inputs and load the code; return what is wrong with its name, or nothing."""
+        """Make the inputs and load the code; return why its name is invalid, or ""."""
         try:
             self._make = _load(self._inputs)
         except UnknownName:
@@ -75,7 +75,7 @@ class IsolatedImplementation:
         return ""
 
     def run(self, problem: Mapping[str, Value], seed: int) -> float:
-        """Call it once on the inputs of a seed, and return the time in milliseconds."""
+        """Call the implementation once on the inputs of a seed, and return the time in milliseconds."""
         function = self._prepare(problem, seed)
         before = [arrays.copy_arrays(leaf) for leaf in arrays.leaves(self._args)]
         args, clock, wait = self._args, self._clock, self._wait

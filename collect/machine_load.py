@@ -21,10 +21,10 @@ MAX_OTHER_LOAD, MAX_STEAL = 0.1, 0.02
 """Shares of CPU time, taken by other processes or guests, above which times are disturbed."""
 OBSERVE_S = 1.0  # duration of one check whether the machine is idle
 _THROTTLE_REASONS = {
-    0x08: "slowed down by its hardware",
-    0x20: "slowed down by heat",
-    0x40: "slowed down by heat",
-    0x80: "slowed down by its power supply",
+    0x08: "throttled by its hardware",
+    0x20: "throttled because of heat",
+    0x40: "throttled because of heat",
+    0x80: "throttled by its power supply",
 }
 """NVML's external throttle reasons; the power limit is a property of the device."""
 
@@ -59,7 +59,7 @@ class MachineLoad:
 
 
 class LoadMonitor:
-    """Context manager that observes the load on a device; other GPUs than NVIDIA's show none.
+    """Context manager that observes the load on a device; only NVIDIA GPUs report theirs.
 
     ``load`` is set when the block ends; ``nvml`` is the module ``pynvml`` or a substitute.
     """
@@ -96,7 +96,7 @@ def wait_until_idle(
         if not monitor.load.disturbance or time.monotonic() >= deadline:
             break
     if monitor.load.disturbance:
-        progress.say(f"not quiet after {max_wait_s:g} s: {monitor.load.disturbance}")
+        progress.say(f"not idle after {max_wait_s:g} s: {monitor.load.disturbance}")
     return monitor.load
 
 
@@ -104,7 +104,7 @@ _CpuSample = tuple[tuple[float, float, float, float], dict[str, int]]
 
 
 def _sample_cpu() -> _CpuSample:
-    """Return the CPU's seconds and throttling so far, of the CPUs that this process may run on."""
+    """Return the seconds and throttling so far of the CPUs that this process may run on."""
     return _cpu_seconds(), _throttle_counts()
 
 
@@ -149,7 +149,7 @@ def _process_tree_seconds() -> float:
 
 def _throttle_counts() -> dict[str, int]:
     texts = [_read_text(path).strip() for path in _throttle_files()]
-    counts = {"the CPU was slowed down by heat": sum(int(t) for t in texts if t.isdigit())}
+    counts = {"the CPU was throttled because of heat": sum(int(t) for t in texts if t.isdigit())}
     for line in _read_text(Path("/sys/fs/cgroup/cpu.stat")).splitlines():
         name, _, count = line.partition(" ")
         if name == "nr_throttled" and count.isdigit():
@@ -176,7 +176,7 @@ _GpuSample = tuple[int, str]
 def _sample_gpu(index: int, nvml: Any) -> _GpuSample:
     """Return the number of other GPU processes and the throttle reason, if NVML reports them."""
     try:
-        nvml = nvml or require("pynvml", "gpu", "looking at GPUs")
+        nvml = nvml or require("pynvml", "gpu", "checking the load of GPUs")
     except MissingExtra:
         return 0, ""
     try:

@@ -126,7 +126,7 @@ class RaplMeter(PowerMeter):
         if not packages:
             return (
                 f"there is no energy counter under {self._root}: "
-                "virtual machines and containers mostly have none, nor have systems but Linux"
+                "only Linux has them, and virtual machines and containers mostly do not"
             )
         try:
             for package in packages:

@@ -68,7 +68,7 @@ class Runner(ABC):
 
         The default, which comes first, is built twice. All launches get new inputs in every round,
         from ``seed``. ``max_seconds`` limits the rounds; a few are always run. Raises
-        MeasurementError if a configuration hangs or dies, though it ran before.
+        MeasurementError if a configuration hangs or dies.
         """
 
     def renew(self) -> None:
@@ -225,7 +225,7 @@ class IsolatedRunner(Runner):
                 "measure", kernel, problem, config, incumbent_ms, limit_s=self.limit_s
             )
         except TimeoutError:
-            status, reason = Status.TIMEOUT, f"not done after {self.limit_s:g} s"
+            status, reason = Status.TIMEOUT, f"did not finish within {self.limit_s:g} s"
         except ChildProcessError as e:
             status, reason = Status.RUNTIME_ERROR, str(e)
         else:

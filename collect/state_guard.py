@@ -1,8 +1,8 @@
-"""What a configuration must leave as it was: its inputs, the clock and the checker.
+"""What a configuration must leave unchanged: its inputs, the clock and the checker.
 
-A configuration that changes the state of its process could make its neighbors look faster, or
-right. Changed inputs and replaced functions are no result; what it keeps in its own module is its
-own business, but the next configuration gets another process.
+A configuration that changes the state of its process could make others look faster, or correct. If
+it changes inputs or replaces functions, it fails. It may keep state in its own module, but then the
+next configuration gets another process.
 """
 
 import inspect
@@ -63,7 +63,7 @@ def fingerprints(values: Any) -> list[tuple[Any, int]]:
 
 
 def has_changed(arrays: list[tuple[Any, int]], output: Any) -> bool:
-    """Whether an array has changed that is no part of the output."""
+    """Whether an array changed that is not part of the output."""
     outputs = [leaf for leaf in leaves(output) if isinstance(leaf, np.ndarray) or is_tensor(leaf)]
     return any(
         fingerprint(array) != known and not any(_is_part(array, out) for out in outputs)
@@ -72,7 +72,7 @@ def has_changed(arrays: list[tuple[Any, int]], output: Any) -> bool:
 
 
 def own_state(kernel: Kernel) -> dict[Any, Any]:
-    """Return marks of what a kernel's code can keep: globals, closure, defaults, attributes.
+    """Return marks of the state a kernel's code can keep: globals, closure, defaults, attributes.
 
     Kernels of Foretune itself keep nothing.
     """
@@ -89,7 +89,7 @@ def own_state(kernel: Kernel) -> dict[Any, Any]:
 
 
 def judges_of(kernel: Kernel) -> list[Any]:
-    """Return marks of what judges a kernel's output."""
+    """Return marks of the objects that judge a kernel's output."""
     names = ("function", "check", "verify", "answer", "atol", "tolerance")
     return [id(getattr(kernel, name, None)) for name in names]
 
@@ -109,7 +109,7 @@ def fingerprint(array: Any) -> int:
 
 
 def _mark(value: Any) -> Any:
-    """Return what changes if a name is bound again, a container grows or an array is written."""
+    """Return a value that changes when a name is rebound, or an array or container changes."""
     if isinstance(value, np.ndarray) or is_tensor(value):
         return id(value), fingerprint(value)
     return (id(value), len(value)) if isinstance(value, dict | list | set) else id(value)

@@ -1,4 +1,4 @@
-"""CPU and GPU timers, when they stop repeating, and the interval of a median."""
+"""CPU and GPU timers, stopping rules, and the confidence interval of a median."""
 
 import math
 import time
@@ -32,7 +32,7 @@ class Timer:
     interface: Any = None
 
     def batch_size(self, fastest_ms: float) -> int:
-        """Return the number of launches of this time, in milliseconds, that make one sample."""
+        """Return the number of launches in one sample, if one takes this many milliseconds."""
         return max(1, int(np.ceil(MIN_SAMPLE_S * 1e3 / max(fastest_ms, 1e-6))))
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
@@ -74,7 +74,7 @@ class Timing:
 def median_interval(samples: np.ndarray) -> tuple[float, float]:
     """Return the distribution-free 95 % confidence interval of the median of ``samples``.
 
-    Fewer than six samples give none; the result is then the extremes.
+    With fewer than six samples there is none; the result is then minimum and maximum.
     """
     ordered = np.sort(samples)
     rank = _rank(len(ordered))
@@ -145,7 +145,7 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     if not 0 < own_ms <= MAX_OWN_TIME * wall_ms:
         raise ValueError(
             f"its own time of {own_ms:.3g} ms is impossible, it ran for {wall_ms:.3g} ms: check "
-            "what it times, and the unit"
+            "what it measures, and in which unit"
         )
     return own_ms
 
@@ -190,7 +190,7 @@ class DeviceTimer(Timer):
         self._max_launches = max_launches
 
     def batch_size(self, fastest_ms: float) -> int:
-        """Return the number of launches of this time, in milliseconds, that make one sample."""
+        """Return the number of launches in one sample, if one takes this many milliseconds."""
         return min(super().batch_size(fastest_ms), self._max_launches)
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DRIVER_VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
-"""Files that hold the versions of drivers."""
+"""Files that contain the versions of drivers."""
 
 
 @cache

@@ -6,7 +6,7 @@ its length and its checksum, and the receiver skips all other bytes.
 
 On Linux, the parent of the child is a keeper, which ends with everything the child started. A
 kernel may start processes that leave their session and whose parents end at once. The keeper adopts
-them, because it is a "child subreaper". So they can be found, also after the worker died.
+them, because it is a "child subreaper". So it finds them even after the worker died.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ class WorkerProcess:
     """Calls methods of an object that lives in a child process.
 
     The first call starts the process. A call after `close`, or after an error that ended the
-    process, starts a new one. One call at a time; only `kill` is safe beside it.
+    process, starts a new one. Make one call at a time; only `kill` is safe during a call.
 
     ``factory`` makes the object in the child; a function of the running script is pickled by value.
-    ``pickling_advice`` is subject and advice of the error for arguments that cannot be pickled.
+    ``pickling_advice`` is (subject, advice) of the error for arguments that cannot be pickled.
     ``calls_made`` counts the calls to the present process.
     """
 
@@ -66,7 +66,7 @@ class WorkerProcess:
     def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
         """Return the result of one method call on the object.
 
-        The time starts when the child has done the imports of factory and arguments.
+        The time limit starts when the child has imported the modules of factory and arguments.
 
         Raises TimeoutError if the call took longer than ``limit_s``, and the process was killed;
         ChildProcessError if the process died, or its answer cannot be read; ForetuneError if the
@@ -143,7 +143,7 @@ class WorkerProcess:
     def _start(self) -> "Channel":
         if is_worker():
             raise MeasurementError(
-                "a measuring process imports this module, which measures again: put what measures "
+                "a measuring process imports this module, which measures: put the measuring code "
                 "under if __name__ == '__main__'"
             )
         factory, key = self._pickle(self._factory), secrets.token_bytes(16)
@@ -274,7 +274,7 @@ class Channel:
 
 
 def is_worker() -> bool:
-    """Whether this process measures for another one: it must not start to tune."""
+    """Whether this process measures for another one, so that it must not start tuning."""
     return WORKER_VARIABLE in os.environ
 
 
@@ -309,7 +309,7 @@ def exit_cause(process: "subprocess.Popen[bytes]") -> str:
 def kill_session(process: "subprocess.Popen[bytes]") -> None:
     """Kill a worker and all processes that it started.
 
-    On Linux its keeper does that. Elsewhere, those of its session are killed.
+    On Linux its keeper does that. Elsewhere, the processes of its session are killed.
     """
     if sys.platform == "linux":
         process.terminate()
@@ -381,11 +381,11 @@ _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 
 
 def fork_worker(parent: int) -> int:
-    """Return in a new process, the worker, and keep it; return the process it must not survive.
+    """Fork the worker and return in it; return the process that it must not outlive.
 
-    This process becomes the keeper: it ends as the worker ends, or after SIGTERM, or when process
-    ``parent`` has ended; before that, it kills all that the worker started. On other systems than
-    Linux this process itself is the worker.
+    The calling process becomes the keeper. It ends with the worker, on SIGTERM, or when process
+    ``parent`` ended or the worker started too many processes; before that, it kills all processes
+    that the worker started. On systems other than Linux, the calling process is the worker.
     """
     if sys.platform != "linux":
         return parent
@@ -425,7 +425,7 @@ def _wait_for(worker: int, parent: int) -> int:
 
 
 def _end_descendants() -> None:
-    """Kill all processes below this one, which adopts those whose parents end."""
+    """Kill all descendants of this process, which adopts those whose parents end."""
     deadline = time.monotonic() + END_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
@@ -458,7 +458,7 @@ def _descendants() -> list[int]:
 
 
 def _threads() -> int:
-    """Return the number of threads of the system, which is cheap to read; -1 if unknown."""
+    """Return the number of threads on this system, which is cheap to read; -1 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     return -1
@@ -467,7 +467,7 @@ def _threads() -> int:
 def _limit_resources() -> None:
     """Cap threads and memory of this process, and let the kernel kill it first if memory is short.
 
-    The cap on memory is the machine's. It is left out where a GPU's driver maps more.
+    The memory cap is the machine's memory. There is none with a GPU driver, which maps more.
     """
     cores = os.cpu_count() or 1
     _set_limit("RLIMIT_NPROC", _threads() + 2 * MAX_PROCESSES + 16 * cores)

@@ -23,9 +23,9 @@ class DatasetCard:
     """Description of a shipped table, which `load` takes by ``name``.
 
     ``system`` has operating system, driver and versions that affect the times; ``began`` and
-    ``ended`` are the ISO times of the first and the last row; ``protocol`` tells how it was
-    measured, ``command`` measures it again; ``kernels`` maps names to hashes of the measured code;
-    ``provisional`` tells why the rows are provisional, if they are.
+    ``ended`` are the ISO times of the first and the last row; ``protocol`` describes the
+    measurement, ``command`` repeats it; ``kernels`` maps names to hashes of the measured code;
+    ``provisional`` is the reason if the rows are provisional.
     """
 
     name: str

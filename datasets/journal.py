@@ -50,7 +50,7 @@ class Journal:
         if gone:
             raise OutputError(
                 f"{self.path} was deleted while it was in use: rows written since it was "
-                "opened are lost; start again"
+                "opened are lost; run the command again"
             )
         begin, self._end = self._end, self._end + len(line)
         return begin

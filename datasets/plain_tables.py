@@ -1,4 +1,4 @@
-"""Tables with anybody's columns, as run tables."""
+"""Converts tables with arbitrary columns to run tables."""
 
 import re
 import warnings
@@ -39,10 +39,10 @@ def run_columns(
 
 
 def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFrame:
-    """Return the run table of a table with anybody's columns, see `run_columns`.
+    """Return a table with arbitrary columns as a run table, see `run_columns`.
 
-    Rows that cannot be right are left out, with a warning. Raises RunTableError without a column
-    ``time_ms``, UnknownName if a column of ``problem`` is missing.
+    Impossible rows are left out, with a warning. Raises RunTableError without a column ``time_ms``,
+    UnknownName if a column of ``problem`` is missing.
     """
     table = table.rename(columns=str)
     mapping = run_columns(table.columns, problem)
@@ -60,7 +60,7 @@ def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFra
 def typed_runs(
     rows: pd.DataFrame, defaults: Mapping[str, str], given: Mapping[str, str] = MappingProxyType({})
 ) -> pd.DataFrame:
-    """Return rows with the schema's types; what is no number becomes a gap.
+    """Return rows with the schema's types; values that are not numbers become gaps.
 
     Missing text columns are filled with ``defaults``, rows without a status are ``ok``, and failed
     ones have no time. ``given`` texts replace a column.

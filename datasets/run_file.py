@@ -38,7 +38,7 @@ RowIdentity = tuple[str, str, Problem, Configuration]
 
 
 class RunFile:
-    """One version of the file; `extend` writes the next."""
+    """One version of the file; `extend` writes the next version."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -127,7 +127,7 @@ def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Sc
 
 
 def _common(kinds: set[pa.DataType]) -> pa.DataType:
-    """Return the type that holds all values, or raise `pa.ArrowTypeError`."""
+    """Return the type that can hold all values, or raise `pa.ArrowTypeError`."""
     schemas = [pa.schema([("column", kind)]) for kind in kinds]
     return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 

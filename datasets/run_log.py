@@ -52,13 +52,13 @@ class RunLog:
         self.close()
 
     def __len__(self) -> int:
-        """Return the number of distinct (kernel, device, problem, configuration) measured."""
+        """Return the number of distinct measured (kernel, device, problem, configuration)."""
         return self._distinct_count
 
     def append(self, measurement: Measurement) -> None:
         """Write one row.
 
-        Raises RunTableError if the row is impossible, and not written; OutputError if the disk is
+        Raises RunTableError if the row is impossible, so not written; OutputError if the disk is
         full or gone, or the journal was deleted. Earlier rows are kept unless it was deleted.
         """
         measurement.check(self._power_limit_w)

@@ -1,4 +1,4 @@
-"""Converts run tables to and from Parquet files and measurements, and adds specs of devices."""
+"""Converts run tables to and from Parquet files and measurements, and adds device specs."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def file_metadata(mixed: set[str], journal_digest: str = "") -> dict[bytes, byte
     """Return the metadata of a run table's file.
 
     ``mixed`` are columns that mix text, numbers and booleans; they are stored as JSON, because
-    Parquet columns have one type. ``journal_digest`` is that of the journal merged last.
+    Parquet columns have one type. ``journal_digest`` is that of the last merged journal.
     """
     return {
         _VERSION_KEY: str(SCHEMA_VERSION).encode(),
@@ -56,7 +56,7 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     if path.is_dir():
         inside = path / "runs.parquet"  # of a campaign
         named = inside if inside.exists() else "a file in it"
-        raise RunTableError(f"{path} is a folder, no run table: name {named}")
+        raise RunTableError(f"{path} is a folder, not a run table: give {named}")
     parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
         file, mixed, journal_digest = open_runs(path)
@@ -227,13 +227,13 @@ def ordered_columns(columns: Iterable[str]) -> list[str]:
 
 
 def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
-    """Open a run table; return it, its mixed columns, and the digest of the journal merged last.
+    """Open a run table; return it, its mixed columns, and the digest of the last merged journal.
 
     Raises RunTableError if it is not a run table, or of a newer schema.
     """
     if _is_store(path):
         raise RunTableError(
-            f"{path} is a tuning store, no run table: make one with 'foretune store "
+            f"{path} is a tuning store, not a run table: export one with 'foretune store "
             f"--store {path} --export {path.stem}.parquet'"
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
@@ -295,7 +295,7 @@ def with_specs_of(runs: pd.DataFrame, device: Device | None) -> pd.DataFrame:
 def device_of(runs: pd.DataFrame) -> Device:
     """Return the one device of ``runs``, its specs completed from the spec table.
 
-    An unknown device is a CPU if it has ``vector_bits`` or is called like one, else a GPU.
+    An unknown device counts as a CPU if it has ``vector_bits`` or a CPU's name, else as a GPU.
     """
     name = str(runs["device"].iloc[0])
     known = find_device_or_none(name)

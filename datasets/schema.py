@@ -36,9 +36,9 @@ def is_run_column(column: str) -> bool:
 def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
     """Return ``runs`` unchanged if every row is valid.
 
-    ``name`` is the table's, ``first`` the number of the first row within it. Raises RunTableError
-    if a column is missing or of the wrong type, or a row is impossible; the message names the row
-    and the reason.
+    ``name`` is the table's name, ``first`` the number of the first row within it. Raises
+    RunTableError if a column is missing or of the wrong type, or a row is impossible; the message
+    names the row and the reason.
     """
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
@@ -58,7 +58,7 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
     if repeated := sorted(set(runs.columns[runs.columns.duplicated()])):
         yield f"column {repeated[0]!r} occurs twice"
     if not columns_of(runs, "config") and not columns_of(runs, "problem"):
-        yield "cannot tell what was run: there is no 'config.…' or 'problem.…' column"
+        yield "what was run is unknown: there is no 'config.…' or 'problem.…' column"
     for column in runs.columns:
         values = runs[column]
         if column.startswith(PLAIN_GROUPS) and not _is_plain(values):
@@ -90,7 +90,7 @@ def valid_rows(rows: pd.DataFrame, name: str = "run table") -> tuple[pd.DataFram
 
 
 def _drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
-    """Drop unused categories and empty text columns, which a file would not keep either."""
+    """Drop unused categories and empty text columns, which a file would not keep."""
     texts = [c for c in rows.columns if isinstance(rows[c].dtype, pd.CategoricalDtype)]
     empty = [c for c in texts if len(rows) and rows[c].isna().all()]
     used = {c: rows[c].cat.remove_unused_categories() for c in texts if c not in empty}
@@ -110,7 +110,7 @@ def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
     """Yield every rule for rows."""
     known = sorted(s.value for s in Status)
     status = runs["status"].astype(object)
-    unknown = f"status {{!r}} is none of {known}"
+    unknown = f"status {{!r}} is not one of {known}"
     yield RowFault("unknown status", unknown, ~status.isin(known), status)
     for column in ("kernel", "device"):
         empty = runs[column].isna() | (runs[column].astype(object) == "")
@@ -124,7 +124,7 @@ def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
     yield RowFault("time is infinite", "time_ms is {}", ok & np.isposinf(time_ms), time_ms)
     message = "the run failed but time_ms is {}"
     yield RowFault("time of a failed run", message, ~ok & ~np.isnan(time_ms), time_ms)
-    message = "power_w is {}: leave it empty where there is no meter"
+    message = "power_w is {}: leave it empty without a meter"
     yield RowFault("power is not positive", message, metered & ~_is_amount(power_w), power_w)
     above = metered & (power_w > _floats(runs, "device.power_limit_w") * POWER_MARGIN)
     message = "power_w is {}, far above the device's power limit"

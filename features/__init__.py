@@ -1,1 +1,1 @@
-"""Features: what a model sees of a run, as named float columns."""
+"""Features: a run as named float columns, the input of a model."""

@@ -77,7 +77,7 @@ class Rows:
         return self._distinct[column]
 
     def text_masks(self, column: str, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return, per text, which rows have it in ``column`` (numbers compare as text)."""
+        """Return, for each text, which rows have it in ``column`` (numbers compare as text)."""
         distinct, codes = self.distinct(column)  # compares distinct values, not every row
         return [(distinct == text)[codes] for text in texts]
 
@@ -98,7 +98,7 @@ class Rows:
         return rest
 
     def with_columns(self, columns: Mapping[str, Any]) -> "Rows":
-        """Return the same rows with more columns, or others in place of some."""
+        """Return the same rows with columns added or replaced."""
         more = copy.copy(self)
         more.columns = (*self.columns, *(c for c in columns if c not in self.columns))
         more._arrays = {**self._arrays, **columns}
@@ -106,7 +106,7 @@ class Rows:
         return more
 
     def take(self, numbers: np.ndarray) -> "Rows":
-        """Return some of the rows; columns are converted once for all."""
+        """Return some of the rows; each column is converted only once."""
         return _SomeRows(self, numbers)
 
     def memoized(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -117,7 +117,7 @@ class Rows:
 
 
 class _SomeRows(Rows):
-    """Rows of other `Rows`, by number."""
+    """A selection of other `Rows`, by row index."""
 
     def __init__(self, rows: Rows, numbers: np.ndarray) -> None:
         self.columns = rows.columns
@@ -170,7 +170,7 @@ def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
 
 
 def _is_categorical(column: "pd.Series[Any]") -> bool:
-    """Return whether a column is processed by its distinct values."""
+    """Return whether a column is converted by its distinct values."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return True
     return not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
@@ -179,7 +179,7 @@ def _is_categorical(column: "pd.Series[Any]") -> bool:
 def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values (the last is a gap) and the code of each row.
 
-    Converting distinct values only is fast: a million cells seldom hold many.
+    Converting only distinct values is fast, because even a million cells rarely have many.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes, distinct = column.cat.codes.to_numpy(), column.cat.categories

@@ -19,7 +19,7 @@ def candidate_rows(
     device: Device,
     indices: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """Return one row per configuration of ``space``, or per index, as input for a predictor.
+    """Return one row per configuration of ``space``, or per index, as input of a predictor.
 
     Text columns are categorical, to save memory.
     """
@@ -43,7 +43,7 @@ def candidate_rows(
 def rows_of(
     kernel: str, problem: Problem, configs: Sequence[FrozenParameters], device: Device
 ) -> pd.DataFrame:
-    """Return one row per configuration; for a few, because every row is a dictionary first."""
+    """Return one row per configuration; use it for a few only, because it is slow."""
     rows = pd.DataFrame([{f"config.{k}": v for k, v in c.items()} for c in configs])
     rows.insert(0, "kernel", kernel)
     rows.insert(1, "device", device.name)
@@ -53,7 +53,7 @@ def rows_of(
 
 
 def settings_of(rows: pd.DataFrame, device: Device | None = None) -> pd.DataFrame:
-    """Return the input columns of ``rows``, on ``device`` if given."""
+    """Return the input columns of ``rows``; ``device``, if given, replaces their device."""
     named = ["kernel", *columns_of(rows, "problem"), *columns_of(rows, "config")]
     if device is None:
         return rows[[*named[:1], "device", *named[1:], *columns_of(rows, "device")]]

@@ -12,10 +12,10 @@ from foretune.registry import load, registered
 def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -> Family | None:
     """Return the family with a cost model for kernel ``name``, or None.
 
-    The first of these that finds its columns in ``runs``: ``preferred``, the registered kernel, the
-    registered family. Otherwise `UserDefinedCost` if the runs have ``problem.flops`` and
-    ``problem.bytes``. A registered kernel without its columns is returned too, so that its own
-    error names them. Raises PredictorError if ``preferred`` has another name.
+    Return the first of these whose columns ``runs`` has: ``preferred``, the registered kernel, the
+    registered family; else `UserDefinedCost` if the runs have ``problem.flops`` and
+    ``problem.bytes``. A registered kernel is returned even if its columns are missing, because its
+    own error names them. Raises PredictorError if ``preferred`` has another name.
     """
     if preferred is not None:
         if preferred.name != name:
@@ -34,11 +34,11 @@ def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -
 
 
 def explain_missing_roofline(name: str, runs: pd.DataFrame) -> str:
-    """Return why the family of ``name`` cannot compute the cost of ``runs``; "" if it has none."""
+    """Return why the family of ``name`` cannot compute the cost of ``runs``; "" if it can."""
     if name not in registered("families"):
         return ""
     reason = _cost_error(load("families", name)(), runs)
-    return reason and f"{name} is known by its sizes, and {reason}"
+    return reason and f"{name} is described by its sizes, and {reason}"
 
 
 def _cost_error(family: Family, runs: pd.DataFrame) -> str:
@@ -62,4 +62,4 @@ def find_family(name: str, kind: str | None, preferred: Family | None = None) ->
     for family in [*([preferred] if preferred is not None else []), *groups]:
         if family.name == name and type(family).__name__ == kind:
             return family
-    raise PredictorError(f"kernel {name!r} ({kind}) is not known here: install its package")
+    raise PredictorError(f"kernel {name!r} ({kind}) is unknown here: install its package")

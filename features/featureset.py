@@ -16,7 +16,7 @@ from foretune.features.roofline import quantities, row_cost, row_roofline_ms, wi
 if TYPE_CHECKING:
 
     class Estimator:
-        """Types of scikit-learn's ``BaseEstimator``."""
+        """Type stub of scikit-learn's ``BaseEstimator``."""
 
         n_features_in_: int
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
             """Return the constructor's arguments."""
 
         def set_params(self, **parameters: Any) -> Self:
-            """Set some of them."""
+            """Set some of the constructor's arguments."""
 
         def __sklearn_tags__(self) -> Any: ...
 
     class RegressorMixin:
-        """Types of scikit-learn's own."""
+        """Type stub of scikit-learn's class."""
 
         def score(self, X: Any, y: Any) -> float:
             """Return R² of the predictions for ``X``."""
 
     class TransformerMixin:
-        """Types of scikit-learn's own."""
+        """Type stub of scikit-learn's class."""
 
         def fit_transform(self, X: Any, y: Any = None) -> Any:
             """Fit, then transform."""
@@ -54,7 +54,7 @@ EXTRA_GROUPS = {
     "counter": "profiler counters",
     "simulated": "figures of a simulator",
 }
-"""Column groups that are known only later, and what they hold."""
+"""Column groups that are known only after compiling or running -> their contents."""
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
 FITTED_STATE = {
     "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
@@ -71,13 +71,13 @@ class FeatureSet(TransformerMixin, Estimator):
     size of the problem; launch geometry (`launch_geometry`); the `derived` quantities of the
     ``family``, if there is one, and its cost: log2 of flops, bytes, intensity and roofline time.
 
-    Columns that are constant in training are dropped. Logarithms of sizes are not added, because a
-    tree splits on them as it does on the sizes.
+    Columns that are constant in training are dropped. Logarithms of sizes are not added, because
+    trees split them in the same way as the sizes.
 
-    Fitted are the names of the float columns (``columns_``), numeric run-table columns
-    (``numbers_``), text columns with the values seen in training (``categories_``), device columns
-    in training (``specs_``; others are ignored), and whether any training row had a roofline time
-    (``roofline_known_``).
+    The fitted attributes are the names of the float columns (``columns_``), numeric run-table
+    columns (``numbers_``), text columns with the values seen in training (``categories_``), device
+    columns in training (``specs_``; others are ignored), and whether any training row had a
+    roofline time (``roofline_known_``).
     """
 
     def __init__(self, family: Family | None = None, extra_columns: Sequence[str] = ()) -> None:
@@ -177,7 +177,7 @@ class FeatureSet(TransformerMixin, Estimator):
         return features
 
     def _table(self, rows: Rows) -> dict[str, Quantity]:
-        """Return every feature, as an array or as one number for all rows."""
+        """Return every feature as an array, or as one number if it is equal in all rows."""
         rows = self.described(rows)
         needed, available = [*self.numbers_, *self.categories_], frozenset(rows.columns)
         if absent := [
@@ -195,7 +195,7 @@ class FeatureSet(TransformerMixin, Estimator):
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
         table |= {c: rows[c] for c in self.numbers_ if c in available}
         if texts := [c for c, v in table.items() if hasattr(v, "dtype") and _is_text(v)]:
-            raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
+            raise PredictorError(f"column {texts[0]!r} holds text, but in training it held numbers")
         for column, values in self.categories_.items():
             table |= _indicators(column, rows, values)
         arrays = {group: rows.group(group) for group in GROUPS}
@@ -218,7 +218,7 @@ class FeatureSet(TransformerMixin, Estimator):
         if self.family is not None:
             cost = row_cost(self.family, rows)
             if len(less := np.flatnonzero(np.minimum(cost.flops, cost.bytes_moved) < 0)):
-                raise PredictorError(f"row {less[0]} has less than no work: is a size negative?")
+                raise PredictorError(f"row {less[0]} has negative work: is a size negative?")
 
     def _physics(self, family: Family, rows: Rows) -> dict[str, Quantity]:
         cost = row_cost(family, rows)

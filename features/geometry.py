@@ -62,7 +62,7 @@ def _halo(
     blocks: list[np.ndarray],
     tile: Quantity,
 ) -> dict[str, Quantity]:
-    """Return the loads of a stencil or convolution beyond its tile, and their rounds."""
+    """Return the loads of a stencil or convolution outside its tile, and the rounds they take."""
     if not {"filter_width", "filter_height"} <= problem.keys():
         return {}
     wide = edges[0] + problem["filter_width"] - 1
@@ -105,7 +105,7 @@ def _clblast(
 
 
 def _axes(columns: Cells, stem: str) -> dict[str, np.ndarray]:
-    """Return the numeric columns ``stem_x``, …, or ``stem`` as x."""
+    """Return the numeric columns ``stem_x``, ``stem_y``, …; a column ``stem`` counts as x."""
     found = {axis: columns[f"{stem}_{axis}"] for axis in AXES if f"{stem}_{axis}" in columns}
     if not found and stem in columns:
         found = {"x": columns[stem]}

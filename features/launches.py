@@ -1,4 +1,4 @@
-"""Features of tiled launches that mean the same for all kernels of that kind.
+"""Features of tiled launches that have the same meaning for all kernels of this kind.
 
 Matrix products and attention load tiles step by step and accumulate a tile of sums. A call's
 `TileLaunch` becomes columns relative to the device and to the problem's other candidates, so that
@@ -19,9 +19,9 @@ from foretune.features.families.tiles import STEP_LATENCY_MS, TiledLaunch, cores
 
 LAUNCH_MS = 2e-3  # fixed overhead of a launch
 SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
-"""Tile whose operations take 2^0.3 times as long as a large one's, and that exponent."""
+"""A tile of this size takes 2^0.3 times as long per operation as a large one; the exponent."""
 PREFERRED_ELEMENTS_PER_THREAD, SPILLING_ELEMENTS_PER_THREAD, SPILL_COST = 64.0, 160.0, 0.7
-"""Fastest number of sums per thread, where registers spill, and the log-time cost per octave."""
+"""Fastest sums per thread, sums from which registers spill, and the log-time cost per octave."""
 MAX_ELEMENTS_PER_THREAD = 512.0
 """Sums per thread from which nothing ran on an A100, whatever the spills."""
 MIN_ASYNC_ROWS, SYNC_RATE_SHARE = 64.0, 0.62
@@ -44,13 +44,13 @@ class TileLaunch:
     """One candidate's launch.
 
     ``tiles`` are output tiles: the blocks, or the work items of persistent blocks. ``tile_m`` and
-    ``tile_n`` are the edges of the output tile, ``tile_k`` the depth of a step, ``size_*`` those of
-    the problem, estimated if the call does not tell. ``steps`` and ``warps`` are per block,
-    ``flops`` and ``step_bytes`` (loaded) per step. A block keeps ``kept_bytes`` across its steps,
-    and ``sums`` 32-bit accumulators. ``moved_bytes`` are of all operands and results. ``stages``
-    steps are in flight; ``bits_*`` are per element of each operand; ``exact`` is 1 if 32-bit
-    products are not rounded to TF32, ``transposed_*`` if the operand's last axis is not contiguous;
-    ``alignment`` is log2 of the bytes (at most 16) that divide all rows of the operands.
+    ``tile_n`` are the edges of the output tile, ``tile_k`` the depth of a step, ``size_*`` the same
+    of the problem, estimated if unknown. ``steps`` and ``warps`` are per block, ``flops`` and
+    ``step_bytes`` (loaded) per step. A block keeps ``kept_bytes`` across its steps, and ``sums``
+    32-bit accumulators. ``moved_bytes`` are of all operands and results. ``stages`` steps are in
+    flight; ``bits_*`` are per element of each operand; ``exact`` is 1 if 32-bit products are not
+    rounded to TF32, ``transposed_*`` if the operand's last axis is not contiguous; ``alignment`` is
+    log2 of the bytes (at most 16) that divide all rows of the operands.
     """
 
     tiles: float
@@ -81,8 +81,7 @@ class LaunchFeatures:
     """Features of one problem's candidates; arrays have shape (candidates, features).
 
     ``analytic_log_time`` is the log of the analytic time over the fastest, at most `MAX_LOG_RATIO`;
-    ``fits`` tells whether the steps in flight fit a block's shared memory, and the sums its
-    registers.
+    ``fits`` is whether the steps in flight fit a block's shared memory, and the sums its registers.
     """
 
     values: np.ndarray

@@ -67,7 +67,7 @@ def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndar
 def quantities(family: Family, rows: Rows, method: str) -> dict[str, Any]:
     """Return what `Family.cost`, `launch_parts_ms` or `derived` says of rows.
 
-    Raises PredictorError if a column is missing, or holds text instead of numbers.
+    Raises PredictorError if a column is missing or holds text.
     """
     groups = ("problem", "config") if method == "cost" else ("problem", "config", "device")
     columns: list[Mapping[str, Any]] = [rows.group(group) for group in groups]
@@ -131,8 +131,8 @@ def with_rates(family: Family | None, rows: Rows) -> Rows:
     """Return ``rows`` with a rate for every device; without a family, unchanged.
 
     A row without any rate gets the specs of the known device of its name, else those of a generic
-    CPU or GPU, and a `DataWarning` says so. Values that a row has are kept. A user's own cost on
-    devices without a name stays on the plain scale.
+    CPU or GPU with a `DataWarning`. Values that a row has are kept. Unnamed devices stay without
+    rates if the cost is the user's.
     """
     if family is None or "device" not in rows:
         return rows
@@ -168,7 +168,7 @@ def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
         if device in (GENERIC_CPU, GENERIC_GPU):
             asked = ("fp32_gflops", "fp16_gflops", "memory_gbps")
             rates = ", ".join(f"device.{spec}" for spec in asked if spec in device.specs)
-            text = f"the rates of {name!r} are unknown, it counts as a {device.name}: give {rates}"
+            text = f"the rates of {name!r} are unknown; it counts as a {device.name}: give {rates}"
             _warn_once(text)
     return rows.with_columns(columns)
 

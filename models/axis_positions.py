@@ -14,7 +14,7 @@ from foretune.files import read_arrays
 
 @dataclass(frozen=True)
 class AxisPositions:
-    """Coordinates and hashed keys of rows per axis (axes, rows), and a hash of all else (rows)."""
+    """Coordinates and hashed keys of rows per axis (axes, rows); hashes of other columns (rows)."""
 
     coordinates: np.ndarray
     keys: np.ndarray
@@ -35,7 +35,7 @@ class AxisPositions:
     def adjacent(
         self, axis: int, values: np.ndarray, wanted: "AxisPositions"
     ) -> tuple[Any, Any, Any, Any]:
-        """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
+        """Return values and steps along ``axis``: below, step, above, step; NaN if missing."""
         line, asked = self._line(axis), wanted.coordinates[axis]
         found = line.adjacent(wanted._group_keys(axis), asked, self.coordinates[axis])
         padded = np.append(values, np.nan)  # index -1 is for none

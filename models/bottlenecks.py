@@ -22,9 +22,9 @@ COUNTERS = {
 }
 """Share -> pattern of Nsight Compute's metrics in percent of a peak; the busiest unit counts."""
 SHARED_MEMORY, HALF_RATE = "l1tex__data_pipe_lsu_wavefronts", "sm_75"
-"""Turing moves 64 bytes per cycle here, half of the counter's peak (Jia, arXiv:1903.07486)."""
+"""Turing's shared memory moves 64 bytes per cycle, half the counter's peak (arXiv:1903.07486)."""
 SHARE_OF_PART = {"operations": "compute", "cache": "memory"}
-"""Part of a launch -> its share; others have their own name. Waiting has none."""
+"""Part of a launch -> its share; other parts have their own name. Waiting has none."""
 
 
 def name_bottlenecks(shares: pd.DataFrame) -> np.ndarray:
@@ -33,9 +33,9 @@ def name_bottlenecks(shares: pd.DataFrame) -> np.ndarray:
     The roofline of Williams, Waterman and Patterson (CACM 52(4), 2009): a run is limited by memory
     or by arithmetic if that limit, the larger of the two, makes up at least half of its time.
     Otherwise it waits. By Little's law (Volkov, UCB/EECS-2016-143), throughput grows with the warps
-    in flight until a unit is saturated: if full occupancy would bring a unit to its limit,
-    occupancy is missing, else latency is not hidden.
-    ``shares`` are of the peak, in columns `SHARES`; an unknown occupancy counts as full.
+    in flight until a unit is saturated. So if full occupancy would saturate a unit, the limit is
+    occupancy, else latency. ``shares`` are of the peak, in columns `SHARES`; an unknown occupancy
+    counts as full.
     """
     memory, compute, occupancy = (shares[name].to_numpy(float) for name in SHARES)
     busiest = np.fmax(memory, compute)
@@ -46,7 +46,7 @@ def name_bottlenecks(shares: pd.DataFrame) -> np.ndarray:
 
 
 def counted_shares(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the `SHARES` that Nsight Compute counted; NaN where it did not."""
+    """Return the `SHARES` that Nsight Compute counted; NaN for missing counters."""
     shares = {}
     for share, pattern in COUNTERS.items():
         columns = [c for c in runs if re.match(rf"counter\.({pattern})", c)]

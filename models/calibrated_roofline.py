@@ -1,8 +1,8 @@
-"""The calibrated roofline: overhead and the time by each limit, with fitted efficiencies; power.
+"""The calibrated roofline: overhead, and the time by each limit with fitted efficiencies; power.
 
-The plain roofline is a bound: short kernels take a fixed launch time longer, and long ones reach
-only a share of the peak. One efficiency per limit corrects this, and p controls how far limits
-overlap::
+The plain roofline is a bound: every kernel also takes a fixed launch time, which dominates short
+ones, and long kernels reach only a share of the peak. One efficiency per limit corrects this, and p
+controls how far limits overlap::
 
     t = overhead + ((a * compute)**p + (b * memory)**p) ** (1/p)
 
@@ -17,8 +17,8 @@ throttles the clock. With the parts as shares of the time::
     busy = Σ weight_i * part_i / t,   t = overhead + (Σ part_i**p) ** (1/p)
     power / limit = idle + (1 - idle) * busy / (1 + busy**4) ** (1/4)
 
-A short kernel is mostly overhead, and its board nearly idle. On a faster device the same kernel is
-shorter and draws a smaller share. Boards differ in their limits far more than in this law.
+A short kernel is mostly overhead, so its board is nearly idle. On a faster device the same kernel
+is shorter and draws a smaller share. Boards differ in their limits far more than in this law.
 """
 
 from collections.abc import Callable
@@ -37,9 +37,9 @@ MAX_OVERLAP = 12.0  # maximum of p - 1; the larger limit alone counts there
 _OVERHEAD, _EFFICIENCY, _OVERLAP = np.log(0.006), 0.2, 0.8
 """Start of the fit: log of 6 µs, of 1 / 80 %, and of p = 1.6."""
 _REGULARIZATION = 0.005
-"""Strength of the pull towards the start, which decides what the runs do not."""
+"""Strength of the pull towards the start, for parameters that the runs do not determine."""
 _ROWS_OF_PROBLEM, _PROBLEM_REGULARIZATION = 6.0, 0.8
-"""With few problems, the maximum weight of a problem in rows, and the regularization."""
+"""With few problems: the maximum weight of a problem, in rows, and the regularization."""
 
 
 @dataclass(frozen=True)

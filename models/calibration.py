@@ -139,7 +139,7 @@ MAX_ROWS = 1500  # maximum rows of a Gaussian process, which has cubic cost
 MAX_TUNING_ROWS = 512  # rows used to fit hyperparameters; more rows find the same
 MIN_TREE_ROWS, FOLDS = 64, 5
 TREE_SHARES = (0.25, 0.5, 0.75)
-"""Possible weights of the trees; the process is never left out, because it gives the interval."""
+"""Candidate weights of the trees; below 1, because the process gives the interval."""
 TREE_PARAMETERS: dict[str, Any] = {
     "rounds": 125, "depth": 5, "rate": 0.1, "rows": 0.7, "columns": 0.6, "min_child_weight": 3.0,
     "objective": "reg:absoluteerror",
@@ -218,10 +218,10 @@ class Correction:
 
 
 def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:
-    """Return the process' error on each run, left out.
+    """Return the process' leave-one-out error on each run.
 
-    Hyperparameters fitted to a run make it look better known than it was. So each half of the runs
-    is predicted with the hyperparameters of the other half.
+    Hyperparameters that were fitted to a run make its error too small. So each half of the runs is
+    predicted with the hyperparameters of the other half.
     """
     X, y = posterior.X, posterior.y
     half = np.arange(len(y)) % 2 == 0
@@ -260,7 +260,7 @@ def _best_share(errors: np.ndarray, tree_errors: np.ndarray) -> tuple[float, np.
 
 CARD, RUNS_FILE = "calibration.json", "calibration.parquet"
 MAX_ERROR_FACTOR = 100.0
-"""Larger errors mean another unit; a wrong device descriptor has smaller ones."""
+"""Larger errors mean a wrong unit; a wrong device descriptor causes smaller ones."""
 
 PredictUncorrected = Callable[[Target, pd.DataFrame], tuple[np.ndarray, CorrectionFeatures]]
 """Returns the log of the uncorrected prediction of rows, and their correction features."""
@@ -268,7 +268,7 @@ PredictUncorrected = Callable[[Target, pd.DataFrame], tuple[np.ndarray, Correcti
 
 @dataclass(frozen=True)
 class Calibration:
-    """Corrections for the devices that a predictor was calibrated for; empty at first.
+    """Corrections for the devices that a predictor was calibrated for; empty initially.
 
     ``corrections`` are by target and device, ``ranges`` by device: the training range, extended by
     its ``runs``.
@@ -291,11 +291,11 @@ class Calibration:
         predict_uncorrected: PredictUncorrected,
         seed: int,
     ) -> Self:
-        """Return the calibration with more runs, besides the earlier ones.
+        """Return the calibration with more runs, added to the earlier ones.
 
-        ``runs`` are of one or more devices; the first of the predictor's ``targets`` decides about
-        ranges; ``seed`` is for sampling many rows. Raises PredictorError if a device has fewer than
-        five runs, or its errors are implausibly large.
+        ``runs`` are of one or more devices; the first of the predictor's ``targets`` determines the
+        ranges; ``seed`` is for sampling from many rows. Raises PredictorError if a device has fewer
+        than five runs, or its errors are implausibly large.
         """
         all_runs = pd.concat([self.runs, runs], ignore_index=True)
         newest = newest_runs(all_runs)
@@ -319,7 +319,7 @@ class Calibration:
     def octaves_outside(
         self, rows: Rows, training_range: TrainingRange, reach: Mapping[str, float] | None = None
     ) -> np.ndarray:
-        """Return `TrainingRange.octaves_outside` by each row's device.
+        """Return `TrainingRange.octaves_outside`, using the range of each row's device.
 
         ``training_range`` is for devices that were not calibrated.
         """

@@ -1,4 +1,4 @@
-"""Time of a CPU kernel from counts of its code: cycles of the core beside lines that are moved."""
+"""Predicts the time of a CPU kernel from its code: core cycles and moved cache lines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ OVERLAP = 4.0  # exponent of the norm that joins core and memory where they over
 
 @dataclass(frozen=True)
 class CodeTime:
-    """Costs (ns) of what `foretune.collect.compiled.llvm.calls.count_code` counts.
+    """Costs in ns of the counts from `foretune.collect.compiled.llvm.calls.count_code`.
 
-    They were measured on ``device``. 90 % of the runs of kernels left out are within ``factor`` of
-    the prediction.
+    They were measured on ``device``. For kernels that were left out of the fit, 90 % of the runs
+    are within ``factor`` of the prediction.
     """
 
     costs: Mapping[str, float]
@@ -44,7 +44,7 @@ class CodeTime:
 
     @classmethod
     def load(cls, path: StrPath = SHIPPED) -> Self:
-        """Return what is in a file; raises PredictorError if it holds no costs."""
+        """Return the costs in a file; raise PredictorError if it holds none."""
         content: dict[str, Any] = read_json(path)
         try:
             costs = {name: float(content["costs"][name]) for name in COSTS}
@@ -69,7 +69,7 @@ class CodePredictor:
         device: Device,
         indices: np.ndarray | None = None,
     ) -> pd.DataFrame:
-        """Return time and 90 % interval per configuration; NaN where the code does not compile.
+        """Return time and 90 % interval per configuration; NaN if its code does not compile.
 
         Raises PredictorError if there are too many configurations to compile.
         """

@@ -56,7 +56,7 @@ class Hyperprior:
 
 
 class CovarianceTerm(ABC):
-    """A covariance term; ``parameters`` are the term's, as logarithms."""
+    """A covariance term; ``parameters`` are the logs of this term's parameters."""
 
     @property
     @abstractmethod
@@ -99,7 +99,7 @@ class ScaledCovariance(CovarianceTerm):
         return self._variance(parameters) * self._unscaled(X, X2)
 
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return the scale; terms that vary override this."""
+        """Return the scale; terms with a varying variance override this."""
         return np.full(len(X), self._variance(parameters))
 
     def covariance_and_gradient(
@@ -265,7 +265,7 @@ class MaternCovariance(CovarianceTerm):
     def _matern(
         self, squares: np.ndarray, work: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the Matérn function of this smoothness and of one less.
+        """Return the Matérn function of this smoothness, and of the smoothness less one.
 
         Overwrites ``squares`` and ``work``.
         """

@@ -2,8 +2,8 @@
 
 Trees on the features come first. Where most rows have measured neighbors, a second model corrects
 the interpolation between them; elsewhere a smooth model fits the features. The interpolation and
-the unit (0 on this scale) are opinions that cost no model. Weights are inverse powers of errors
-that small models expect. These learn the root of the error's size: with its logarithm, an expert
+the unit (0 on this scale) are experts without a model. Weights are inverse powers of the errors
+that small models predict. These learn the root of the error's size: with its logarithm, an expert
 that is mostly exact and sometimes far off would seem the best. Rows of new devices, and of tables
 with few problems, have convex weights (Breiman, "Stacked Regressions", Machine Learning 24, 1996):
 features would only name the few devices or problems that were held out.
@@ -29,7 +29,7 @@ from foretune.models.trees.regressor import Regressor
 
 MAX_ROWS = 1000
 MAX_TUNING_ROWS = 400
-"""Rows used to fit hyperparameters, which also has cubic cost; more rows find the same."""
+"""Maximum rows for fitting hyperparameters, which has cubic cost; more rows change little."""
 GRADUAL_PREFIXES = ("problem.", "config.")  # columns along which times change gradually
 
 
@@ -146,8 +146,8 @@ class Table:
     """Training rows in all forms that the experts need.
 
     ``X`` are the features, called ``columns``, and ``y`` the log of the target over its unit, which
-    is a roofline if it ``has_unit``, else 1. ``positions`` are the rows' in ``neighbor_index``;
-    ``kinds`` are those of hold-outs.
+    is a roofline if it ``has_unit``, else 1. ``positions`` are the rows' positions in
+    ``neighbor_index``; ``kinds`` are the kinds of hold-outs.
     """
 
     columns: Sequence[str]
@@ -180,7 +180,7 @@ class Experts:
 
     ``tree`` sees the features; ``corrected`` sees features and neighbors, over the interpolation,
     and is None without neighbors; ``smooth`` sees the features, and is None with neighbors and with
-    few rows. The unit is an opinion if the models ``has_unit``.
+    few rows. The unit is an expert if ``has_unit``.
     """
 
     tree: Regressor
@@ -200,7 +200,7 @@ class Experts:
     ) -> Self:
         """Fit to ``rows``, with neighbors among ``known`` unless it is None.
 
-        ``smooth`` has the hyperparameters of the smooth expert.
+        ``smooth`` has the smooth expert's hyperparameters.
         """
         X, y = table.X[rows], table.y[rows]
         experts = cls(make_regressor().fit(X, y), has_unit=table.has_unit)
@@ -216,7 +216,7 @@ class Experts:
         return experts
 
     def predict(self, X: np.ndarray, neighbors: np.ndarray | None) -> np.ndarray:
-        """Return the opinion of each expert (rows, experts).
+        """Return the prediction of each expert (rows, experts).
 
         The order is trees, second expert, interpolation, unit; missing ones are left out. Rows
         without neighbors repeat the trees.
@@ -281,10 +281,10 @@ def _held_out_neighbors(
 
 @dataclass
 class Stack:
-    """How to weigh experts.
+    """The weights of experts.
 
-    ``fixed`` are convex weights, over rows of new devices if some were held out. ``models`` predict
-    the root of each expert's error; there are none with few problems.
+    ``fixed`` are convex weights, fitted on rows of new devices if some were held out. ``models``
+    predict the root of each expert's error; there are none with few problems.
     """
 
     fixed: np.ndarray
@@ -302,8 +302,8 @@ class Stack:
     ) -> Self:
         """Fit to the predictions of held-out rows (rows, experts), and their true values.
 
-        The features ``Z`` tell where an expert errs. ``new_device`` are the rows whose device was
-        held out. With few problems, ``problems`` is the problem of each row; all weigh the same.
+        The features ``Z`` show where an expert errs. ``new_device`` are the rows whose device was
+        held out. With few problems, ``problems`` is the problem of each row; all have equal weight.
         """
         errors, known = predictions - truth[:, None], ~new_device
         if problems is not None:
@@ -345,7 +345,7 @@ class Stack:
 
 
 def _convex_weights(errors: np.ndarray, row_weight: np.ndarray) -> np.ndarray:
-    """Return the convex weights of the columns of ``errors`` with the least absolute sum.
+    """Return convex weights of the experts (columns) with the least sum of absolute errors.
 
     Iteratively reweighted least squares; each step is a small nonnegative problem.
     """

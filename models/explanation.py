@@ -1,4 +1,4 @@
-"""Why a prediction is what it is: Shapley values, and the importance of parameters."""
+"""Explains predictions: Shapley values, and the importance of parameters."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,8 +55,8 @@ class Comparison:
 
     ``factors`` has the columns ``feature``, ``group``, ``a``, ``b`` (its value in either run) and
     ``factor`` (its effect on B's target relative to A's), the largest first. The line `UNIT` is the
-    ratio of the units and has no values. ``tree`` is B's target over A's by trees and unit alone,
-    the product of all factors; ``predicted`` is that by the whole predictor.
+    ratio of the units and has no values. ``tree`` is the ratio of B's target to A's by trees and
+    unit alone, the product of all factors; ``predicted`` is the ratio by the whole predictor.
     """
 
     target: Target
@@ -66,7 +66,7 @@ class Comparison:
 
 
 def is_explainable(predictor: Predictor, target: Target = "time_ms") -> bool:
-    """Return whether ``predictor`` has exact contributions to ``target``."""
+    """Return whether contributions to ``target`` can be computed exactly for ``predictor``."""
     known = predictor.targets_.get(target)
     return known is not None and isinstance(known.experts.tree, BoostingModel)
 
@@ -115,7 +115,7 @@ def importance(predictor: Predictor, target: Target = "time_ms") -> Importance:
 def compare(
     predictor: Predictor, rows: pd.DataFrame, a: int, b: int, target: Target = "time_ms"
 ) -> Comparison:
-    """Return why the run in row ``b`` is predicted faster or slower than that in row ``a``.
+    """Explain why the run in row ``b`` is predicted faster or slower than that in row ``a``.
 
     Raises PredictorError: see `contributions`.
     """
@@ -170,12 +170,12 @@ def _by_column(features: FeatureSet, shares: pd.DataFrame) -> pd.DataFrame:
 def _tree(predictor: Predictor, target: Target) -> BoostingModel:
     if target not in predictor.targets_:
         raise PredictorError(
-            f"the predictor does not know {target}: it learned {', '.join(predictor.targets_)}"
+            f"this predictor has no {target}: it predicts {', '.join(predictor.targets_)}"
         )
     tree = predictor.targets_[target].experts.tree
     if not isinstance(tree, BoostingModel):
         raise PredictorError(
-            f"contributions need an xgboost model, this predictor's is {predictor.model}: "
+            f"contributions need an xgboost model, but this predictor's is {predictor.model}: "
             "train one with --model xgboost"
         )
     return tree

@@ -142,15 +142,15 @@ MIN_VARIANCE = 1e-10  # lower bound of variances
 class Posterior:
     """A process conditioned on measurements, at candidates or any other points.
 
-    The part of the candidates' variance that measurements explain is kept, so that another
-    measurement costs one row of a triangular system. A pending measurement is assumed to turn out
-    as expected: means stay, spreads shrink.
+    The part of the candidates' variance that measurements explain is cached, so another measurement
+    costs one row of a triangular system. A pending measurement is assumed to turn out as expected:
+    means stay, spreads shrink.
 
     ``process`` is not changed. ``y`` are the values at the points ``X``, less their prior mean;
     measurements without a value are pending and come last. ``prior`` is the prior mean of the
-    ``candidates`` to track. ``scale`` multiplies all spreads: the unit of the process in that of
-    ``y``. ``extra_noise`` is a variance of each measurement on top of the process' noise, and with
-    ``observation_noise`` spreads include the noise of a measurement.
+    ``candidates`` to track. ``scale`` multiplies all spreads; it is the unit of the process in
+    units of ``y``. ``extra_noise`` is a variance of each measurement on top of the process' noise,
+    and with ``observation_noise`` spreads include the noise of a measurement.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Posterior:
 
     @property
     def squared_errors(self) -> float:
-        """Sum of the squared errors of the values, each relative to what the process expects."""
+        """Sum of the squared errors of the values, each relative to its expected size."""
         return float(self._whitened @ self._whitened)
 
     def covariance(self, numbers: np.ndarray) -> np.ndarray:
@@ -295,7 +295,7 @@ class Posterior:
         return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
 
     def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
-        """Return ``values`` divided by the Cholesky factor of as many measurements."""
+        """Return ``values`` divided by the Cholesky factor of equally many measurements."""
         from scipy.linalg import solve_triangular
 
         n = len(values)
@@ -348,7 +348,7 @@ def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
 
 
 def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
-    """Return the posterior that `posterior_arrays` was given, with observation noise."""
+    """Return the posterior from its `posterior_arrays`, with observation noise."""
     X = data["X"]
     process = feature_process(int(data["gradual"]), X.shape[1])
     process = replace(process, parameters=data["log_parameters"])
@@ -372,7 +372,7 @@ class Scaling:
         return cls(known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
 
     def points(self, inputs: np.ndarray, gradual_count: int) -> tuple[np.ndarray, int]:
-        """Return scaled inputs, and how many of the first ``gradual_count`` are left."""
+        """Return scaled inputs, and how many of the first ``gradual_count`` inputs remain."""
         varies, center, scale = self._varying
         points = (inputs[:, varies] - center) / scale
         points[np.isnan(points)] = 0.0  # unknown: the mean

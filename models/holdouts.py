@@ -29,9 +29,9 @@ def mixed_holdouts(
 ) -> list[np.ndarray]:
     """Return ``count`` masks of rows to hold out together, with combinations of every kind.
 
-    The largest values of one axis are a kind too. Kinds are taken in random order until `SHARE` of
-    the rows are held out; a kind that would exceed `MAX_SHARE` is skipped. Kinds with fewer turns
-    so far go first, because with few values not every kind fits into one hold-out.
+    The largest values of one axis are also a kind. Kinds are added in random order until `SHARE` of
+    the rows are held out; a kind that would exceed `MAX_SHARE` is skipped. Kinds that were used
+    less often go first, because with few values not every kind fits into one hold-out.
     """
     turns = np.zeros(len(kinds) + 1)
     held_out = []
@@ -80,8 +80,8 @@ def _sample_combinations(
 ) -> np.ndarray:
     """Return at least one combination, together with about ``share`` of the rows.
 
-    Combinations with many rows are more likely. Under equal chances, a value that most rows have
-    would hardly ever be held out.
+    Combinations with many rows are more likely. With equal probabilities, a value that most rows
+    have would hardly ever be held out.
     """
     counts = np.bincount(combination)
     order = np.argsort(rng.exponential(size=len(counts)) / np.sqrt(counts))

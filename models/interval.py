@@ -21,13 +21,13 @@ from foretune.models.trees.boosting import BoostingModel
 
 CONFIDENCE = 0.9
 NEW_DEVICE = -1
-"""The kind of rows whose device was not known; other kinds count axes with neighbors."""
+"""The kind of rows of an unknown device; other kinds count axes with neighbors."""
 MIN_ROWS = 200
 MIN_KIND_ROWS = 100
 MIN_ERROR = 1e-3  # errors are clipped from below at 0.1 %
 BEYOND_GROWTH = 0.3
-"""Growth of the half-width per octave beyond where rows were held out; chosen on products with more
-rows than were known."""
+"""Growth of the half-width per octave beyond the held-out rows; chosen on matrix products with more
+rows than in training."""
 GROWTH_PER_OCTAVE = 0.05  # growth of the half-width per octave outside the range of few problems
 TAIL_INDEX = 2.0  # index of the power law assumed for errors of problems worse than all seen
 MAX_LOG_HALF_WIDTH = 1.5  # log of 4.5: wider intervals are used only if errors were as large
@@ -39,7 +39,7 @@ class ConformalInterval:
     """Half-widths of 90 % intervals on the log scale.
 
     ``factor`` multiplies the error that ``model`` predicts (its log; None with few held-out rows)
-    to cover 90 % of held-out rows; ``factors`` are those of kinds of rows with enough of them.
+    to cover 90 % of held-out rows; ``factors`` are those of each kind with enough rows.
     ``median_half_width`` and ``median_error`` (with few problems) are over held-out rows.
     """
 
@@ -51,7 +51,7 @@ class ConformalInterval:
 
     @property
     def caution(self) -> float:
-        """How much wider the median interval is than normal errors of the held-out rows ask for.
+        """Ratio of the median interval's width to the width if held-out errors were normal.
 
         With few problems, intervals also cover problems that are worse than all seen.
         """
@@ -73,9 +73,9 @@ class ConformalInterval:
     ) -> Self:
         """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
 
-        ``X`` tells hard rows from easy ones. The factor is found across ``holdouts``, the hold-out
-        of each row; ``octaves_outside`` is its distance from that trial's training range, and
-        ``kind`` is `NEW_DEVICE` or the number of axes with neighbors on both sides. With few
+        ``X`` distinguishes hard rows from easy ones. The factor is found across ``holdouts``, the
+        hold-out of each row; ``octaves_outside`` is its distance from that trial's training range,
+        and ``kind`` is `NEW_DEVICE` or the number of axes with neighbors on both sides. With few
         problems, ``problems`` is the problem of each row, ``X`` is the disagreement of experts
         (rows, 1), and the half-width grows with it by a rule instead of a model.
         """
@@ -192,5 +192,5 @@ def _with_octaves(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
 
 
 def error_model(seed: int) -> BoostingModel:
-    """Return an unfitted model of errors, which are mostly noise."""
+    """Return an unfitted model of errors; it suits data that is mostly noise."""
     return BoostingModel(rounds=40, depth=3, rate=0.2, min_child_weight=10.0, rows=0.7, seed=seed)

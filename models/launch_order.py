@@ -1,11 +1,11 @@
-"""Orders the launches of a kernel that was never measured, learned from other kernels.
+"""Orders the launches of a kernel that was never measured, using other kernels' runs.
 
 Boosted trees on the columns of `foretune.features.launches` rank the candidates of a problem
 (LambdaMART; Burges, MSR-TR-2010-82). They start from the analytic time, which therefore decides for
 unfamiliar launches. An isotonic curve, fitted to held-out kernels, maps scores to expected
 slow-downs. ``benchmarks/launch_training.py`` fits both.
 
-What is shipped is a file of arrays that loads in milliseconds and needs only NumPy.
+The shipped model is a file of arrays that loads in milliseconds and needs only NumPy.
 """
 
 from dataclasses import dataclass, fields
@@ -21,8 +21,8 @@ from foretune.files import read_arrays, translate_read_errors
 
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
 SPREAD = 0.08
-"""Standard deviation of the smooth part of the log error (`foretune.search.ordered`). With it, the
-loss promised on kernels left out covered the loss there was."""
+"""Standard deviation of the smooth part of the log error (`foretune.search.ordered`). With this
+value, the expected loss covered the real loss on kernels that were left out."""
 
 
 @dataclass(frozen=True)

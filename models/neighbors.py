@@ -28,7 +28,7 @@ class RepeatedSize:
     ratio: float
 
     def holds(self, rows: Rows | Mapping[str, np.ndarray]) -> Any:
-        """Return whether this holds, per row."""
+        """Return whether each row has this relation."""
         return np.abs(_ratio(rows, self.column, self.factors) / self.ratio - 1.0) < RATIO_TOLERANCE
 
 
@@ -113,8 +113,8 @@ class Axis:
 class NeighborIndex:
     """Finds neighbors of rows among measured runs.
 
-    They agree in the ``group_columns``, besides the axes; sizes ``repeated`` are neither, and a row
-    that breaks one has no neighbors.
+    Neighbors have equal ``group_columns``, and differ along one axis. ``repeated`` sizes follow
+    from others and are ignored; a row that contradicts one has no neighbors.
     """
 
     axes: list[Axis]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from foretune.collect.networks.operators import Network, NetworkOperator
 
 LINEAR = ("view", "host")
-"""Kernels whose time is a constant and a share per call: too plain, and too few rows, for trees."""
+"""Kernels whose time is a constant plus a cost per size: trees would have too few rows."""
 MAX_FACTOR = 4.0
-"""Intervals are at most so wide to either side: of few rows, they say nothing of a sum."""
+"""Maximum ratio of an interval's ends to the value: with few rows, wider ones are meaningless."""
 _KEYS = ("kernel", "problem.", "config.")
 RowKey = tuple[tuple[str, Any], ...]
 COLUMNS = ("time_ms", "time_ms_low", "time_ms_high", "power_w")
@@ -32,12 +32,12 @@ COLUMNS = ("time_ms", "time_ms_low", "time_ms_high", "power_w")
 
 @dataclass(frozen=True)
 class NetworkPrediction:
-    """What a network is predicted to take.
+    """The predicted time, energy and memory of a network.
 
     ``operators`` has one row per distinct operator, largest share first: ``kernel``, ``problem``,
     ``count``, ``time_ms`` of one, ``time_ms_low`` and ``time_ms_high`` (90 %; the quartiles of a
     measurement), ``power_w`` (NaN without a meter) and ``source``: ``measured``, ``predicted`` or
-    ``roofline``. ``memory_bytes``: weights and the most activations that live at once.
+    ``roofline``. ``memory_bytes``: weights, and the maximum of activations live at the same time.
     """
 
     operators: pd.DataFrame
@@ -96,12 +96,12 @@ class NetworkPredictor:
 
     @staticmethod
     def key_of(row: Mapping[Any, Any]) -> RowKey:
-        """Return what identifies a row among those of one device."""
+        """Return a key that identifies a row among those of one device."""
         named = ((str(c), v) for c, v in row.items())
         return tuple(sorted((c, v) for c, v in named if c.startswith(_KEYS) and pd.notna(v)))
 
     def predict(self, network: "Network", device: Device) -> NetworkPrediction:
-        """Return the prediction of ``network`` on ``device``, which the rows were measured on."""
+        """Return the prediction of ``network`` on ``device``, on which the rows were measured."""
         table = pd.DataFrame(
             {
                 "kernel": o.kernel, "problem": dict(o.problem), "count": count,
@@ -132,9 +132,9 @@ class NetworkPredictor:
         return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": source}
 
     def _slowdown(self, kernel: str) -> float:
-        """Return the typical time over the roofline, of the kernel's rows or else of all.
+        """Return the typical ratio of time to roofline, of the kernel's rows, else of all rows.
 
-        The smaller half of the rows is left out: launching takes most of their time.
+        The smaller half of the rows is left out, because launching takes most of their time.
         """
         known = {k: rows for k, rows in self._rows.items() if k not in LINEAR}
         chosen = {kernel: known[kernel]} if kernel in known else known
@@ -146,7 +146,7 @@ class NetworkPredictor:
         return float(np.median(times[large] / limits[large]))
 
     def _model(self, operator: "NetworkOperator") -> "Predictor | _Linear | None":
-        """Return what predicts an operator; None without rows of its kernel and operation."""
+        """Return the predictor of an operator; None without rows of its kernel and operation."""
         kernel, op = operator.kernel, operator.problem.get("op")
         if (rows := self._rows.get(kernel)) is None:
             return None
@@ -182,7 +182,7 @@ def roofline_ms(operator: "NetworkOperator", device: Device) -> float:
 
 
 def _rooflines_ms(kernel: str, rows: pd.DataFrame) -> np.ndarray:
-    """Return the rooflines of rows; their threads have a share of the device's operations."""
+    """Return the rooflines of rows; their threads get a share of the device's compute rate."""
     if kernel not in registered("families"):
         return np.zeros(len(rows))
     limits = row_limits_ms(load("families", kernel)(), rows)
@@ -192,7 +192,7 @@ def _rooflines_ms(kernel: str, rows: pd.DataFrame) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Linear:
-    """A constant, and a share of every size; none of them negative."""
+    """A constant plus a multiple of every size; no coefficient is negative."""
 
     weights: dict[str, float]
 

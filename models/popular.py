@@ -1,7 +1,7 @@
 """Published winners vote for the candidates of a kernel that was never measured.
 
-Serving engines publish what their tunings chose, without times. Every published winner votes for
-the candidates that resemble it. Its weight falls with the distance of its problem. The shipped
+Serving engines publish the winners of their tunings, without times. Every published winner votes
+for the candidates that resemble it. Its weight falls with the distance of its problem. The shipped
 arrays load in milliseconds and need only NumPy.
 """
 
@@ -25,12 +25,12 @@ SIZE_DISTANCE = np.array([1.0, 0.5, 0.5])
 OTHER_DEVICE, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_DTYPE = 1.0, 2.0, 2.0, 2.0
 """Distance added for each difference."""
 KNOB_DISTANCE, MAX_OCTAVES = 3.0, 3.0
-"""Distance per octave between a winner's and a candidate's value, and where it ends."""
+"""Distance per octave between a winner's and a candidate's value, and its maximum in octaves."""
 _DECORATION = re.compile(r"^(BLOCK|BLK|TILE|B(?=[MNK]$))_?|_?SIZE")
 
 
 def knob_meaning(name: str) -> str:
-    """Return what a parameter means: ``M`` for ``BLOCK_SIZE_M``, ``BLOCK_M`` and ``BM``."""
+    """Return the meaning of a parameter: ``M`` for ``BLOCK_SIZE_M``, ``BLOCK_M`` and ``BM``."""
     return _DECORATION.sub("", name.upper()).strip("_")
 
 
@@ -38,11 +38,10 @@ def knob_meaning(name: str) -> str:
 class Tunings:
     """Published winners of one family of kernels.
 
-    ``devices``, ``architectures`` and ``dtypes`` (of the weights) are of each row, and so are
-    ``sizes``, log2 of M, N and experts in quarters, 0 where there is none, and ``winners``, the row
-    of ``configs`` that the tuning chose. ``configs`` are distinct, a column per knob, -1 where a
-    file names no value; ``knobs`` is the meaning of each column (`knob_meaning`), ``tile`` which of
-    them are the tile.
+    Per row: ``devices``, ``architectures``, ``dtypes`` (of the weights), ``sizes`` (log2 of M, N
+    and experts in quarters; 0 if absent) and ``winners`` (the row of ``configs`` that the tuning
+    chose). ``configs`` are distinct, with a column per knob and -1 for missing values. ``knobs`` is
+    the meaning of each column (`knob_meaning`), ``tile`` marks those of the tile.
     """
 
     devices: np.ndarray
@@ -70,7 +69,7 @@ class Tunings:
         return self.count(weights, self.agreement(values), numbers.ravel())
 
     def values(self, configs: Sequence[Configuration]) -> np.ndarray:
-        """Return the candidates' values of the knobs, -1 where they have none."""
+        """Return the candidates' values of the knobs; -1 if missing."""
         # in this order, a kernel's own NUM_STAGES counts, not Triton's num_stages
         named = [{knob_meaning(n): c[n] for n in sorted(c, reverse=True)} for c in configs]
         knobs = self.knobs.tolist()

@@ -64,7 +64,7 @@ class Predictor(Estimator):
         kernel: cost model and derived features (`UserDefinedCost` for your own); None uses the
             registered kernel or family of that name, if there is one.
         extra_columns: column groups to learn from too: ``static`` (compiled code) and ``counter``
-            (profiler counters, e.g. of another device). Asked rows need them.
+            (profiler counters, e.g. of another device). Rows to predict need them.
         parameters: model parameters that replace the defaults.
 
     Attributes:
@@ -107,7 +107,7 @@ class Predictor(Estimator):
         kept = drop_implausible(family, runs)
         newest = newest_runs(kept)
         if isinstance(self.targets, str):
-            raise PredictorError(f"targets are several: write ({self.targets!r},)")
+            raise PredictorError(f"targets must be a tuple: write ({self.targets!r},)")
         wanted: tuple[Target, ...] = tuple(self.targets or present_targets(newest) or ["time_ms"])
         self.runs_, runs = kept.reset_index(drop=True), newest.reset_index(drop=True)
         self.features_ = FeatureSet(family, self.extra_columns).fit(runs)
@@ -431,7 +431,7 @@ def require_single_kernel(runs: pd.DataFrame) -> str:
     names = sorted(map(str, runs["kernel"].unique()))
     if not names:
         raise PredictorError(
-            "no run is left to learn from: give more, or read the warnings about those left out"
+            "no rows are left to train on: give more, or see the warnings about excluded rows"
         )
     if len(names) != 1:
         raise PredictorError(

@@ -43,8 +43,8 @@ def count_missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
 class Repeats:
     """Deviations between measurements of the same run: the noise floor of predictions.
 
-    ``first`` is the index of each row's first deviation, and at last their number; ``deviations``
-    are logs of each measurement over its row's value.
+    ``first`` is the index of each row's first deviation, followed by their total number;
+    ``deviations`` are logs of each measurement over its row's value.
     """
 
     first: np.ndarray
@@ -77,7 +77,7 @@ class Repeats:
     def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the deviation of a random measurement of each row in ``rows``.
 
-        A row measured once gets a deviation of the rows that were measured more often.
+        A row measured once gets the deviation of a row that was measured more often.
         """
         counts = np.diff(self.first)
         drawn: np.ndarray = self.deviations[self.first[rows] + rng.integers(counts[rows])]

@@ -1,7 +1,7 @@
 """The model of one target: experts, their weights, and the interval.
 
-Rows are held out in every way in which a row can be new. What the experts (`Experts`) predict for
-them gives the weights (`Stack`); the errors of the weighted mean give the interval
+Rows are held out in every way in which a row can be new. The experts' (`Experts`) predictions for
+them give the weights (`Stack`); the errors of the weighted mean give the interval
 (`ConformalInterval`).
 """
 
@@ -46,7 +46,7 @@ MAX_TRIAL_ROWS, MAX_SCORED_ROWS = 20_000, 5_000
 """Maximum training rows and scored rows of a hold-out trial."""
 MIN_NEIGHBOR_SHARE = 0.5  # minimum share of rows with neighbors for neighbors to be used
 MIN_DEVICES, MAX_HELD_OUT_DEVICES = 2, 4
-"""Minimum devices to hold some out, and how many are held out, one at a time."""
+"""Minimum devices for holding some out, and how many are held out, one at a time."""
 PROBLEM_FOLDS = 6  # number of folds if there are few problems
 MIN_NEIGHBOR_ROWS = 200  # minimum rows for neighbors to be used
 MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000  # table sizes with a smooth expert
@@ -55,7 +55,7 @@ NEIGHBORS_FILE = "neighbors.npz"
 
 @dataclass(frozen=True)
 class _Trials:
-    """Held-out rows and what experts that did not see them predict (rows, experts).
+    """Held-out rows, and the predictions of experts that did not see them (rows, experts).
 
     ``Z`` is from `_error_features`, ``kind`` from `_kinds`; ``rows`` are indices in the table, and
     ``number`` is the trial of each row.
@@ -210,7 +210,7 @@ class TargetModel:
     def _table(
         self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray, problems: np.ndarray | None
     ) -> Table:
-        """Return the rows as experts need them; ``problems`` is None with many problems."""
+        """Return the rows in the form experts need; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
         log_unit = self.scale.log_unit(features, rows)
@@ -329,9 +329,9 @@ class TargetModel:
 def _error_features(
     X: np.ndarray, neighbors: np.ndarray | None, predictions: np.ndarray
 ) -> np.ndarray:
-    """Return what tells rows with large errors from others (float32).
+    """Return features that distinguish rows with large errors (float32).
 
-    The neighbor features, or without neighbors the features, and the differences between experts.
+    These are neighbor features (or features, if there are none) and differences between experts.
     """
     seen = X if neighbors is None else np.delete(neighbors, INTERPOLATION, axis=1)
     parts = [seen, predictions[:, 1:] - predictions[:, :1]]

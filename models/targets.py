@@ -1,4 +1,4 @@
-"""Targets: the scale on which a quantity is learned, and what configurations are ranked by.
+"""Targets: the scale on which a quantity is learned, and the objectives for ranking.
 
 Runtime is learned as log(time / calibrated roofline). This ratio generalizes to other sizes far
 better than milliseconds do. Power is learned as log(share of the board's limit / share explained by
@@ -40,9 +40,9 @@ class TargetScale:
 
     ``roofline`` is None for the plain scale; text ``columns`` of the configuration have separate
     calibrations. ``typical`` is the log of each part's time for rows with unknown rooflines; None
-    if training knew all. ``limit_w`` is the default board limit in W; None if the scale is one
-    millisecond. ``shares`` are minimum and maximum share of the board's limit, and ``knows_limits``
-    tells whether training had a board with a known limit.
+    if all were known in training. ``limit_w`` is the default board limit in W; None if the scale is
+    one millisecond. ``shares`` are minimum and maximum share of the board's limit, and
+    ``knows_limits`` is true if training had a board with a known limit.
     """
 
     roofline: CalibratedRoofline | None = None
@@ -98,7 +98,7 @@ class TargetScale:
     def log_range(self, runs: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the log of every row's minimum and maximum; None if the target has no limits.
 
-        Both are infinite for boards with unknown limits, unless training knew none either.
+        Both are infinite for boards with unknown limits, unless training had only such boards.
         """
         if self.shares is None or self.limit_w is None:
             return None
@@ -110,7 +110,7 @@ class TargetScale:
     def log_unit(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the log of every row's unit, relative to its scale.
 
-        Raises PredictorError if training knew all rooflines, and one is missing here.
+        Raises PredictorError if all rooflines were known in training, and one is missing here.
         """
         if self.roofline is None:
             return np.zeros(len(runs))
@@ -133,8 +133,8 @@ class TargetScale:
         elif not known.all():
             row = int(np.flatnonzero(~known)[0])
             raise PredictorError(
-                f"row {row} lacks a size, or its device a name and its rates (device.fp32_gflops, "
-                "device.memory_gbps): the predictor was trained with them"
+                f"row {row} lacks a size, or its device lacks a name or rates (device.fp32_gflops, "
+                "device.memory_gbps), which the predictor needs"
             )
         return parts, groups_of(runs, self.columns)
 
@@ -207,7 +207,7 @@ EXPONENTS = {
     "energy": {"time_ms": 1, "power_w": 1},
     "edp": {"time_ms": 2, "power_w": 1},
 }
-"""Objective that configurations are ranked by -> the exponents of time and power in it."""
+"""Objective for ranking configurations -> the exponents of time and power in it."""
 
 
 def predicted_objective(predicted: pd.DataFrame, objective: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Fits a predictor, and validates it on held-out rows beside baselines."""
+"""Fits a predictor, and validates it on held-out rows next to baselines."""
 
 import math
 import warnings
@@ -34,10 +34,10 @@ Scores = dict[str, dict[str, dict[str, float]]]  # split -> model or baseline ->
 SIMULATED = "simulated.cycles"  # column of a simulator's cycles
 MANY_ROWS = 10_000  # larger tables test one fold of five: enough rows, a fifth of the time
 ValidationLevel = Literal["none", "quick", "full"]
-"""Nothing; one fold of one split, for one more fit; every fold of all splits."""
+"""None; one fold of one split, for one additional fit; every fold of all splits."""
 VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)
 QUICK_SPLITS: tuple[Split, ...] = ("grouped", "random")
-"""Quick validation uses the first one that the runs allow."""
+"""Quick validation uses the first split that is possible for the runs."""
 CURVE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 """Shares of the rows at the points of a learning curve."""
 
@@ -75,14 +75,14 @@ class Validation:
 
     @property
     def weakness(self) -> str:
-        """That a baseline predicts held-out problems as well as the model; empty if none does."""
+        """A sentence if a baseline predicts held-out problems as well as the model; else empty."""
         scores = next(iter(self.scores.values()), {}).get("grouped", {})
         own, *others = [s.get("median_ape", math.nan) for s in scores.values()] or [math.nan]
         if not others or own < min(others):
             return ""
         best = list(scores)[1 + int(np.argmin(others))]
         return (
-            f"The predictor is no better than {best} on problems held out: median error "
+            f"The predictor is no better than {best} on held-out problems: median error "
             f"{100 * own:.1f} % against {100 * min(others):.1f} %. Train it on more problems."
         )
 
@@ -97,10 +97,10 @@ def cross_validate(
     """Return the scores of predictors like ``predictor`` on held-out rows.
 
     Every fold fits a new predictor, intervals included, on all measurements of the other folds.
-    ``predictor`` must be fitted and is not changed. Splits that the runs do not allow are left out.
-    Raises UnknownName if there is no such level. ``group`` is what the grouped split holds out
-    together. Without ``splits``, all but ``time`` are used; for ``quick`` the first that is
-    possible, by problem if it is.
+    ``predictor`` must be fitted and is not changed. Splits that are impossible for the runs are
+    left out. Raises UnknownName if there is no such level. ``group`` is what the grouped split
+    holds out together. Without ``splits``, all but ``time`` are used; ``quick`` uses the first
+    possible one, preferably by problem.
     """
     require_known("validation level", level, VALIDATION_LEVELS)
     validation = Validation({target: {} for target in predictor.targets_}, level=level)
@@ -157,7 +157,7 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
 def score_simulator(runs: pd.DataFrame) -> dict[str, float]:
     """Return the scores of ``simulated.cycles`` as times at one clock; empty without that column.
 
-    The clock is the median of cycles over time: chosen on these runs, to the simulator's advantage.
+    The clock is the median of cycles over time on these runs, which favors the simulator.
     """
     if SIMULATED not in runs:
         return {}
@@ -358,8 +358,8 @@ def train_predictor(
         parameters: model parameters.
         validate: ``quick`` holds out one fold, for one more fit; ``full`` every fold of every
             split; ``none`` nothing.
-        sizes: the problem columns of a table that is no run table; the others are
-            the configuration. Empty: all are the problem.
+        sizes: the problem columns of a table that is not a run table; the others are the
+            configuration. If empty, all columns are the problem.
 
     Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if there is no such
     validation level.

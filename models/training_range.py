@@ -39,7 +39,7 @@ class TrainingRange:
     def octaves_outside(
         self, rows: pd.DataFrame | Rows, reach: Mapping[str, float] | None = None
     ) -> np.ndarray:
-        """Return the distance of each row from the range, 0 inside: that of its farthest column.
+        """Return each row's distance from the range, that of its farthest column; 0 inside.
 
         Positive numbers count in octaves (twice the maximum is one), others as a fraction of the
         range. An unseen text, or a new number in a constant column, counts one. ``reach`` is

@@ -61,7 +61,7 @@ def geometry_axes(
     specs: Mapping[str, object],
     rows: int,
 ) -> Axes:
-    """Return the launch geometry that the rows' parameter names reveal (`launch_geometry`)."""
+    """Return the launch geometry that the rows' parameter names imply (`launch_geometry`)."""
     found = launch_geometry(problem, config, numeric_arrays(specs))
     return {n: np.broadcast_to(np.asarray(q, dtype=float), rows) for n, q in found.items()}
 
@@ -107,10 +107,10 @@ class ConfigurationEncoder:
 
     Args:
         space: the search space.
-        problem: its sizes give tiles and waves.
-        device: its number of cores gives waves.
-        others: measurements of other problems, which get points, too. The sizes in which they
-            differ are axes.
+        problem: its sizes determine tiles and waves.
+        device: its number of cores determines waves.
+        others: measurements of other problems, which are also encoded. Sizes that differ between
+            problems are axes.
 
     Attributes:
         others: points of the measurements given as ``others``.
@@ -143,7 +143,7 @@ class ConfigurationEncoder:
         axes, lengths = self._config_axes(some), dict[str, float]()
         other_axes = Axes()
         self._here: dict[str, float] = {}
-        """Where this problem is along the axes of problems."""
+        """Coordinates of this problem on the axes of problems."""
         if others:
             sizes = _columns([problem or Problem(), *(m.problem for m in others)])
             for name, values in sizes.items():
@@ -220,7 +220,7 @@ CATEGORY_DISTANCE = 8.0
 """Distance of two problems that differ in a string, in octaves of a size."""
 
 Columns = dict[str, np.ndarray]
-"""Values by name: floats, or objects if one is a string; NaN or "" where a row has none."""
+"""Values by name: floats, or objects if one is a string; NaN or "" if a row has none."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class KernelRuns:
         """Return the rows as points in 0 … 1, shape (rows, axes), and the names of the axes.
 
         Args:
-            specs: the device's specs; the number of cores gives waves.
+            specs: the device's specs; the number of cores determines waves.
         """
         axes: Axes = {}
         for name, values in self.config_columns.items():

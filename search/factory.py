@@ -1,6 +1,6 @@
 """Makes searchers from a name, a class or an Optuna sampler, and gives any of them a prior.
 
-It also tells which of them estimate their regret.
+It also checks which of them can estimate their regret.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 SearcherKind: TypeAlias = "str | Callable[..., Searcher] | BaseSampler"
 
 GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
-"""Proposals of the guide before the other's first: by then it has checked the prior."""
+"""Proposals by the guide before the other searcher's first, enough to check the prior."""
 TURN_PERIOD = 3
-"""Every n-th later proposal is the other's."""
+"""Every n-th later proposal comes from the other searcher."""
 
 
 class GuidedSearcher(Searcher):

@@ -23,7 +23,7 @@ C = TypeVar("C", bound=Hashable)
 
 @dataclass(frozen=True)
 class Batch(Generic[C]):
-    """What a driver does next.
+    """The next task of a driver.
 
     Attributes:
         start: measure these now; empty while the loop waits for `pending` ones.
@@ -41,7 +41,7 @@ class SearchResult(Result):
     """How a search ended.
 
     Attributes:
-        measured: measurements reported, failures included, known ones not.
+        measured: the reported measurements, including failures but not known ones.
         reason: "budget", "seconds", "regret", or "exhausted" if nothing was left to measure.
         regret: expected regret of the incumbent, relative; infinite if unknown.
     """
@@ -65,20 +65,20 @@ def search(
     until_one_runs: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> SearchLoop[C]:
-    """Search until ``stopping`` says so: yield batches, receive their measurements.
+    """Run a search until ``stopping`` ends it: yield batches, receive their measurements.
 
     Each started configuration must be reported exactly once, failures included. One thread at a
     time may drive the loop.
 
     Args:
-        searcher: proposes; only the loop asks and tells it.
+        searcher: proposes configurations; only the loop may call its `ask` and `tell`.
         stopping: the budget.
         known: earlier measurements; they do not count.
         first: measured before the searcher's proposals.
-        parallel: most configurations under way at the same time; a function if that changes, for
-            example while other processes hold some.
-        likely: returns what may be measured after a batch, given how many the budget still allows.
-        until_one_runs: exceed the number of measurements while all of them failed.
+        parallel: maximum number of configurations in progress; a function if that changes, for
+            example while other processes measure some.
+        likely: returns configurations that may follow a batch, given how many the budget allows.
+        until_one_runs: exceed the budget of measurements as long as all of them failed.
         clock: seconds since any fixed moment.
 
     Raises UsageError if more measurements were sent than configurations were started.
@@ -99,7 +99,7 @@ def search(
 
 @dataclass
 class _State(Generic[C]):
-    """The state of one search; `count` is whether the number of measurements counts yet."""
+    """The state of one search; `count` is whether the budget of measurements applies yet."""
 
     searcher: AskTell[C]
     stopping: Stopping
@@ -129,7 +129,7 @@ class _State(Generic[C]):
         return self.stopping.measurements - self.started
 
     def start_next(self) -> tuple[C, ...]:
-        """Return what to start now; set `reason` when the search starts no more."""
+        """Return the configurations to start now; set `reason` when the search is over."""
         limit = self.parallel() if callable(self.parallel) else self.parallel
         room = max(0, min(limit - self.pending, self.left))
         if self.reason is None and (room or not self.pending):
@@ -179,7 +179,7 @@ def run(
 def run_concurrently(
     loop: SearchLoop[C], submit: Callable[[C], object], finished: Callable[[], Measurement]
 ) -> SearchResult:
-    """Drive a search on several devices: ``finished`` waits for the next one that is done."""
+    """Drive a search on several devices; ``finished`` waits for the next measurement."""
     try:
         batch = next(loop)
         while True:

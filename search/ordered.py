@@ -1,9 +1,9 @@
-"""Search in the order of a prior, corrected by what was measured of the kernel before.
+"""Searches in the order of a prior, corrected by earlier measurements of the kernel.
 
 The log time of a run is the prior, an offset of its problem, an error that is smooth in problem and
 configuration, and an independent error. A Gaussian process with fixed parameters describes both
-errors, so where nothing similar was measured, the prior's order stands. Errors larger than expected
-widen all spreads. Without a prior, the parameters are fitted.
+errors, so the prior's order stands unless something similar was measured. Errors larger than
+expected widen all spreads. Without a prior, the parameters are fitted.
 """
 
 import math
@@ -22,32 +22,32 @@ from foretune.search.surrogate_process import FIT_STEPS, one_blas_thread
 from foretune.space import Configuration
 
 MAX_ROWS, MAX_DISTANCE = 300, 16.0
-"""Maximum number of earlier runs, nearest problems first, and from which distance of problems
-(`problem_distance`) they tell nothing: two differing types."""
+"""Maximum number of earlier runs, nearest problems first, and the distance (`problem_distance`)
+from which problems are ignored: two differing types."""
 VARIANCE, SMOOTHNESS = Hyperprior(1.0, 1.0, 1e-2, 1e2), 2.5
 """Variance of the smooth error in units of the prior's spread, and its Matérn smoothness."""
 LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
-"""Its length scale, in standard deviations of the axes, times the square root of their number."""
+"""Length scale of the smooth error, in deviations of the axes times the root of their number."""
 INDEPENDENT, REPEATED = Hyperprior(0.36, 0.0), Hyperprior(0.004, 1.0, 1e-5, 1.0)
-"""Variance of the independent error, and what it is without a prior."""
+"""Variance of the independent error, with and without a prior."""
 OFFSET = Hyperprior(100.0, 0.0)
 """Variance of a problem's offset."""
 PRIOR_ERRORS = 10.0
-"""Number of errors of the expected size that the observed ones are averaged with."""
+"""The observed errors are averaged with this many errors of the expected size."""
 NO_PRIOR_SPREAD = 0.5
 """Standard deviation of the smooth error of log times without a prior."""
 MIN_FIT = 6
 """Number of runs from which the process is fitted without a prior."""
 FIRST_MEASUREMENTS, LATER_MEASUREMENTS, KNOWN_PROBLEMS = 4, 3, 8
-"""Minimum number of measurements, and that once so many other problems were measured."""
+"""Minimum number of measurements, and the minimum once this many other problems were measured."""
 MIN_P_VALID = 1e-3
 
 
 class OrderedSearcher(Searcher):
     """Measures the candidates that the prior and earlier runs expect to be fastest.
 
-    Made for lists: every candidate is predicted at every step. Earlier runs may be of the same
-    problem, also of configurations outside the space.
+    It is made for short lists: every candidate is predicted at every step. Earlier runs may also be
+    of the same problem, and of configurations outside the space.
 
     ``args`` and ``named``: as for `Searcher`; ``statics``: known properties of each configuration
     before it runs (`Measurement.static`).
@@ -136,14 +136,14 @@ class OrderedSearcher(Searcher):
 
     @cached_property
     def _prior_means(self) -> tuple[np.ndarray, np.ndarray]:
-        """The prior of the earlier runs, and of the candidates."""
+        """The prior means of the earlier runs, then of the candidates."""
         if self.prior is None:
             return np.zeros(len(self._others)), np.zeros(len(self.space))
         return self.prior.log_means(self._others, self.space), self.prior.log_mean
 
     @cached_property
     def _points(self) -> np.ndarray:
-        """Earlier runs, then the candidates: standardized axes, and the number of the problem."""
+        """Earlier runs, then the candidates: standardized axes, and the problem's number."""
         candidates = list(self.space)
         statics = self._statics or [{}] * len(candidates)
         rows = KernelRuns.from_measurements(self._others)
@@ -184,7 +184,7 @@ class OrderedSearcher(Searcher):
         return self._points[len(self._others) :]
 
     def _validity(self, known: Mapping[int, float]) -> np.ndarray:
-        """Return each candidate's probability to run, given which configurations ran anywhere."""
+        """Return each candidate's probability to run, given its failures on any problem."""
         tries: dict[int | None, list[bool]] = {}
         for m in self._others:
             tries.setdefault(self.space.index_or_none(m.config), []).append(m.ok)

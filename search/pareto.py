@@ -2,8 +2,8 @@
 
 The searcher follows ParEGO (Knowles, IEEE Transactions on Evolutionary Computation 10, 2006): the
 augmented Chebyshev function combines the objectives into one number, also for concave parts of a
-front. Unlike Knowles', it combines logarithms, so that 10 % of one trades for 10 % of another, and
-fixed weights take turns, so that the searcher of each can keep learning.
+front. Unlike Knowles', it combines logarithms, so that 10 % of one objective trades for 10 % of
+another. Fixed weights take turns, so that each one's searcher can keep learning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from foretune.space import Configuration, SearchSpace
 AUGMENTATION = 0.05
 """Knowles' weight of the sum; it breaks ties of the maximum."""
 CHUNK = 256
-"""Points that all others are compared with at a time."""
+"""Number of points that are compared with all others at a time."""
 WEIGHT_STEPS = 4
 """Steps between two ends of the weights: five weightings of two objectives."""
 
@@ -83,7 +83,7 @@ def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) ->
     y, rows = np.unique(points[:, 1], return_inverse=True)
     widths, lengths = np.diff(x, append=corner[0]), np.diff(y, append=corner[1])
     heights = np.zeros((len(x), len(y)))
-    """What the points so far dominate along the third objective; it never falls along an axis."""
+    """The dominated height so far, along the third objective; it never decreases along an axis."""
     slices, volume = np.empty(len(points)), 0.0
     for n, (i, j, height) in enumerate(zip(columns, rows, corner[2] - points[:, 2], strict=True)):
         end_i = heights[:, j].searchsorted(height)

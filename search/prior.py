@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
 
 ANY_DEVICE = Device("any", "cpu")
-"""The device of models that are asked without one."""
+"""The device that models get if none is given."""
 CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
-"""Numbers of successful measurements after which a predictor from elsewhere is corrected."""
+"""A predictor from elsewhere is corrected after these numbers of successful measurements."""
 
 
 def prior_from_predictor(
@@ -44,8 +44,8 @@ def prior_from_predictor(
 
     The probability to run includes the probability of staying within ``limits``.
 
-    Raises PredictorError if it lacks a target that ``objective`` needs, or a column that it learned
-    from; or a user's model fails, or says nothing of the space.
+    Raises PredictorError if a target that ``objective`` needs, or a column of the training data, is
+    missing, or a user's model fails or predicts nothing in the space.
     """
     if not isinstance(guide, SearchPredictor):
         guide = SearchPredictor.for_device(guide, device)
@@ -91,7 +91,7 @@ def predict_runs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted log objectives and probabilities to run of some rows.
 
-    Raises PredictorError if a column that it learned from is missing.
+    Raises PredictorError if a column of the training data is missing.
     """
     parts, order = list[pd.DataFrame](), list[int]()
     for problem, numbers in rows.by_problem().items():
@@ -115,7 +115,7 @@ def predict_runs(
 def _log_mean_and_validity(
     predicted: pd.DataFrame, objective: Objective
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return log objectives and probabilities to run; where unknown, the worst that is known."""
+    """Return log objectives (unknown ones count as the worst known) and probabilities to run."""
     if objective.needs_power and "power_w" not in predicted:
         raise PredictorError(
             f"the predictor has not learned power, which objective {objective.value!r} needs: "
@@ -126,5 +126,5 @@ def _log_mean_and_validity(
     power_w = predicted["power_w"].to_numpy() if "power_w" in predicted else np.nan
     log_mean = np.log(objective.compute(predicted["time_ms"].to_numpy(), power_w))
     if np.isnan(log_mean).all():
-        raise PredictorError("the predictor predicts that nothing runs: tune without it")
+        raise PredictorError("the predictor predicts that no configuration runs: tune without it")
     return np.nan_to_num(log_mean, nan=np.nanmax(log_mean)), predicted["p_valid"].to_numpy()

@@ -36,7 +36,7 @@ class Prior:
     log_mean_of: Callable[[Sequence[Measurement]], np.ndarray] | None = None
 
     def log_means(self, measurements: Sequence[Measurement], space: SearchSpace) -> np.ndarray:
-        """Return the log mean of measurements of other problems; its median where unknown."""
+        """Return the log means of other problems' measurements; the median if unknown."""
         if self.log_mean_of is not None and measurements:
             return self.log_mean_of(measurements)
         usual = float(np.median(self.log_mean))
@@ -46,7 +46,7 @@ class Prior:
 
 PRIOR_CHECKS = (2, 4, 8)
 """With a prior from another device, the proposals after these numbers are far from all others. If
-only the prior's favorites were measured, nothing would show that it is wrong."""
+only the prior's favorites were measured, its errors would stay hidden."""
 
 C = TypeVar("C")
 
@@ -95,7 +95,7 @@ class Searcher(AskTell[Configuration]):
     ) -> None:
         if prior is not None and not len(prior.log_mean) == len(prior.p_valid) == len(space):
             raise UsageError(
-                f"the prior is of {len(prior.log_mean):,} configurations, the space has "
+                f"the prior is for {len(prior.log_mean):,} configurations, the space has "
                 f"{len(space):,}: predict this space"
             )
         self.space = space

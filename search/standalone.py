@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchOutcome(SearchResult):
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         best: the best configuration, known ones included; None if none ran.
@@ -92,8 +92,8 @@ def run_search(
         parallel: maximum number of measurements at the same time; above 1, each in a thread.
         predictor: guides the search: a `Predictor`, a fitted scikit-learn estimator, a function, or
             a name (`foretune.models.saved.lookup`).
-        problem: the problem that is tuned, for ``predictor``.
-        device: the device that is tuned for, likewise.
+        problem: the problem to tune, for ``predictor``.
+        device: the device to tune for, for ``predictor``.
 
     Raises:
         PredictorError: ``predictor`` cannot predict the space.
@@ -114,7 +114,7 @@ def run_search(
         if regret is not None or budget == "auto":
             require_regret_estimate(searcher, searcher_name(kind))
     elif predictor is not None:
-        raise UsageError("a searcher has its prior from its start: name it, or give its class")
+        raise UsageError("a searcher gets its prior when it is made: give its name or its class")
     done = {m.config for m in known}
     start = dict.fromkeys(space[space.index(config)] for config in first)
     new = [config for config in start if config not in done]

@@ -1,7 +1,7 @@
 """Surrogate search: a Gaussian process on the prior's residuals.
 
-Measurements correct the prior by a multiple of it, which tends to minus one where it misleads, and
-by a smooth function of the encoded configuration. Those of other problems of the kernel join the
+Measurements correct the prior by a multiple of it, which tends to minus one if it misleads, and by
+a smooth function of the encoded configuration. Measurements of the kernel's other problems join the
 same process, in which each problem has an offset. The next proposal maximizes the expected
 improvement (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998) times the prior
 probability to run. Failures count as slow.
@@ -35,7 +35,7 @@ from foretune.space import SearchSpace
 MAX_ROWS = 300
 """Maximum number of rows, nearest problems first."""
 FAILURE_LOG = 1.0
-"""A failure counts as the slowest success, or as this much above the median's logarithm."""
+"""A failure counts as the slowest success, but at least this much above the median log."""
 
 
 class Experience:
@@ -138,7 +138,7 @@ MIN_P_VALID = 0.05
 """Lower bound of a prior's probabilities to run."""
 
 Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
-"""Fitted processes by axes, with the number of rows that each was fitted to."""
+"""Fitted processes by axes, with the number of rows used in each fit."""
 
 
 class SurrogateSearcher(Searcher):
@@ -167,7 +167,7 @@ class SurrogateSearcher(Searcher):
         self._seen: set[int] = set()
         """Configurations that the posterior has seen."""
         self._posterior_indices: list[int] = []
-        """Those of them that the posterior contains, in its order."""
+        """The seen configurations that the posterior contains, in its order."""
         self._refresh_pool()
 
     def _propose(self, n: int) -> list[int]:
@@ -240,7 +240,7 @@ class SurrogateSearcher(Searcher):
     def _neighbor_of_best(self, free: np.ndarray) -> int:
         """Return a random candidate that differs from the best in the fewest parameters.
 
-        One, or two where one does not suffice, as in permutations.
+        They differ in one parameter, or in two if no candidate differs in one (as in permutations).
         """
         best = min(self.observed, key=lambda i: (not math.isfinite(v := self.observed[i]), v))
         candidates = self._pool[free]
@@ -325,7 +325,7 @@ class SurrogateSearcher(Searcher):
             self._posterior.add(self._points(np.array(new)))
 
     def _condition(self) -> None:
-        """Condition the process on all observations; fit it where the data has grown enough."""
+        """Condition the process on all observations; refit it if there is enough new data."""
         self._fitted_count = len(self.observed)
         if len(self._pool) < len(self.space):
             self._refresh_pool()

@@ -1,4 +1,4 @@
-"""The Gaussian process of searchers: covariance, hyperpriors, and when to refit."""
+"""The Gaussian process of searchers: covariance, hyperpriors, and refitting."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -26,7 +26,7 @@ OFFSET = ConstantCovariance(Hyperprior(1.0, 0.0))
 """Constant offset of all residuals."""
 LENGTH_SCALE = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 MULTIPLE = Hyperprior(0.5, 0.7, np.exp(-5.0), np.exp(2.0))
-"""Standard deviation of the multiple by which the prior is wrong."""
+"""Standard deviation of the multiple of the prior by which the prior is wrong."""
 NOISE = Hyperprior(1e-2, 1.5, 1e-5, 1.0)
 MATERN_SMOOTHNESS = 2.5
 
@@ -56,7 +56,7 @@ def subsample_measurements(losses: np.ndarray, rng: np.random.Generator) -> np.n
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
-    """Return a context with one BLAS thread: more threads slow these small matrices down."""
+    """Return a context with one BLAS thread: more threads slow down these small matrices."""
     limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
     return limits
 

@@ -1,9 +1,9 @@
 """Allocates one budget over several problems by expected loss.
 
-That is a problem's number of calls, times its expected time, times the expected regret of the
-current choice. The time of a problem without measurements follows from its work and the rate
-reached on others. Losses shrink as measurements come in, so only the largest are recomputed
-(Minoux's accelerated greedy algorithm, 1978).
+The expected loss is a problem's number of calls, times its expected time, times the expected regret
+of the current choice. The time of a problem without measurements follows from its work and the rate
+on other problems. Measurements reduce losses, so only the largest are recomputed (Minoux's
+accelerated greedy algorithm, 1978).
 """
 
 import math
@@ -32,7 +32,7 @@ divided by the number of measurements."""
 class WorkloadProblem:
     """A problem of a workload.
 
-    Problems of one ``kernel`` inform each other. ``calls`` is their number, ``work`` is
+    Problems of one ``kernel`` inform each other. ``calls`` is the number of calls, ``work`` is
     proportional to the expected time, for example operations; ``default`` runs without tuning.
 
     Raises UsageError if calls or work are not positive.
@@ -79,7 +79,7 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
         self._searchers: dict[int, tuple[int, SurrogateSearcher]] = {}
-        """By part, with the number of measurements when the searcher was made."""
+        """Searcher of each part, with the number of measurements when it was made."""
         self._losses: dict[int, tuple[tuple[int, int], float]] = {}
         """Expected loss by part, with the numbers of measurements and proposals at that time."""
         self._numbers = {(part.kernel, part.problem): i for i, part in enumerate(self.parts)}
@@ -140,7 +140,7 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         return part.space[int(forecast.indices[np.argmin(forecast.expected_regrets)])]
 
     def expected_loss_ms(self, number: int) -> float:
-        """Return the workload's expected loss by the current choice for a part, in ms."""
+        """Return the workload's expected loss in ms from the current choice for a part."""
         part, shares = self.parts[number], 1 + len(self._proposed[number])
         if not self.measured[number] and not self._success_count(part.kernel):
             return part.calls * part.work * self._objective_per_work(part.kernel) / shares

@@ -103,7 +103,7 @@ def test_a_busy_machine_is_said(capsys, monkeypatch):
     captured = capsys.readouterr()
     assert "kept the CPU busy" in json.loads(captured.out)["disturbed"]
     assert "times may be off: other processes" in captured.err
-    assert "not quiet after 0.001 s: other processes" in captured.err
+    assert "not idle after 0.001 s: other processes" in captured.err
 
 
 def test_one_file_holds_one_kernel(capsys, runs):
@@ -220,7 +220,7 @@ def test_help_without_arguments(capsys):
         (["tune", "toy", "--problem", "n=many"], "not a number"),
         (["tune", "toy", "--problem", "n=9,n=8"], "given twice"),
         (["tune", "toy", "--problem", "n=9,dtype=fp4"], "choose one of fp32, fp64"),
-        (["tune", "toy", "--problem", f"n={2**40}"], "take a smaller problem"),
+        (["tune", "toy", "--problem", f"n={2**40}"], "use a smaller problem"),
         (["tune", "toy", "--problem", PROBLEM, "--budget", "-1"], "give at least 1"),
         (["tune", "toy", "--problem", PROBLEM, "--searcher", "magic"], "unknown searcher"),
         (["tune", "toy", "--problem", PROBLEM, "--objective", "joy"], "known: edp, energy, time"),
@@ -233,7 +233,7 @@ def test_help_without_arguments(capsys):
             "unknown validation 'half'",
         ),
         (["train", "runs.parquet", "--out", "p", "--model", "oracle"], "known: random_f"),
-        (["campaign", "--report", "nowhere"], "no campaign's folder"),
+        (["campaign", "--report", "nowhere"], "not a campaign's folder"),
         (["campaign"], "give a kernel"),
         (["predict", "p"], "give --problem"),
         (["predict", "p", "--kernel", "toy", "--config", "default"], "--config needs --explain"),
@@ -344,7 +344,7 @@ def test_interruption_is_one_line(capsys, monkeypatch):
 
 def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
     assert main(["evaluate", predictor, str(runs)]) == 0
-    assert "were learned from" in capsys.readouterr().out
+    assert "were in training" in capsys.readouterr().out
 
 
 def test_a_learning_curve_needs_groups(capsys, runs):
@@ -370,7 +370,7 @@ def test_interrupted_while_it_starts(monkeypatch, capsys):
 
     monkeypatch.setitem(sys.modules, "foretune.cli.app", Importing())
     assert main(["doctor"]) == 130
-    assert capsys.readouterr().err == "foretune: interrupted: nothing was begun\n"
+    assert capsys.readouterr().err == "foretune: interrupted before it started\n"
 
 
 def test_files_that_cannot_be_written_are_refused_before_measuring(capsys):

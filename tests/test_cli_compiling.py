@@ -72,7 +72,7 @@ def test_compiled_configurations_are_kept(capsys, place):
     ("asked", "message"),
     [
         (("here_only:add", *ADD, "--target", "sm_91"), "unknown target 'sm_91'"),
-        (("here_only:add", *ADD[:4], "--target", "sm_90"), "add misses out, n, BLOCK"),
+        (("here_only:add", *ADD[:4], "--target", "sm_90"), "add lacks out, n, BLOCK"),
         (("here_only:gone", "--target", "sm_90"), "unknown function in here_only 'gone'"),
         (("nowhere:add", "--target", "sm_90"), "there is no module nowhere"),
         (("here_only:add", "--arg", "x", "--target", "sm_90"), "give NAME=VALUE"),

@@ -59,7 +59,7 @@ def test_doctor_probes_again(capsys, monkeypatch, tmp_path):
     out = capsys.readouterr().out
     assert re.search(r"memory_gbps\W+12\.5\W+38\.0", out)
     assert re.search(r"memory +- +- +80.0 +20.0 +two rounds differ by 50%", out)
-    assert "L1: smaller than the system says" in out
+    assert "L1: smaller than the system reports" in out
     assert (tmp_path / "new" / "levels.png").exists()
     now = run_json(capsys, "doctor", "--probe")
     assert now["before"] == {"specs": {"memory_gbps": 12.5}, "disturbance": "busy"}

@@ -59,7 +59,7 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch, capsys):
         (["--map", "=3"], 2, "--map '=3' is not of the form COLUMN=VALUE"),
         (["--map", "problem.K=k"], 2, "mine.csv has no column 'k': it has us, m, dtype"),
         (["--format", "excel"], 2, "unknown format 'excel'"),
-        (["--format", "t4"], 2, "format 't4' knows its columns"),
+        (["--format", "t4"], 2, "format 't4' has fixed columns"),
         (["nowhere"], 1, "nowhere does not exist: give a file or a folder"),
         (["--out", "mine.csv/x.parquet"], 1, "cannot write"),
     ],

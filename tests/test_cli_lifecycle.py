@@ -70,7 +70,7 @@ def test_what_predictions_rest_on(capsys):
 def test_what_predictions_rest_on_for_people(capsys):
     assert main(["predict", "predictor", "--explain", "--kernel", "toy"]) == 0
     out = capsys.readouterr().out
-    assert "what predicted time_ms rests on" in out
+    assert "what determines predicted time_ms" in out
     assert "sizes of the problem" in out
     assert "what limits the training runs" in out
 
@@ -140,9 +140,9 @@ def test_what_lies_outside_the_training_range_is_said(capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["--config", A, "--config", B], 2, "give --problem and --config twice"),
-        (["--problem", "n=9"], 2, "give --problem and --config twice"),
-        (["--problem", "n=9", "--config", A], 2, "give --problem and --config twice"),
+        (["--config", A, "--config", B], 2, "give --problem and two --config"),
+        (["--problem", "n=9"], 2, "give --problem and two --config"),
+        (["--problem", "n=9", "--config", A], 2, "give --problem and two --config"),
         (["--problem", "n=9", "--config", A, "--config", "wrk=3"], 2, "did you mean 'work'?"),
         (["--kernel", "matmul"], 1, "knows 'toy', not 'matmul'"),
     ],
@@ -258,7 +258,7 @@ def test_a_calibrated_predictor_is_not_resumed(capsys):
     write_runs("other.parquet", elsewhere)
     Predictor.load("predictor").calibrate(elsewhere).save("calibrated")
     arguments = ["train", "new.parquet", "--resume", "calibrated", "--out", "x"]
-    assert "resume the one it was made from" in fails(capsys, 1, *arguments)
+    assert "resume the predictor it was made from" in fails(capsys, 1, *arguments)
     assert run_json(capsys, "evaluate", "calibrated", "other.parquet", "--drift")["verdict"] == "ok"
 
 
@@ -283,22 +283,22 @@ def test_what_was_filled_in_is_not_overwritten(capsys):
     run_json(capsys, *choose, "chosen.csv")  # nothing was
     pd.read_csv("chosen.csv").assign(time_ms=0.5).to_csv("chosen.csv", index=False)
     assert "time_ms filled in: give another --out" in fails(capsys, 2, *choose, "chosen.csv")
-    assert "end its name in .csv" in fails(capsys, 2, *choose, "chosen.parquet")
+    assert "use a name that ends in .csv" in fails(capsys, 2, *choose, "chosen.parquet")
     imports = ("import", "chosen.csv", "--format", "generic", "--out")
     assert "is an input file" in fails(capsys, 2, *imports, "./chosen.csv")
     run_json(capsys, *imports, "there.parquet")
     run_json(capsys, *imports, "there.parquet")
-    assert "holds 80 runs that are not among these" in fails(capsys, 2, *imports, "new.parquet")
+    assert "holds 80 runs that this import lacks" in fails(capsys, 2, *imports, "new.parquet")
 
 
 def test_what_cannot_be_held_out_is_said(capsys):
     write_runs("now.parquet", read_runs("old.parquet").assign(recorded_at="2030"))
     assert main(["train", "now.parquet", "--validate", "device,time", "--out", "p"]) == 0
     said = capsys.readouterr().out
-    assert "not held out: device: there is one device only" in said
-    assert "not held out: time: the runs have no time of recording" in said
+    assert "not held out: device: there is only one device" in said
+    assert "not held out: time: the runs have no recorded_at" in said
     (Path("mine") / "folder").mkdir(parents=True)
-    assert "other files are there" in fails(capsys, 1, "train", "old.parquet", "--out", "mine")
+    assert "it contains other files" in fails(capsys, 1, "train", "old.parquet", "--out", "mine")
 
 
 def test_why_there_is_no_roofline(capsys):
@@ -307,7 +307,7 @@ def test_why_there_is_no_roofline(capsys):
     runs = pd.DataFrame({"kernel": "gemm", "device": "d", "status": "ok", "time_ms": 1.0, **sizes})
     write_runs("gemm.parquet", runs.assign(time_ms=rng.uniform(1, 2, 40)))
     assert main(["train", "gemm.parquet", *FIT_ONLY, "--out", "p"]) == 0
-    assert "no roofline: gemm is known by its sizes, and the runs lack problem.K" in (
+    assert "no roofline: gemm is described by its sizes, and the runs lack problem.K" in (
         capsys.readouterr().out
     )
     predict = ("predict", "p", "--kernel", "gemm", "--problem")
@@ -342,7 +342,7 @@ def test_configurations_are_ranked_by_an_objective(capsys):
     assert "mJ·ms" in capsys.readouterr().out
     assert "unknown objective 'joules'" in fails(capsys, 2, *predict, "--objective", "joules")
     said = fails(capsys, 2, "predict", "p", "--explain", "--objective", "power")
-    assert "leave it or --explain out" in said
+    assert "leave out --objective or --explain" in said
 
 
 def test_an_objective_that_was_not_learned_says_what_to_do(capsys):
@@ -428,7 +428,7 @@ def test_drift_is_an_exit_code(capsys):
 def test_drift_of_runs_that_were_learned_from_is_said(capsys):
     main(["evaluate", "predictor", "old.parquet", "--drift"])
     printed = capsys.readouterr().out
-    assert "were learned from: their errors say nothing about new runs" in printed
+    assert "were in training: their errors say nothing about new runs" in printed
     assert printed.count("new runs") == 1
 
 

@@ -36,7 +36,7 @@ def test_from_a_file_to_a_ranking(capsys):
     assert not [c for c in runs.columns if "latency" in c]
     again = ("theirs.csv", "--map", "time_ms=latency_us*0.001")
     assert main(["evaluate", "p", *again]) == 0
-    assert "200 of these 200 runs were learned from" in capsys.readouterr().out
+    assert "200 of these 200 runs were in training" in capsys.readouterr().out
     assert main(["evaluate", "p", "--drift", *again]) == 0
     assert "inside the interval" in capsys.readouterr().out
     assert main(["predict", "p", "--problem", "M=256,N=512"]) == 0
@@ -44,7 +44,7 @@ def test_from_a_file_to_a_ranking(capsys):
 
 
 def test_what_is_not_said(capsys):
-    assert "say which is the time with --map time_ms=" in fails(
+    assert "name the time's column with --map time_ms=" in fails(
         capsys, 2, "train", "theirs.csv", "--out", "p"
     )
     assert "unknown column 'Q'" in fails(capsys, 2, *TRAIN[:-1], "M,Q", "--out", "p")
@@ -62,11 +62,11 @@ def test_rows_without_a_time_are_left_out_and_said(capsys):
     capsys.readouterr()
     table.assign(latency_us=0.0).to_csv("theirs.csv", index=False)
     with pytest.warns(match="200 rows of theirs.csv are left out: time is zero"):
-        assert "no run is left to learn from" in fails(capsys, 1, *TRAIN, "--out", "p")
+        assert "no rows are left to train on" in fails(capsys, 1, *TRAIN, "--out", "p")
 
 
 def test_a_replaced_predictor_is_said(capsys):
-    for said in ("predictor: p\n", "predictor: p, which held another one\n"):
+    for said in ("predictor: p\n", "predictor: p, which replaced another one\n"):
         assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
         assert said in capsys.readouterr().out
 

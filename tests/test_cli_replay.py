@@ -82,7 +82,7 @@ def test_a_prior_is_learned_from_other_devices_alone(capsys):
     assert guided["prior_devices"] == ["Second GPU", "Third GPU"]
     assert guided["fraction_at"]["5"] > alone["fraction_at"]["5"]
     says = fails(capsys, 1, *arguments, "--prior", "a.parquet")
-    assert "no prior for a: the runs given hold none of toy on a device other than Toy GPU" in says
+    assert "no prior for a: the runs have none of toy on a device other than Toy GPU" in says
 
 
 def test_a_users_model_may_be_the_prior(capsys, place, monkeypatch):

@@ -93,7 +93,7 @@ class TestStore:
         merged = run_json(capsys, "store", "--merge", "out.json", "--store", "other.db")["merged"]
         assert [(m["measurements"], m["choices"], m["unchanged"]) for m in merged] == [(15, 1, 0)]
         assert main(["store", "--merge", "out.json", "--store", "other.db"]) == 0
-        assert "0 new measurements, 0 new choices, 16 known already" in capsys.readouterr().out
+        assert "0 new measurements, 0 new choices, 16 already known" in capsys.readouterr().out
         shipped = run_json(capsys, "store", "--store", "out.json")
         assert shipped["subjects"] == run_json(capsys, "store")["subjects"]
 
@@ -113,18 +113,18 @@ class TestStore:
         [
             (["softmix"], 2, "unknown kernel in this store 'softmix': did you mean"),
             (["softmax", "--problem", "n=7"], 2, "tuned.db has no softmax n=7"),
-            (["--forget"], 2, "name a kernel, or give --all: one of the two"),
-            (["softmax", "--forget", "--all"], 2, "name a kernel, or give --all"),
+            (["--forget"], 2, "give either a kernel or --all"),
+            (["softmax", "--forget", "--all"], 2, "give either a kernel or --all"),
             (["--forget", "--all", "--device", "x"], 2, "--forget --all deletes everything: leave"),
             (["softmax", "--all"], 2, "--all is for --forget: add it"),
-            (["--forget", "--export", "a.json"], 2, "give one of --export, --merge and --forget"),
+            (["--forget", "--export", "a.json"], 2, "give only one of --export, --merge and"),
             (["--merge", "nothing.json"], 1, "cannot read nothing.json"),
-            (["--merge", "broken.json"], 1, "broken.json is no exported store"),
+            (["--merge", "broken.json"], 1, "broken.json is not an exported store"),
             (["--store", "nothing.json"], 1, "cannot read nothing.json"),
             (["--store", "broken.db"], 1, "broken.db is not a store"),
             (["--store", "none"], 2, "this command reads the store: leave --store none out"),
             (["--device", "x"], 2, "a list does not take device: leave --device out"),
-            (["--export", "a.txt"], 2, "a.txt: end it in .json, to ship or merge, or .parquet, to"),
+            (["--export", "a.txt"], 2, "a.txt: use .json, to ship or merge, or .parquet, to"),
             (
                 ["--export", "a.parquet", "--store", "empty.db"],
                 2,
@@ -225,7 +225,7 @@ class TestVllm:
         Store().choose(MOE, known, Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
         names = ["--map", "tokens=M", "--problem", "top_k=8"]
         assert main(["store", "--merge", B200, *names]) == 0
-        assert "1 choices of fused_moe on NVIDIA B200, 1 known already" in capsys.readouterr().out
+        assert "1 choices of fused_moe on NVIDIA B200, 1 already known" in capsys.readouterr().out
         assert Store().choice(MOE, Problem(tokens=64, E=128, N=1024, top_k=8)) is not None
         said = run_json(
             capsys, "store", "fused_moe", "--export", B200, *names
@@ -242,7 +242,7 @@ class TestVllm:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (["--merge", "E=x,N=2,device_name=y.json"], 2, "is not named as tuned files"),
+            (["--merge", "E=x,N=2,device_name=y.json"], 2, "is not a name of vLLM's tuned"),
             (["--merge", B200, "--map", "M"], 2, "--map 'M' is not of the form NAME=VALUE"),
             (["--merge", B200, "--device", "NVIDIA H100"], 2, "is for NVIDIA B200, not"),
             (["--export", B200.replace("128", "1")], 2,
@@ -289,8 +289,8 @@ class TestExport:
         monkeypatch.setenv("COLUMNS", "80")
         assert main(["export", "--help-all"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        (first,) = (i for i, line in enumerate(lines) if "Prints how" in line)
-        assert lines[first + 1].split()[:3] == ["much", "of", "the"]
+        (first,) = (i for i, line in enumerate(lines) if "The command prints" in line)
+        assert lines[first + 1].split()[:3] == ["on", "the", "same"]
         assert len(lines[first + 1].split()) > 6
 
     def test_of_a_store_the_newest_code_counts(self, filled, capsys):
@@ -311,7 +311,7 @@ class TestExport:
         said = ["export", "--store", "tuned.db", "--kernel", "softmax", "--out", "f.py"]
         assert main([*said, "--max-configs", "1"]) == 0
         out = " ".join(capsys.readouterr().out.split())
-        assert "on 1 of 4 same problems its choice was not measured; were it to fail there" in out
+        assert "on 1 of 4 same problems its choice was not measured; if it failed there" in out
 
     def test_studies_instead_of_a_function(self, filled, capsys):
         write_runs("runs.parquet", filled.runs("softmax"))
@@ -326,13 +326,13 @@ class TestExport:
             ([], 2, "tuned.db holds fused_moe, softmax: name one with --kernel"),
             (["--store", "none.db", "--kernel", "softmax"], 1, "none.db does not exist: nothing"),
             (["--store", "tuned.db", "--kernel", "gemm"], 2, "unknown kernel in this store 'gemm'"),
-            (["runs.parquet", "--store", "tuned.db"], 2, "give run tables, or --store"),
+            (["runs.parquet", "--store", "tuned.db"], 2, "give either run tables or --store"),
             (["--store", "tuned.db"], 2, "tuned.db holds fused_moe, softmax: name one with --kern"),
             (["--store", "tuned.db", "--kernel", "fused_moe"], 2, "but no measurements"),
             (["--store", "tuned.db", "--kernel", "softmax", "--device", "H100"], 2,
              "unknown device of softmax in this store 'H100'"),
             (["nothing.parquet"], 1, "nothing.parquet does not exist"),
-            (["runs.parquet", "--optuna", "sqlite:///s.db"], 2, "say what to write: --out FILE.py"),
+            (["runs.parquet", "--optuna", "sqlite:///s.db"], 2, "give --out FILE.py"),
             (["runs.parquet", "--kernel", "gemm"], 2, "unknown kernel in these files 'gemm'"),
             (["runs.parquet", "--device", "H100"], 2, "unknown device in these files 'H100'"),
             (["runs.parquet", "--max-configs", "0"], 2, "--max-configs 0 leaves nothing"),

@@ -47,8 +47,8 @@ def test_the_front_as_a_table(capsys):
     out = capsys.readouterr().out
     assert "toy n=100,dtype=fp32 on Toy CPU: Pareto front" in out
     assert "hypervolume 0." in out
-    assert "of the box to 1.6 ms and 20 mJ" in out
-    assert "rejected 6 that broke power_w ≤ 50" in out
+    assert "of the box up to 1.6 ms and 20 mJ" in out
+    assert "rejected 6 that violated power_w ≤ 50" in out
     (row,) = (line for line in out.splitlines() if "work=2 " in line)
     assert row.split()[:3] == ["0.2", "35.4", "7.07"]
     assert "work=1 " not in out
@@ -69,13 +69,13 @@ def test_a_limit_decides_who_wins(capsys):
 @pytest.mark.usefixtures("metered")
 def test_a_default_that_breaks_a_limit_is_named(capsys):
     assert main([*TUNE, "--limit", "power_w=10"]) == 0
-    assert "the default breaks a limit: power_w 12.5 > 10" in capsys.readouterr().out
+    assert "the default violates a limit: power_w 12.5 > 10" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("metered")
 def test_nothing_within_the_limits(capsys):
     line = fails(capsys, 1, *TUNE, "--limit", "power_w=1")
-    assert line.startswith("none of 40 configurations measured keeps to power_w ≤ 1, nor does the")
+    assert line.startswith("none of 40 measured configurations is within power_w ≤ 1, nor is the")
 
 
 @pytest.mark.usefixtures("metered")
@@ -135,7 +135,7 @@ class TestStore:
         assert tuned["known"] + tuned["measurements"] == 40
         assert main([*TUNE]) == 0
         said = capsys.readouterr()
-        assert "40 measurements known from the store, nothing new is measured" in said.err
+        assert "40 measurements reused from the store, nothing new is measured" in said.err
         again = run_json(capsys, "collect", "toy", *problem, "--out", "b.parquet")
         assert (again["rows"], again["reused"]) == (0, 12)
         assert len(read_runs("b.parquet")) == 12
@@ -166,4 +166,4 @@ class TestStore:
     def test_a_front_has_no_regret(self, capsys, metered):
         two = ("--objective", "time", "--objective", "energy")
         line = fails(capsys, 2, *TUNE, *two, "--budget", "auto")
-        assert line == "a Pareto front has no regret: give --budget a number"
+        assert line == "a Pareto search has no regret: give a number as --budget"

@@ -59,10 +59,10 @@ def test_what_a_plain_function_does_not_take(capsys):
     for arguments, message in (
         (("sum", "--param", "n=1,2"), "did you mean 'sums'? known: sums"),
         (("sums",), "undecorated.py:sums has no knobs: add --param ARGUMENT=VALUE,VALUE"),
-        (("sums", "--param", "n=1,2"), "undecorated.py:sums needs x: give the arguments"),
+        (("sums", "--param", "n=1,2"), "undecorated.py:sums needs x: give every argument"),
         (("sums", "--param", "m=1", "--arg", "int32=1"), "sums takes no argument 'm'"),
         (("sums", "--param", "n=1", "--check", "x"), "a function does not take check: leave"),
-        (("sums", "--param", "n=1", *("--arg", "int32=1") * 2), "takes 1 arguments but knobs"),
+        (("sums", "--param", "n=1", *("--arg", "int32=1") * 2), "takes 1 arguments besides knobs"),
         (("sums", "--param", "n=1", "--problem", "x=1"), "a function does not take problem"),
     ):
         name, *rest = arguments
@@ -94,7 +94,7 @@ def test_everything_after_a_program_with_options_before_is_its_own(capsys):
         (PROGRAM, "there are no knobs: add --param"),
         ((*PROGRAM, "--param", "til=1,2"), "knob 'til' is used nowhere: write {til}"),
         ((*PROGRAM, "--param", "tile=1", "--param", "tile=2"), "--param tile is given twice"),
-        ((*PROGRAM, "--param", "tile=1,2", "--export", "a.txt"), "a.txt: let it end in .h, .json"),
+        ((*PROGRAM, "--param", "tile=1,2", "--export", "a.txt"), "a.txt: use a name that ends"),
         ((*PROGRAM, "--param", "tile"), "--param 'tile' is not of the form"),
         ((*PROGRAM, "--param", "tile=9..8"), "9..8 holds no value"),
         ((*PROGRAM, "--param", "tile=1,2", "--template", "a"), "is not of the form FILE:OTHER"),

@@ -100,7 +100,7 @@ def test_judging(monkeypatch, capsys):
     monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
     python(monkeypatch, "judge.py")
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("vectorised: right, and faster: ")
+    assert first.startswith("vectorised: correct, and faster: ")
     assert second.startswith("remembered: refused: wrong: ")
 
 

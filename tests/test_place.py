@@ -75,7 +75,7 @@ def test_a_tunable_function_in_a_file():
     ("place", "message"),
     [
         ("my_file.py:Rowsums", "did you mean 'RowSums'"),
-        ("my_file.py", r"is a file: write .*my_file\.py:RowSums"),
+        ("my_file.py", r"is a file: give .*my_file\.py:RowSums"),
         ("my_file.py:Half", "not a complete kernel: it lacks build, cost, default"),
         ("my_file.py:Sized", "cannot be made without arguments"),
         (

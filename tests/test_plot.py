@@ -80,7 +80,7 @@ def test_knobs(tuned, ax):
     ax.clear()
     plot.contour(tuned, ("work", "skew"), ax=ax)
     assert np.nanmin(ax.images[0].get_array()) == table["objective"].min()
-    with pytest.raises(UsageError, match=r"two knobs: give knobs=\(ACROSS, UP\) of .*work"):
+    with pytest.raises(UsageError, match=r"two knobs: give knobs=\(X, Y\) out of .*work"):
         plot.contour(tuned, "n", ax=ax)
 
 

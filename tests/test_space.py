@@ -344,7 +344,7 @@ def test_a_space_of_any_recorded_configurations(pairs):
 
 
 def test_a_space_of_what_does_not_fit_together():
-    with pytest.raises(SpaceError, match="no configuration to make a space of"):
+    with pytest.raises(SpaceError, match="no configurations were given for the space"):
         SearchSpace.from_configs([])
     with pytest.raises(SpaceError, match="do not have the same parameters"):
         SearchSpace.from_configs([{"x": 1}, {"y": 1}])

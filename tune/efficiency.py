@@ -16,7 +16,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 DECORATOR_TAGS = ("specialized", "timed", "reference")
-"""Parameters that the Triton decorator adds to a problem; who calls a kernel does not know them."""
+"""Parameters that the Triton decorator adds to a problem; callers of a kernel do not know them."""
 PRIOR_FAILURES = 3
 """Failures added to a configuration's record when its unmeasured pairs are estimated, so that one
 good measurement does not make it the best everywhere."""
@@ -56,7 +56,7 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
     ran = np.isfinite(value).any(axis=1)
     if not ran.any():
         why = "no run succeeded" if not objective.needs_power else "no run has a power_w"
-        raise UsageError(f"{why}: there is nothing to choose by {objective.value}")
+        raise UsageError(f"{why}: nothing can be chosen by {objective.value}")
     value = value[ran]
     problems = problems_of(runs.iloc[problem_rows[ran]])
     best = np.nanmin(value, axis=1, keepdims=True)
@@ -80,7 +80,7 @@ def fill_missing(efficiency: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def _merge_alike(
     problems: Sequence[Problem], efficiency: npt.NDArray[np.float64]
 ) -> tuple[list[Problem], npt.NDArray[np.float64]]:
-    """Leave out what callers do not know of a problem; average the problems that become equal."""
+    """Drop the parameters that callers do not know; average problems that become equal."""
     alike: dict[Problem, list[int]] = {}
     for i, problem in enumerate(problems):
         hidden = DECORATOR_TAGS if "specialized" in problem else ()
@@ -97,7 +97,7 @@ def _single_value(runs: pd.DataFrame, column: str) -> str:
     names = sorted(map(str, runs[column].unique()))
     if len(names) != 1:
         listed = ", ".join(names) or "none"
-        raise UsageError(f"a function is for one {column}, and these runs have {listed}: name one")
+        raise UsageError(f"a function is for one {column}, but these runs have {listed}: name one")
     return names[0]
 
 

@@ -1,10 +1,10 @@
 """Writes measurements as a Python function without imports, from problem to configuration.
 
-The function is a decision tree. It parts problems on which the configurations do differently well
-(a regression tree on all efficiencies at once), and takes at each leaf the configuration that does
-best there on average. A classifier of the best configuration would pay as much for a mistake that
-costs nothing. Where the tree serves problems held out no better than the single best configuration,
-the function returns that one.
+The function is a decision tree. It splits problems by how well each configuration does on them (a
+regression tree on all efficiencies at once), and each leaf returns the configuration with the best
+average there. A classifier of the best configuration would penalize mistakes that cost nothing. If
+the tree is no better on held-out problems than the single best configuration, the function returns
+that configuration.
 """
 
 import keyword
@@ -31,7 +31,7 @@ from foretune.version import __version__
 _WIDTH = 100
 _CONFIGURATION = "dict[str, int | float | bool | str]"
 _RESERVED = {"dict", "float", "str", "_CONFIGURATIONS", "_TYPES"}
-"""Names in the function's body, which arguments must not shadow."""
+"""Names in the function's body that arguments must not shadow."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class ExportedFunction:
 
     Attributes:
         source: Python source without imports; its function is ``choose``.
-        oracle_share: score there of the best of ``configs`` for each problem.
+        oracle_share: score of choosing the best of ``configs`` for each problem.
         held_out: cross-validated score on held-out problems; None with too few problems.
     """
 
@@ -94,7 +94,7 @@ def export_function(
 
 
 def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Score | None:
-    """Return the cross-validated score of trees; None if nothing can be held out."""
+    """Return the cross-validated score of trees; None if too few problems can be held out."""
     rows = from_measurements(
         Measurement(table.kernel, problem, Configuration(), table.device, Status.OK)
         for problem in table.problems
@@ -112,10 +112,10 @@ def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Sco
 
 def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score | None) -> str:
     measured = int((~np.isnan(table.efficiency)).sum())
-    others = "it was never tried on others."
+    others = "it was not evaluated on other problems."
     if held_out is not None:
         others = (
-            f"on problems held out, {_percent(held_out.kept)}, which is a little too good: they "
+            f"on held-out problems, {_percent(held_out.kept)}, slightly optimistic, because they "
             "also decided whether a tree is used."
         )
     notes = (
@@ -126,7 +126,7 @@ def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score |
     )
     if same.unmeasured:
         notes += (
-            f" On {same.unmeasured} of them its choice was not measured: they are not in the share."
+            f" On {same.unmeasured} of them its choice was not measured; the share excludes them."
         )
     return notes
 
@@ -147,7 +147,7 @@ class Question:
     at_most: bool = False
 
     def answer(self, problem: Problem) -> bool:
-        """Return the answer: no if the problem has no such number."""
+        """Return the answer; False if the problem has no such number."""
         found = problem.get(self.name)
         if not self.at_most:
             return found == self.value
@@ -171,7 +171,7 @@ def _leaves(tree: Tree) -> list[int]:
 
 
 def fit_tree(problems: Sequence[Problem], efficiency: Floats, max_leaves: int) -> Tree:
-    """Return a tree that keeps much of the best performance.
+    """Return a tree whose configurations keep a large share of the best performance.
 
     ``efficiency`` has the shape (problems, configurations), and NaN for unmeasured pairs.
     """
@@ -327,7 +327,7 @@ def _parameters(
 def _describe_arguments(
     arguments: dict[str, str], problems: Sequence[Problem], types: Container[str]
 ) -> Iterator[str]:
-    """Yield the measured range or values of each argument, then what never varied."""
+    """Yield the measured range or values of each argument, then the constant parameters."""
     yield "Measured with:"
     for name in dict.fromkeys([*arguments, *(n for p in problems for n in p)]):
         distinct = list(dict.fromkeys(p[name] for p in problems if name in p))

@@ -1,4 +1,4 @@
-"""The state that the searches of one tuning job share."""
+"""The state shared by the searches of one tuning job."""
 
 import inspect
 import math
@@ -46,7 +46,7 @@ MAX_PARALLEL = 4
 
 
 class SearchOptions(TypedDict, total=False):
-    """How to search, and where results go.
+    """How to search, and where results are stored.
 
     Attributes:
         budget: number of new measurements of the search, before verification. ``"auto"`` stops at
@@ -57,12 +57,12 @@ class SearchOptions(TypedDict, total=False):
         seconds: maximum wall time of the search; builds count.
         limits: configurations that violate one never win; searchers see them as failures.
         searcher: a registered name, a `Searcher` class, or an Optuna sampler.
-        seed: seed of everything random.
-        store: shares measurements and choices: a `Store`, its path or URL. None is the user's own,
-            False none.
+        seed: seed of all random choices.
+        store: shares measurements and choices: a `Store`, its path or URL. None is the user's own
+            store, False is none.
         patience_s: seconds to wait for an idle machine before the search and the comparison.
-        progress: told what happens. For a function, source or program, True, the default, shows it
-            on stderr. False prints nothing.
+        progress: receives progress reports. For a function, source or program, True, the default,
+            shows them on stderr. False prints nothing.
     """
 
     budget: int | Literal["auto"] | None
@@ -82,7 +82,7 @@ def check_options(
     lacks: Sequence[str] = (),
     function: Callable[..., Any] | None = None,
 ) -> None:
-    """Raise UnknownName for an option that ``kind``, a type of options, or its user ``lacks``.
+    """Raise UnknownName for an option that is not in ``kind``, or is in ``lacks``.
 
     The error also lists the named parameters of the ``function`` that takes the options.
     """
@@ -92,7 +92,7 @@ def check_options(
 
 
 def limits_of(options: SearchOptions) -> tuple[Limit, ...]:
-    """Return the limits; a single one may stand alone."""
+    """Return the limits as a tuple; a single limit is accepted."""
     given = options.get("limits", ())
     listed = [given] if isinstance(given, Limit | str) else given
     return tuple(x if isinstance(x, Limit) else Limit.parse(x) for x in listed)
@@ -136,7 +136,7 @@ class TuningJob:
         log: "RunLog | None" = None, default_budget: int = DEFAULT_BUDGET,
         lacks: Sequence[str] = (),
     ) -> Self:  # fmt: skip
-        """Return a job as options say; ``lacks`` are those that the caller does not take.
+        """Return a job with these options; ``lacks`` are options that the caller does not take.
 
         Raises:
             UnknownName: an option is unknown.
@@ -162,11 +162,11 @@ class TuningJob:
 
     @property
     def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:
-        """The objectives with the limits."""
+        """The objectives, each with the limits."""
         return tuple(ConstrainedObjective(objective, self.limits) for objective in self.objectives)
 
     def clock(self) -> float:
-        """Return monotonic seconds, by which searches end."""
+        """Return monotonic seconds, for the time limits of searches."""
         return time.monotonic()
 
     def wait_until_idle(self) -> None:
@@ -174,7 +174,7 @@ class TuningJob:
         wait_until_idle(self.runner.watch, self.patience_s, self.progress)
 
     def start_progress(self, problem: Problem, space: SearchSpace) -> None:
-        """Show that a search starts."""
+        """Report that a search starts."""
         total = len(space) if self.stopping.measurements is None else self.stopping.measurements
         self.progress.start(f"tuning {problem}", min(total, len(space)))
 
@@ -206,7 +206,7 @@ class TuningJob:
         guide: SearchPredictor | None,
         objective: Objective,
     ) -> Prior | None:
-        """Return what ``guide`` predicts of a problem's space; None without a guide.
+        """Return the predictions of ``guide`` for a problem's space; None without a guide.
 
         Raises:
             PredictorError: it lacks a target or a column. A shipped predictor only causes a
@@ -265,7 +265,7 @@ class TuningJob:
         """Return the error for a search without any configuration within the limits."""
         listed = ", ".join(map(str, self.limits))
         return MeasurementError(
-            f"none of {measured} configurations measured keeps to {listed}, nor does the default "
+            f"none of {measured} measured configurations is within {listed}, nor is the default "
             f"({default_breaks}): raise the limit or --budget"
         )
 

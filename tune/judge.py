@@ -36,7 +36,7 @@ class ProblemVerdict:
     """The comparison on one problem.
 
     Attributes:
-        against: the candidate compared with each rival, the fastest first; its ``value`` is the
+        against: the candidate compared with each rival, the fastest first; ``value`` is the
             candidate's time in ms.
         time_ms: times by name of implementation.
         relative_error: largest error of the candidate over all checked outputs.
@@ -89,25 +89,25 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> Outcome:
-        """Whether it beats every rival over all problems."""
+        """Whether the candidate beats every rival over all problems."""
         if self.refused:
             return "no_win"
         return Comparison("", None, math.nan, self.speedup, *self.interval).verdict
 
     @property
     def faster(self) -> bool:
-        """Whether it beats every rival for certain."""
+        """Whether the candidate significantly beats every rival."""
         return self.outcome == "win"
 
     @property
     def headline(self) -> str:
-        """What the judge says."""
+        """The verdict in one line."""
         if self.refused:
             return f"refused: {self.refused}"
         low, high = self.interval
         words = {"win": "faster", "no_win": "no faster", "inconclusive": "inconclusive"}
         return (
-            f"right, and {words[self.outcome]}: {self.speedup:.2f}× the best rival "
+            f"correct, and {words[self.outcome]}: {self.speedup:.2f}× the best rival "
             f"({low:.2f}–{high:.2f})"
         )
 
@@ -122,7 +122,7 @@ class Verdict(Result):
         return pd.DataFrame(rows or [{"refused": self.refused}])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as the command line's JSON gives it."""
+        """Return the verdict for the command line's JSON output."""
         problems = [
             {
                 "problem": dict(r.problem), "processes": r.processes, "rounds": r.rounds,
@@ -144,13 +144,13 @@ CHECK_SEEDS = 3
 """Number of seeds whose outputs are all checked before anything is timed."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 60
 OUTPUT_CHECK_SHARE = 1 / 3
-"""Share of timed rounds whose outputs are checked, too; chosen at random."""
+"""Share of timed rounds, chosen at random, whose outputs are also checked."""
 MAX_CLOCK_RATIO = 1.5
-"""Maximum ratio of the judge's clock to a contestant's, because processes have overhead."""
+"""Maximum ratio of the time by the judge's clock to a contestant's own; processes have overhead."""
 MAX_SLOWED = 4.0
-"""Maximum ratio that other work on the machine explains, as the reference shows it."""
+"""Maximum slow-down of the candidate, seen on the reference, that is attributed to other load."""
 CLOCK_OVERHEAD_MS = 0.002
-"""Maximum duration of reading a clock."""
+"""Maximum time to read a clock."""
 OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
 CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
 
@@ -181,26 +181,26 @@ def judge(
         candidate: the implementation to judge.
         reference: a correct implementation. Both get the same positional arguments, and return
             their outputs or write them into arguments.
-        problems: parameters of ``inputs``; several shapes, to catch code that is right for one
-            only.
+        problems: parameters of ``inputs``; give several shapes, to catch code that is correct for
+            one only.
         inputs: ``inputs(**problem, seed=…)`` returns the arguments: arrays, tensors, numbers. Other
             seeds must give other values.
         rivals: other implementations by name, such as a library call, ``torch.compile`` of the
             reference or a tuned kernel. The speed-up is over the fastest rival or reference.
-        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        tolerance: maximum accepted ``‖output − reference‖ / ‖reference‖``.
         session_s: seconds of rounds in each process, per problem.
         limit_s: maximum seconds of one call, including loading and compiling.
-        device: the device, to see what disturbs it; by default the CPU.
+        device: the device whose load is observed; by default the CPU.
         progress: advanced with every problem.
 
     Raises:
-        UsageError: there is no problem or no function of a name, or the reference's output does not
+        UsageError: there is no problem, a name has no function, or the reference's output does not
             depend on the inputs.
         MeasurementError: the reference, a rival or ``inputs`` fails.
     """
     wanted = [Problem(p) for p in problems]
     if not wanted:
-        raise UsageError("there is no problem to judge on: give at least one")
+        raise UsageError("no problem is given: give at least one")
     codes = _codes(candidate, reference, rivals or {}, inputs)
     processes = {
         name: WorkerProcess(partial(IsolatedImplementation, code, inputs), _PICKLE_ADVICE)
@@ -266,7 +266,7 @@ class JudgeBenchmark:
         """Load all contestants, each in its process.
 
         Raises:
-            UsageError: there is no function of a name.
+            UsageError: a name has no function.
             CandidateRejected: loading the candidate fails.
             MeasurementError: loading a rival or ``inputs`` fails.
         """
@@ -289,15 +289,15 @@ class JudgeBenchmark:
             rights.append(self._compare_outputs(problem))
         if _equal_outputs(rights[0], rights[1]):
             raise UsageError(
-                f"the reference gives the same for different inputs of {problem}: nothing can be "
-                "proved; let inputs() use its seed, or choose another problem"
+                f"the reference gives the same for all inputs of {problem}, so nothing can be "
+                "checked: let inputs() use its seed, or choose another problem"
             )
 
     def compare(self, problem: Problem, session_s: float, watch: LoadMonitor) -> ProblemVerdict:
-        """Compare the candidate with the rivals in fresh processes, until it is clear who wins.
+        """Compare the candidate with the rivals in fresh processes, until the winner is clear.
 
         Raises:
-            CandidateRejected: the candidate is wrong in a round, or its clock is.
+            CandidateRejected: the candidate's output or clock is wrong in a round.
             MeasurementError: a rival fails.
         """
         self.max_error = 0.0
@@ -358,9 +358,9 @@ class JudgeBenchmark:
         return expected
 
     def _verify_clock(self, problem: Problem, time_ms: Mapping[str, float]) -> None:
-        """Compare the candidate's times with those of bursts by this process's clock.
+        """Check the candidate's times against bursts timed by this process's clock.
 
-        Other work on the machine makes bursts of the reference longer, too.
+        Other load on the machine also lengthens the bursts of the reference.
         """
         (seed,), burst_ms = self._new_seeds(1), {CANDIDATE: math.inf, REFERENCE: math.inf}
         calls = dict.fromkeys(burst_ms, 1)
@@ -396,12 +396,12 @@ class JudgeBenchmark:
 
     @contextmanager
     def _attribute_errors(self, name: str, problem: Problem) -> Any:
-        """Return a context that rejects the candidate for its errors; others' are raised."""
+        """Return a context that rejects the candidate for its errors; other errors are raised."""
         try:
             yield
         except (CandidateRejected, TimeoutError, ChildProcessError, ForetuneError) as e:
             message = (
-                f"not done after {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
+                f"did not end within {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
             )
             if name == CANDIDATE:
                 raise CandidateRejected(
@@ -429,7 +429,7 @@ def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
     """
     for number in sorted(output.written.keys() - expected.written.keys()):
         raise CandidateRejected(
-            f"it changes its argument {number}, which the reference leaves alone"
+            f"it changes its argument {number}, which the reference does not change"
         )
     for number in sorted(expected.written.keys() - output.written.keys()):
         raise CandidateRejected(f"it does not write into its argument {number}")

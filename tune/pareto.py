@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
 
 PARETO_PROCESSES = 9
-"""Fresh processes that measure the front again; each run fills a power meter's window."""
+"""Number of fresh processes that remeasure the front; each run fills a power meter's window."""
 REFERENCE_RATIO = 2.0
 """The hypervolume's reference point is this multiple of the default in every objective."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ParetoPoint(Result):
-    """A configuration of the front, measured again beside the default.
+    """A configuration of the front, remeasured in the same processes as the default.
 
     Attributes:
         time_ms: median over the processes.
@@ -85,10 +85,10 @@ class ParetoResult(Result):
         searcher: the single-objective searcher, used for one weighting at a time.
         trace: stored measurements, then the search's in order.
         known: number of stored measurements in the trace.
-        default: the default configuration, measured again.
-        candidates: the search's front, measured again in the same processes.
+        default: the remeasured default configuration.
+        candidates: the search's front, remeasured in the same processes.
         processes: number of fresh processes.
-        disturbed: what else kept the machine busy; empty if nothing.
+        disturbed: other load on the machine, as text; empty if none.
     """
 
     kernel: str
@@ -109,10 +109,10 @@ class ParetoResult(Result):
     def headline(self) -> str:
         """The size of the front."""
         names = " and ".join(objective.value for objective in self.objectives)
-        return f"{self.kernel}: {len(self.front)} configurations are best by {names}"
+        return f"{self.kernel}: {len(self.front)} configurations on the front of {names}"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per verified configuration; ``front`` says which are on the front."""
+        """Return one row per verified configuration; ``front`` marks those on the front."""
         rows = [
             {**{f"config.{k}": v for k, v in p.config.items()}, "time_ms": p.time_ms,
              "power_w": p.power_w, "energy_mj": p.energy_mj, "front": p in self.front}
@@ -182,8 +182,8 @@ def tune_pareto(
 
     Raises:
         UsageError: there is one objective only, or measurements lack the column of a limit.
-        MeterUnavailable: power is needed, which this machine cannot measure.
-        MeasurementError: the default does not run, or nothing within the limits does.
+        MeterUnavailable: power is needed, and no meter works on this machine.
+        MeasurementError: the default does not run, or no configuration within the limits does.
         PredictorError, TrackingError: there is no such predictor, it is of another kernel or has
             not learned power.
     """
@@ -191,7 +191,7 @@ def tune_pareto(
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
     if options.get("budget") == "auto":
-        raise UsageError("a Pareto front has no regret: give budget a number")
+        raise UsageError("a Pareto search has no regret: give a number as budget")
     job = TuningJob.from_options(kernel, runner, options, *objectives, log=log, lacks=("regret",))
     start = time.perf_counter()
     job.wait_until_idle()
@@ -241,9 +241,9 @@ def _search(
 def _remeasure(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration]
 ) -> list[ParetoPoint]:
-    """Return ``configs`` compared with the first, the default; a process measures each once.
+    """Compare ``configs`` with the first, the default; each process measures each of them once.
 
-    All comparisons share an error of 5 % (Bonferroni).
+    All comparisons together have an error of 5 % (Bonferroni).
     """
     objectives = job.constrained_objectives
     error = 0.025 / (max(1, len(configs) - 1) * len(objectives))

@@ -53,7 +53,7 @@ def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
 
 
 def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
-    """Return one row per tuned problem: the values, the ratio with its interval, the verdict."""
+    """Return one row per tuned problem: its values, the ratio with its interval, the verdict."""
     import pandas as pd
 
     return pd.DataFrame([
@@ -70,7 +70,7 @@ def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
 
 
 Outcome = Literal["win", "no_win", "inconclusive"]
-"""Whether a contender is better for certain, for certain has no gain worth having, or neither."""
+"""Whether a contender is significantly better, surely has no relevant gain, or neither."""
 WORTH_HAVING = 0.01
 """Relative difference below which a contender counts as equal."""
 
@@ -82,10 +82,10 @@ class Comparison(Result):
     Attributes:
         name: ``default``, ``candidate 1``, … or the library's name.
         config: None for a library call.
-        value: objective (ms, mJ or mJ·ms): a low quantile of a process's rounds, median over
+        value: objective (ms, mJ or mJ·ms): low quantile of a process's rounds, median over
             processes.
-        ratio: the default's objective over its own, geometric mean over processes; above 1 is
-            better.
+        ratio: the default's objective over the contender's, geometric mean over processes; above 1
+            is better.
         ratio_low: lower bound of the ratio's interval; see `foretune.tune.verifier`.
         failure: why it has no ratio; empty if it has one.
     """
@@ -110,7 +110,7 @@ class Comparison(Result):
 
     @property
     def verdict(self) -> Outcome:
-        """What the interval says; a gain below `WORTH_HAVING` is no win."""
+        """The outcome by the interval; a gain below `WORTH_HAVING` is not a win."""
         if self.ratio_low > 1.0 and self.ratio >= 1.0 + WORTH_HAVING:
             return "win"
         equal = self.ratio_low >= 1.0 - WORTH_HAVING and self.ratio_high <= 1.0 + WORTH_HAVING
@@ -118,7 +118,7 @@ class Comparison(Result):
 
     @property
     def wins(self) -> bool:
-        """Whether it is better for certain."""
+        """Whether the contender is significantly better."""
         return self.verdict == "win"
 
 
@@ -128,7 +128,7 @@ class NoiseEstimate(Result):
 
     Attributes:
         again_low: lower bound of the 95 % interval of the default's ratio to itself, built twice.
-        disturbed: what else kept the machine busy; empty if nothing.
+        disturbed: other load on the machine, as text; empty if none.
         others: share of CPU time of other processes.
         stolen: share of CPU time that the host gave to other guests.
     """
@@ -180,7 +180,7 @@ class TuneResult(Result):
 
     @property
     def searched_default(self) -> float:
-        """The default's objective in the search, where others are compared; else when verified."""
+        """The default's objective in the search, like the others'; else from the verification."""
         default = self.baseline.config
         values = [step.objective for step in self.trace if step.config == default]
         return next((v for v in values if math.isfinite(v)), self.baseline.value)
@@ -192,13 +192,13 @@ class TuneResult(Result):
 
     @property
     def leader(self) -> Comparison:
-        """The candidate with the best ratio, certain or not; the default without candidates."""
+        """The candidate with the best ratio, significant or not; the default without candidates."""
         known = [c for c in self.candidates if math.isfinite(c.ratio)]
         return max(known, key=lambda c: c.ratio, default=self.baseline)
 
     @property
     def winner(self) -> Comparison:
-        """The best candidate that beats the default for certain, otherwise the default.
+        """The best candidate that significantly beats the default, otherwise the default.
 
         If the default violates a limit, any candidate beats it.
         """
@@ -210,7 +210,7 @@ class TuneResult(Result):
 
     @property
     def verified(self) -> bool:
-        """Whether the winner beats the default for certain."""
+        """Whether the winner significantly beats the default."""
         return self.winner is not self.baseline
 
     @property
@@ -225,7 +225,7 @@ class TuneResult(Result):
     def explanation(self) -> str:
         """The verdict in words."""
         if self.verified and self.default_breaks:
-            return "within limits that the default breaks"
+            return "within limits that the default violates"
         if self.verified:
             return "better than the default"
         if not self.trace and math.isnan(self.baseline.value):
@@ -255,7 +255,7 @@ class TuneResult(Result):
 
     @property
     def failures(self) -> str:
-        """Number of failures with one reason; empty if none failed."""
+        """Number of failures, with one reason; empty if none failed."""
         failed = [step for step in self.trace if step.status not in (Status.OK, REJECTED)]
         if not failed:
             return ""
@@ -332,7 +332,7 @@ class TuneResult(Result):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return the result that `to_dict` returned as plain values."""
+        """Rebuild a result from the plain values of `to_dict`."""
 
         def config(entry: dict[str, Any]) -> Configuration | None:
             return None if entry["config"] is None else Configuration(entry["config"])

@@ -56,20 +56,20 @@ def tune_problem(
     Args:
         kernel: the kernel.
         problem: the problem.
-        runner: measures; tunes for its device.
+        runner: measures configurations; its device is the one to tune for.
         predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); by default
             none. A predictor of another device or other code, or a model of yours, is checked and
             corrected by measurements.
         objective: the minimized objective.
-        log: also gets the measurements; those it has are not repeated.
+        log: also gets the measurements; those that it already has are not repeated.
         verify_s: seconds of interleaved rounds in each process of the verification.
         options: budget, searcher, store and so on, see `SearchOptions`.
 
     Raises:
         MeterUnavailable: objective or limits need power, which this machine cannot measure.
         MeasurementError: no configuration runs, not even the default, or none within the limits.
-        PredictorError, TrackingError: there is no such predictor, it is of another kernel, has not
-            learned power or says nothing of the space.
+        PredictorError, TrackingError: there is no such predictor, or it is of another kernel, has
+            not learned power or predicts nothing in the space.
         UsageError: measurements lack the column of a limit, or ``regret`` needs another searcher.
     """
     job = TuningJob.from_options(kernel, runner, options, objective, log=log)
@@ -135,7 +135,7 @@ def verify_and_store(
 ) -> TuneResult:
     """Verify the best configurations of a search and store the choice.
 
-    ``search`` has all measurements; ``start`` is its start by `time.perf_counter`.
+    ``search`` has all measurements; ``start`` is its start time by `time.perf_counter`.
     """
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
     first = None if previous_choice is None else previous_choice.config
@@ -188,7 +188,7 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
     if any(m.config != default for m in trace.known):  # a search may begin with the default's run
         summary = f"{measured} new" if measured else "nothing new is measured"
         count, s = len(trace.known), "s" * (len(trace.known) > 1)
-        job.progress.say(f"{problem}: {count} measurement{s} known from the store, {summary}")
+        job.progress.say(f"{problem}: {count} measurement{s} reused from the store, {summary}")
 
 
 class _Trace:
@@ -250,7 +250,7 @@ def make_step(
     device: Device,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with what a `Predictor` as guide predicts."""
+    """Return a measurement as a step of a search, with the prediction of a `Predictor`."""
     predicted = {}
     if guide is not None and not isinstance(guide.predictor, GuideModel):  # its unit is unknown
         row = guide.predictor.predict_one(m.problem, m.config, device)

@@ -1,11 +1,10 @@
-"""The gate before "verified": finalists against the default in several fresh processes.
+"""The verifier: finalists against the default in several fresh processes.
 
 A search's fastest measurement is biased (winner's curse), the machine drifts, and a process may
-favor one launch by where its memory lies. So every process builds the default twice and each
-candidate once, and times them in interleaved rounds with new inputs. A process gives one logarithm
-of a ratio per candidate, of low quantiles, because other load only adds time. The interval is
-Student's over processes. Looks at the data on the way and several candidates share the error
-(Bonferroni).
+favor one launch by its memory layout. So every process builds the default twice and each candidate
+once, and times them in interleaved rounds with new inputs. A process gives one log ratio per
+candidate, of low quantiles, because other load only adds time. The interval is Student's over
+processes. Interim looks at the data, and several candidates, share the error (Bonferroni).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,26 +22,26 @@ from foretune.tune.job import TuningJob
 from foretune.tune.results import Comparison, NoiseEstimate
 
 ERROR = 0.005
-"""One-sided error of a verification: the share of equals that seem to win."""
+"""One-sided error of a verification: the probability that an equal contender seems to win."""
 LOOKS = {5: 0.5, 8: 0.3, 12: 0.2}
-"""Numbers of processes after which the evidence is looked at, and their shares of `ERROR`."""
+"""Numbers of processes after which the data is evaluated, and their shares of `ERROR`."""
 METERED_LOOKS = {9: 1.0}
-"""The same for objectives that need power: each process runs everything once."""
+"""The same for objectives that need power; each process runs everything once."""
 QUANTILE = 0.1
-"""Quantile of a process's rounds: equal launches differ less by it than by the median."""
+"""Quantile of a process's rounds; it differs less between equal launches than the median."""
 NOISE_SHARE = 0.75
-"""Variance of a candidate's ratio to the mean of two defaults, over that of their own ratio: 1.5
-launches' variances over 2."""
+"""Variance of a candidate's ratio to the mean of two defaults, relative to the variance of the
+ratio of the two defaults: 1.5 launches' variances over 2."""
 
 Session = Callable[[Sequence[str], int], Rounds]
-"""Times the default and the candidates with these keys in a fresh process; gets a seed, too."""
+"""Times the default and the candidates with these keys in a fresh process, with a seed."""
 
 
 class Evidence:
-    """What the processes of a comparison showed.
+    """The results of a comparison's processes.
 
     Args:
-        repeated: keys of two contenders that are the same; their ratio shows the noise.
+        repeated: keys of two equal contenders, whose ratio shows the noise.
 
     Attributes:
         rounds: number of rounds in all processes.
@@ -67,7 +66,7 @@ class Evidence:
         for key, times in rounds.time_ms.items():
             known = times[~np.isnan(times)]
             if not (np.isfinite(known) & (known > 0)).all():
-                self.failures.setdefault(key, "it fails in a round")
+                self.failures.setdefault(key, "it failed in a round")
             elif len(known):
                 values[key] = float(np.quantile(known, QUANTILE))
         self._processes.append(values)
@@ -80,7 +79,7 @@ class Evidence:
     def compare(
         self, base: str, key: str, name: str, config: Configuration | None, error: float
     ) -> Comparison:
-        """Compare a contender with ``base``; each end of the interval errs with ``error``."""
+        """Compare a contender with ``base``; ``error`` is that of each end of the interval."""
         bases = self._repeated if base in self._repeated else (base,)
         logs = np.array([
             np.mean([np.log(process[b]) for b in bases if b in process]) - np.log(process[key])
@@ -88,7 +87,7 @@ class Evidence:
             if base in process and key in process
         ])  # fmt: skip
         if key in self.failures or len(logs) < 2:
-            why = self.failures.get(key, "it has no value")
+            why = self.failures.get(key, "measured in too few processes")
             return Comparison(name, config, self.value(key), np.nan, np.nan, np.nan, why)
         # A few processes may agree by chance: the variance is at least that of two equals.
         noise = self._noise()
@@ -97,7 +96,7 @@ class Evidence:
         return Comparison(name, config, self.value(key), *ratios)
 
     def noise(self, load: MachineLoad) -> NoiseEstimate:
-        """Return how the two equal contenders differ, and the machine's load."""
+        """Return the ratio of the two equal contenders, and the machine's load."""
         logs = self._noise()
         _, low, high = (
             _interval(logs.mean(), logs.var(ddof=1), len(logs), 0.025)
@@ -128,9 +127,9 @@ def gather(
     seed: int,
     looks: Mapping[int, float] = LOOKS,
 ) -> tuple[Evidence, list[Comparison]]:
-    """Run sessions until the best candidate wins or none can; compare all candidates.
+    """Run sessions until the best candidate wins or none can win; compare all candidates.
 
-    Candidates without a gain worth having are left out of later processes.
+    Candidates that surely have no relevant gain are left out of later processes.
 
     Raises:
         MeasurementError: the default fails.
@@ -161,8 +160,8 @@ def verify(
     ``session_s`` are seconds of rounds in each process.
 
     Returns:
-        the default first, then the candidates in order, then the library call;
-        what they rest on; and the noise.
+        the comparisons (the default, the candidates in order, the library call); their evidence;
+        and the noise.
 
     Raises:
         MeasurementError: the default no longer runs, or gives wrong results.
@@ -187,7 +186,7 @@ def verify(
         try:
             evidence, compared = gather(session, default.id, configs, job.seed, looks)
             if not np.isfinite(value := evidence.value(default.id)):
-                raise MeasurementError("it has no value")
+                raise MeasurementError("it was not measured")
         except MeasurementError as e:
             raise MeasurementError(
                 f"the default configuration of {job.kernel.name} does not run, gives wrong "
@@ -206,7 +205,7 @@ def verify(
 def _working_rounds(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration], session_s: float, seed: int
 ) -> Rounds:
-    """Return one process's rounds of the configurations that do not end it."""
+    """Return one process's rounds, without the configurations that end the process."""
     compare = job.runner.compare_interleaved
     try:
         return compare(job.kernel, problem, configs, session_s, seed)

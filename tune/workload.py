@@ -28,7 +28,7 @@ DEFAULT_BUDGET = 100
 
 @dataclass(frozen=True)
 class Calls:
-    """Number of a program's calls of a kernel with one problem."""
+    """Number of calls that a program makes of a kernel with one problem."""
 
     kernel: Kernel
     problem: Problem
@@ -37,7 +37,7 @@ class Calls:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WorkloadResult(Result):
-    """The result for a workload."""
+    """The result of tuning a workload."""
 
     results: tuple[TuneResult, ...]
     calls: tuple[float, ...]
@@ -54,7 +54,7 @@ class WorkloadResult(Result):
 
     @property
     def headline(self) -> str:
-        """The gain of all calls together."""
+        """The total gain over all calls."""
         n = len(self.results)
         return f"{n} problems: {self.default:.4g} by default, {self.best:.4g} tuned, all calls"
 
@@ -88,19 +88,19 @@ def tune_workload(
     """Tune all problems of a workload with one budget, and verify each one's best.
 
     Each measurement goes to the problem with the largest expected loss over all calls
-    (`foretune.search.workload`). A frequent, long-running problem gets many. A problem that
-    resembles measured ones gets few or none. Stored measurements are reused.
+    (`foretune.search.workload`). A frequent, long-running problem gets many. A problem that is
+    similar to measured ones gets few or none. Stored measurements are reused.
 
     ``budget`` counts the new measurements of all problems together; a started measurement is
     finished. The other arguments are those of `foretune.tune_problem`, but there is no ``regret``
     and no ``searcher``.
 
     Raises:
-        UsageError: the workload is empty, has a problem twice, or calls are not positive.
+        UsageError: the workload is empty, a problem occurs twice, or calls are not positive.
         MeasurementError: the default of a problem does not run.
     """
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
-        raise UsageError("a workload has at least one problem, and none of them twice")
+        raise UsageError("a workload needs at least one problem, each of them once")
     start = time.perf_counter()
     jobs = {
         kernel: TuningJob.from_options(

@@ -28,7 +28,7 @@ from foretune.space import Configuration
 
 LIMIT_S = 60.0
 MAX_ERROR_LENGTH = 300
-"""Characters kept of a compiler's message."""
+"""Maximum characters kept of a compiler's message."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
         result: CompileResult = worker.call("compile", config, limit_s=limit_s)
         return result
     except TimeoutError:
-        return CompileResult(config, Status.TIMEOUT, f"not compiled after {limit_s:g} s")
+        return CompileResult(config, Status.TIMEOUT, f"not compiled within {limit_s:g} s")
     except ChildProcessError as e:
         return CompileResult(config, Status.COMPILE_ERROR, str(e))
 
@@ -204,7 +204,7 @@ def _first_line(error: BaseException) -> str:
 def load_kernel(location: str) -> Any:
     """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME`` in a form that compiles.
 
-    Its module may ask for the interpreter. Raises ForetuneError if it cannot be imported,
+    Its module may request the interpreter. Raises ForetuneError if it cannot be imported,
     MissingExtra without Triton.
     """
     with _interpreter_off():
@@ -213,9 +213,9 @@ def load_kernel(location: str) -> Any:
 
 @contextmanager
 def _interpreter_off() -> Iterator[None]:
-    """Make `triton.jit` return kernels that compile, regardless of the environment.
+    """Make `triton.jit` return kernels that compile, whatever the environment says.
 
-    Some modules ask for the interpreter on a machine without a GPU.
+    Some modules request the interpreter on a machine without a GPU.
     """
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "0"  # for Triton itself, which may not be imported yet

@@ -46,7 +46,7 @@ def specialize(
     A kernel is a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
     heuristics are evaluated. Arguments are tensors, torch dtypes (a pointer aligned to 16 bytes),
     numbers or None; a configuration has compile-time parameters and options of the target, such as
-    ``num_warps``. Raises UsageError if an argument is missing or unknown, or the kernel is no
+    ``num_warps``. Raises UsageError if an argument is missing or unknown, or the kernel is not a
     Triton kernel.
     """
     function, values = _unwrap(
@@ -76,7 +76,7 @@ def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
 
 
 def first_code(specialized: SpecializedKernel) -> str:
-    """Return the code before any optimization (TTIR), as Triton prints it: some 20 ms."""
+    """Return the unoptimized code (TTIR) in Triton's textual form; this takes some 20 ms."""
     backend = make_backend(specialized.target.triton_target)
     context = ir.context()
     ir.load_dialects(context)
@@ -128,11 +128,11 @@ def _layers(kernel: Any) -> list[Any]:
         if type(layers[-1]).__name__ == "InterpretedFunction":
             raise UsageError(
                 f"module {layers[-1].fn.__module__!r} was imported with TRITON_INTERPRET set: "
-                "unset it, an interpreter compiles nothing"
+                "unset it, because the interpreter does not compile"
             )
         if inner is None:
             name = getattr(kernel, "__name__", type(kernel).__name__)
-            raise UsageError(f"{name} is no Triton kernel: decorate it with @triton.jit")
+            raise UsageError(f"{name} is not a Triton kernel: decorate it with @triton.jit")
         layers.append(inner)
     return layers
 
@@ -162,7 +162,7 @@ def _check_arguments(
     ]
     if missing:
         raise UsageError(
-            f"{function.__name__} misses {', '.join(missing)}: give arguments by --arg, "
+            f"{function.__name__} lacks {', '.join(missing)}: give arguments by --arg, "
             "compile-time parameters by --config, each NAME=VALUE"
         )
     duplicates = [name for name in list(parameters)[: len(args)] if name in options]

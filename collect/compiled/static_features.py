@@ -18,7 +18,7 @@ FEATURES: dict[str, str] = {
     "shared_bytes": "shared memory of one block, bytes",
     "tensor_memory": "NVIDIA: columns of tensor memory",
     "registers": "registers per thread; AMD: vector registers of both kinds",
-    "accumulator_registers": "AMD: accumulation registers among them",
+    "accumulator_registers": "AMD: accumulation registers (included in registers)",
     "scalar_registers": "AMD: scalar registers per wave",
     "stack_bytes": "thread-local memory, bytes",
     "spill_load_bytes": "NVIDIA: bytes per thread of loads of spilled registers in the code",
@@ -42,7 +42,7 @@ LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
 
 
 def occupancy_of(features: Mapping[str, float], target: Target) -> tuple[dict[str, float], str]:
-    """Return further `FEATURES`, of a multiprocessor's occupancy, and why no block fits ("")."""
+    """Return the `FEATURES` about occupancy, and the reason if no block fits ("" otherwise)."""
     warps, registers = int(features["warps"]), int(features["registers"])
     shared_bytes = int(features["shared_bytes"])
     tensor_memory = int(features.get("tensor_memory", 0))
@@ -137,7 +137,7 @@ def read_amdgcn(text: str) -> dict[str, float]:
     described = max(text.rfind("amdhsa.kernels:"), 0)
     metadata = {name: float(value) for name, value in _METADATA.findall(text, described)}
     if "vgpr_count" not in metadata:
-        raise ForetuneError("this is no AMD assembly: it has no .vgpr_count")
+        raise ForetuneError("this is not AMD assembly: it has no .vgpr_count")
     total, size = _TOTAL.search(text), _CODE_BYTES.search(text)
     return {
         "registers": float(total.group(1)) if total else metadata["vgpr_count"],
@@ -152,7 +152,7 @@ def read_amdgcn(text: str) -> dict[str, float]:
 def read_cubin(binary: bytes) -> dict[str, float]:
     """Return the features of a cubin.
 
-    Raises ForetuneError if ``binary`` is no cubin.
+    Raises ForetuneError if ``binary`` is not a cubin.
     """
     sections = list(_sections(binary))
     attributes = _kernel_attributes(sections)
@@ -173,7 +173,7 @@ def read_cubin(binary: bytes) -> dict[str, float]:
 def _sections(binary: bytes) -> Iterator[tuple[str, memoryview]]:
     """Yield name and content of each section of an ELF file."""
     if binary[:5] != b"\x7fELF\x02":
-        raise ForetuneError("this is no cubin: it does not begin as a 64-bit ELF file does")
+        raise ForetuneError("this is not a cubin: it does not start like a 64-bit ELF file")
     start = int.from_bytes(binary[0x28:0x30], "little")
     size, count, names_at = struct.unpack_from("<HHH", binary, 0x3A)
     headers = [_SECTION_HEADER.unpack_from(binary, start + size * i) for i in range(count)]

@@ -72,7 +72,7 @@ class PickledKernel:
 
 
 class RayActor:
-    """Measures on the device that Ray assigned to the actor; returns `ForetuneError`s as answers.
+    """Measures on the device that Ray assigned to the actor; returns `ForetuneError`s as values.
 
     ``threads`` are the values of `THREAD_VARIABLES` in the calling process; for the other
     parameters, see `IsolatedRunner`.
@@ -90,7 +90,7 @@ class RayActor:
         self._monitor: LoadMonitor | None = None
 
     def begin(self, resource: str, pickled: PickledKernel) -> Device | ForetuneError:
-        """Return the device, or the error that makes it unfit for this kernel."""
+        """Return the device, or the error if it is unfit for this kernel."""
         try:
             kernel = self._kernel(pickled)
             device = local_device("cpu" if kernel.device_kind == "cpu" else "cuda:0")
@@ -153,7 +153,7 @@ def _versions(kernel: Kernel) -> str:
 def resource_of(device: Device) -> str:
     """Return the name of the Ray resource that equal devices share.
 
-    It contains facts of the descriptor only, no measured rates; for example
+    It contains properties from the descriptor only, no measured rates; for example
     ``foretune:NVIDIA-H200:sm_90:132-cores``.
     """
     cores = f"{device.specs['cores']:.0f}-cores" if "cores" in device.specs else ""

@@ -46,8 +46,8 @@ class Dispatcher:
     A worker has one piece at a time, so no work queues behind a slow piece. Another worker repeats
     the piece of a lost worker. Answers of a lost worker are ignored, so each piece has one answer.
     A worker stays with one group of work as long as possible, because pieces of a group share their
-    preparation. ``on_ready`` is called with the first answer of each worker; ``clock`` returns
-    seconds that only grow.
+    preparation. ``on_ready`` is called with the first answer of each worker; ``clock`` is a
+    monotonic clock in seconds.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Dispatcher:
             self._receive()
 
     def results(self, work: Iterable[tuple[Hashable, Any]]) -> Iterator[tuple[int, Any]]:
-        """Yield number and answer of each piece of work (a pair of group and piece) when done.
+        """Yield number and answer of each piece of work, a pair (group, piece), when it is done.
 
         The answer is `WorkerLost` if `MAX_ATTEMPTS` workers were lost with the same piece. Raises
         ForetuneError if no worker can start, or there was none for `MAX_IDLE_S`.
@@ -128,7 +128,7 @@ class Dispatcher:
         number = self._busy.pop(worker)
         if isinstance(answer, WorkerLost):
             self._refresh_at = self._clock()  # its device may still be available
-            warn(f"a worker was lost, its work goes to another: {answer}")
+            warn(f"lost a worker, its work goes to another one: {answer}")
         else:
             self._free.append(worker)
             self._last_answer_at = self._clock()
@@ -144,11 +144,11 @@ class Dispatcher:
         if isinstance(answer, WorkerLost):
             self._lost_starts += 1
             if self._lost_starts < MAX_ATTEMPTS:  # its node may have left: check again
-                warn(f"a worker was lost as it started: {answer}")
+                warn(f"a worker was lost during its start: {answer}")
                 return
         now, self._lost_starts = self._clock(), 0
         self._retired_until.append(now + self._retire_s)
-        warn(f"going on without a device for {self._retire_s:.0f} s: {answer}")
+        warn(f"continuing without a device for {self._retire_s:.0f} s: {answer}")
         self._retire_s = min(2 * self._retire_s, MAX_RETIRE_S)
         may_recover = isinstance(answer, WorkerLost) and self._was_ready
         if may_recover or len(self) or self._starting:
@@ -157,7 +157,7 @@ class Dispatcher:
             raise MeasurementError(f"{answer}") if isinstance(answer, WorkerLost) else answer
 
     def _start_workers(self) -> None:
-        """Start a worker for every free device, except those that lately proved unfit."""
+        """Start a worker for every free device, except those that recently proved unfit."""
         now = self._clock()
         if now < self._refresh_at:
             return

@@ -99,7 +99,7 @@ class RayRunner(Runner):
         configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, from one device unless it is lost."""
+        """Yield one measurement per configuration; all are from one device unless it is lost."""
         for config in configs:
             yield from self.run_many(kernel, [(problem, config)], incumbent_ms)
 
@@ -152,9 +152,9 @@ class RayRunner(Runner):
         return _RemoteLoadMonitor(self.device, self._call)
 
     def check(self, kernel: Kernel) -> None:
-        """Check that ``kernel`` runs on these devices and that their nodes can import it.
+        """Check that ``kernel`` runs on these devices, and that their nodes can import it.
 
-        Raises UsageError if it does not, or they cannot.
+        Raises UsageError otherwise.
         """
         super().check(kernel)
         check_importable(kernel)
@@ -320,11 +320,10 @@ class RayWorkerPool:
 
 @contextmanager
 def _private_cluster() -> Iterator[None]:
-    """Let a cluster that starts meanwhile listen to this machine alone, and demand a token.
+    """Let a cluster that starts in this context listen on this machine only, with a token.
 
-    Ray turns the loopback address into the machine's own one, except where it cannot make clusters
-    of several machines. It demands tokens unless told otherwise; without one it would keep one in
-    the user's home.
+    Ray replaces the loopback address by the machine's own, unless clusters of several machines are
+    disabled. By default it requires a token, and stores one in the user's home if none is given.
     """
     constants: Any = importlib.import_module("ray._private.ray_constants")
     several, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False

@@ -1,1 +1,1 @@
-"""Networks exported by ``torch.export``: their operators, and how long each takes here."""
+"""Networks exported by ``torch.export``: their operators, and the time of each on this machine."""

@@ -1,8 +1,8 @@
 """Measures operators of networks in rounds: each runs once after another kind of operator.
 
-An operator that repeats itself finds its code, weights and results in the nearest caches, as in no
-network. So operators take turns in random order, and a group of them holds about as many bytes as
-a network.
+An operator run repeatedly finds its code, weights and results in the nearest caches, unlike in a
+network. So operators take turns in random order, and a group of them has about as many bytes as a
+network.
 """
 
 import random
@@ -42,12 +42,12 @@ def collect_network(
     clock: Clock = time.perf_counter_ns,
     progress: Progress = SILENT,
 ) -> CollectSummary:
-    """Measure operators group by group until the time is over; a group's rows are written at once.
+    """Measure operators group by group until the time is over; write each group's rows immediately.
 
-    Operators, the most important first, that are in ``log`` are not measured again, so a repeated
-    call resumes. Power is measured if the device, the CPU of this machine, has a meter. ``minutes``
-    limits when another group starts; a ``clock`` other than the wall's serves machines that do
-    other work. Raises OutputError if the log cannot be written.
+    ``operators`` begin with the most important. Those in ``log`` are not measured again, so a
+    repeated call resumes. Power is measured if the device, this machine's CPU, has a meter. No
+    group starts after ``minutes``. On a busy machine, ``clock`` may be the CPU's instead of the
+    wall clock. Raises OutputError if the log cannot be written.
     """
     progress.start("measuring operators", len(operators))
     start, meter, done, failed = time.perf_counter(), find_meter(device.kind), 0, 0

@@ -1,4 +1,4 @@
-"""Operators of a network: read from an exported graph, called in torch, rows of a run table."""
+"""Operators of a network: read from an exported graph, run in torch, stored as run-table rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +27,7 @@ FACTORS = (0.5, 2.0)  # sizes of neighbors, relative to the operator's own
 class TensorSpec:
     """A tensor without its contents; shape, stride and dtype are torch's.
 
-    ``is_weight``: whether it is a parameter, so its first size is no batch.
+    ``is_weight``: whether it is a parameter, so its first size is not the batch.
     """
 
     shape: tuple[int, ...]
@@ -65,7 +65,7 @@ class TensorSpec:
         return replace(self, shape=sizes, stride=tuple(strides))
 
     def allocate(self, high: int = 1) -> torch.Tensor:
-        """Return it with random contents; integers are below ``high``."""
+        """Return a tensor with random contents; integers are below ``high``."""
         last = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True) if n)
         if self.dtype.is_floating_point:
             flat = torch.randn(last + 1, dtype=self.dtype)
@@ -120,7 +120,7 @@ class Call:
         return self._with(lambda t: t.allocate(min(rows, default=2)))
 
     def neighbors(self) -> Iterator["Call"]:
-        """Yield the call with one size halved or doubled, wherever the size occurs, and batches."""
+        """Yield the call with one size (or the batch) halved or doubled wherever it occurs."""
         batch = next((t.shape[0] for t in self.tensors if t.shape and not t.is_weight), 0)
         tried: list[Call] = []
         for factor in FACTORS:
@@ -165,7 +165,7 @@ def _fake_mode() -> FakeTensorMode:
 
 
 def _plain(value: Any) -> Any:
-    """Return a tensor's description, and a size of a traced graph as a number."""
+    """Return a tensor's description; a symbolic size as a number; other values unchanged."""
     if isinstance(value, torch.Tensor):
         return TensorSpec.of(value)
     return int(value) if isinstance(value, torch.SymInt) else value
@@ -185,10 +185,10 @@ FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
 class NetworkOperator:
     """An operator of a network.
 
-    ``kernel`` is the family that predicts it, ``elementwise`` with ``problem.op`` for all that have
-    none of their own. ``problem`` has its sizes, ``config`` number format and threads. ``build``
-    makes a launch with random tensors, which must run with ``config.threads``. ``call`` is that in
-    torch, None for the host's work.
+    ``kernel`` is the family that predicts it; operators without one of their own are
+    ``elementwise`` with ``problem.op``. ``problem`` has its sizes, ``config`` number format and
+    threads. ``build`` makes a launch with random tensors, which must run with ``config.threads``.
+    ``call`` is the call in torch, None for the host's work.
     """
 
     kernel: str
@@ -210,7 +210,7 @@ class NetworkOperator:
 
 
 def operator_of(call: Call, threads: int, is_view: bool = False) -> NetworkOperator:
-    """Return the operator that ``call`` is; a view if its result shares memory with an argument."""
+    """Return the operator of ``call``; a view if its result shares memory with an argument."""
     if is_view:
         kernel, sizes = VIEW, {"op": call.name}
     else:
@@ -279,7 +279,7 @@ def _norm(call: Call) -> _Description:
 
 
 def _elementwise(call: Call) -> _Description:
-    """Return all that stream their operands: by their largest tensor; of weights they read few."""
+    """Describe an operator that streams its operands, by its largest tensor without weights."""
     outputs, inputs = call.outputs(), [t for t in call.tensors if not t.is_weight]
     large = max((*outputs, *inputs), key=lambda t: t.elements)
     columns = large.shape[-1] if large.shape else 1
@@ -299,7 +299,7 @@ def _contiguous(call: Call) -> int:
 
 
 def _pair(values: Any) -> tuple[int, int]:
-    """Return height and width; what has one dimension has height 1."""
+    """Return height and width; one dimension counts as the width, with height 1."""
     if isinstance(values, int):
         return values, values
     return (1, *values)[-2:] if len(values) < 2 else tuple(values)[:2]
@@ -313,8 +313,8 @@ class Network:
     """A network for one batch size, the first size of its first input.
 
     ``operators`` maps each distinct operator to how often it runs; the last is the host's work.
-    ``weight_bytes`` are of parameters, buffers and constants, ``activation_bytes`` the largest sum
-    of live inputs and intermediate results.
+    ``weight_bytes`` counts parameters, buffers and constants, ``activation_bytes`` is the largest
+    sum of live inputs and intermediate results.
     """
 
     name: str
@@ -334,14 +334,14 @@ def read_network(path: str | PathLike[str], batch: int | None = None, threads: i
     try:
         program = torch.export.load(require_regular_file(path))
     except Exception as e:
-        raise ForetuneError(f"{path} is no graph of torch.export.save: {first_line(e)}") from e
+        raise ForetuneError(f"{path} is not a graph from torch.export.save: {first_line(e)}") from e
     return network_of(program, Path(path).name.removesuffix(SUFFIX), batch, threads)
 
 
 def network_of(
     program: torch.export.ExportedProgram, name: str, batch: int | None = None, threads: int = 1
 ) -> Network:
-    """Return the network of an exported program; as `read_network`."""
+    """Return the network of an exported program; see `read_network`."""
     module = program.module()
     if program.example_inputs is None:
         raise UsageError(f"{name} has no example inputs: export it with torch.export.export")
@@ -370,7 +370,7 @@ def network_of(
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Runs a graph on fake tensors; keeps its calls and the life of every result."""
+    """Runs a graph on fake tensors; records its calls and the lifetime of every result."""
 
     def __init__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> None:
         super().__init__(module)
@@ -402,7 +402,7 @@ class _Recorder(torch.fx.Interpreter):
         return super().output(target, args, kwargs)
 
     def peak_bytes(self) -> int:
-        """Return the largest sum of results that live at once."""
+        """Return the largest sum of bytes that are live at once."""
         change = [0] * (len(self.calls) + 3)
         for key, size in self._bytes.items():
             change[self._born[key]] += size

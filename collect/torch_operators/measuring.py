@@ -47,7 +47,7 @@ class OperatorRun(Protocol):
 
 
 def cannot_run(operator: OperatorRun) -> str:
-    """Return why torch does not run ``operator``; empty if it does."""
+    """Return why torch cannot run ``operator``; empty if it can."""
     if operator.kernel not in KINDS:
         return f"{operator.kernel} has no equivalent in torch, or needs several devices"
     return KINDS[operator.kernel].cannot_run(operator.problem, operator.config)
@@ -117,9 +117,9 @@ class OperatorBenchmarker:
         )
 
     def _as_graph(self, launch: Launch) -> Launch:
-        """Return ``launch`` after it ran; on a GPU, as a replayed graph.
+        """Run ``launch`` and return it; on a GPU, return a graph that replays it.
 
-        Without a graph, the timing of many small launches would be the host's.
+        Without a graph, many small launches would take the host's time, not the GPU's.
         """
         if self.device.kind != "gpu":
             launch()
@@ -153,11 +153,11 @@ def collect_operators(
     minutes: float,
     progress: Progress = SILENT,
 ) -> CollectSummary:
-    """Measure operators in their order until the time is over; each row is written at once.
+    """Measure operators in order until the time is over; write each row immediately.
 
-    The most informative operators come first; ``minutes`` limits when another one starts. Operators
-    in ``log`` are not measured again, so a repeated call resumes. A kernel that fails repeatedly in
-    some formats is skipped in these formats. Raises OutputError if the log cannot be written.
+    The most informative operators come first; none starts after ``minutes``. Operators in ``log``
+    are not measured again, so a repeated call resumes. A kernel that fails repeatedly in some
+    formats is skipped in these formats. Raises OutputError if the log cannot be written.
     """
     progress.start("measuring operators", len(operators))
     start, rows, failed = time.perf_counter(), 0, 0
@@ -168,7 +168,7 @@ def collect_operators(
             break
         key = benchmarker.log_key(operator)
         if key in known or failures[_formats(operator)] >= MAX_FAILURES:
-            progress.advance("known already" if key in known else "does not run here")
+            progress.advance("known already" if key in known else "cannot run here")
             continue
         measurement = benchmarker.measure(operator)
         log.append(measurement)
@@ -192,12 +192,12 @@ def distinct(operators: Iterable[Run]) -> Iterator[Run]:
 
 
 def is_current(found: Measurement | None) -> bool:
-    """Return whether there is a measurement, made with the versions that run now."""
+    """Return whether a measurement exists and was made with the versions that run now."""
     return found is not None and found.environment == versions()
 
 
 def _failures(known: Iterable[RowIdentity], log: RunLog) -> Counter[tuple[str, ...]]:
-    """Return the failures of each format in the log; far below zero if it ever ran."""
+    """Return the number of failures by format in the log; far below zero if the format ever ran."""
     failures: Counter[tuple[str, ...]] = Counter()
     for measurement in filter(None, map(log.find, known)):
         failures[_formats(measurement)] += -len(log) if measurement.ok else 1

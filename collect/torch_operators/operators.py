@@ -1,4 +1,4 @@
-"""Operators of language models by torch: products, attention, experts, and what works on rows.
+"""Operators of language models in torch: products, attention, experts, and row operations.
 
 Linear layers come in every number format that torch supports. Attention is causal for prompts, and
 over the whole cache for a new token. Experts are those of the rank with the highest load: tokens
@@ -116,7 +116,7 @@ def _refuse_product(problem: FrozenParameters, config: FrozenParameters) -> str:
         return f"torch multiplies in {', '.join(FORMATS)}, not in {kind}"
     width = int(problem["K"])
     if kind == "int4_wo" and (width % 2 or width % min(GROUP_SIZE, width)):
-        return f"{width} weights in a row are not whole groups of {GROUP_SIZE}"
+        return f"{width} weights in a row are not a multiple of {GROUP_SIZE}"
     return ""
 
 
@@ -156,7 +156,7 @@ def _scaled(
 def _refuse_attention(problem: FrozenParameters, config: FrozenParameters) -> str:
     for name in ("format", "kv_format"):
         if config.get(name, "bf16") != "bf16":
-            return f"attention of torch computes in bf16, not in {config[name]}"
+            return f"torch computes attention in bf16, not in {config[name]}"
     window = _window(problem)
     if "seq_len" in problem and 0 < window < _keys(problem):
         return "prompts longer than the window: torch computes beyond the window, too"
@@ -232,9 +232,9 @@ EPSILON = 1e-6
 def _refuse_rowwise(problem: FrozenParameters, config: FrozenParameters) -> str:
     op = str(problem.get("op"))
     if op not in OPERATIONS:
-        return f"no operation {op!r} on rows: known are {', '.join(OPERATIONS)}"
+        return f"unknown row operation {op!r}: known are {', '.join(OPERATIONS)}"
     if op == "rope" and int(problem["columns"]) % HEAD_SIZE:
-        return f"{problem['columns']} columns are not whole heads of {HEAD_SIZE}"
+        return f"{problem['columns']} columns are not a multiple of {HEAD_SIZE}"
     return ""
 
 
@@ -333,7 +333,7 @@ def _build_experts(problem: FrozenParameters, config: FrozenParameters, device: 
 def experts(
     up: torch.Tensor, down: torch.Tensor, counts: Sequence[int], kind: str
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the function of all experts on rows sorted by expert, ``counts`` per expert.
+    """Return a function that applies the experts to rows sorted by expert, ``counts`` per expert.
 
     ``up`` is gate and up projection of every expert in 16 bits, (experts, 2 · inner, hidden), and
     ``down`` is (experts, hidden, inner); ``kind`` is the number format.
@@ -381,7 +381,7 @@ def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, i
 def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
     """Return the tokens of each expert of the busiest rank.
 
-    It has the most popular expert and an evenly spaced selection of the others.
+    This rank has the most popular expert and an evenly spaced selection of the others.
     """
     n, top_k, tokens = (int(problem[name]) for name in ("experts", "top_k", "tokens"))
     local = max(n // int(config.get("ep", 1)), 1)
@@ -397,10 +397,10 @@ def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
 
 
 class Kind(NamedTuple):
-    """How operators of one kernel run, from their problem and configuration.
+    """How to run the operators of one kernel, given problem and configuration.
 
-    ``cannot_run`` returns why torch does not run one ("" if it does), ``memory_bytes`` its
-    approximate peak memory, ``build`` a call on a device.
+    ``cannot_run`` returns why torch cannot run one ("" if it can), ``memory_bytes`` its approximate
+    peak memory, ``build`` a call on a device.
     """
 
     cannot_run: Callable[[FrozenParameters, FrozenParameters], str]

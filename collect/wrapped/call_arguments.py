@@ -2,8 +2,8 @@
 
 Arrays are copied; other objects are passed as they are. Arguments are reset before every checked
 call. Timed calls need a reset only if a call reads what an earlier one wrote, like a sort in place.
-This is tested once: the written arrays are overwritten, and a call that only writes them gives the
-same result.
+One test decides: the written arrays are overwritten; if the next call gives the same result, it
+only writes them.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from foretune.collect.wrapped import values as arrays
 from foretune.kernel import Clock, SelfTimedLaunch
 
 REPEAT_TOLERANCE = 1e-5
-"""Relative difference up to which two results are equal: threads add in any order."""
+"""Maximum relative difference of equal results: threads add in any order."""
 
 
 class Arguments:

@@ -57,7 +57,7 @@ class FunctionKernel(WrappedKernel):
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
         if arrays.is_array(args) or isinstance(args, str):
-            raise UsageError(f"the arguments of {name} are no tuple: write args=(x,)")
+            raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
         problem = (
             {}
             if callable(args)
@@ -93,7 +93,7 @@ class FunctionKernel(WrappedKernel):
         text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
         warn(
             f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
-            "winners are compared with another",
+            "winners are compared with another configuration",
             stacklevel=4,
         )
 
@@ -105,7 +105,7 @@ class FunctionKernel(WrappedKernel):
         if missing := [name for name, value in sizes.items() if value is None]:
             raise UsageError(
                 f"the inputs of {self.name} have no default {', '.join(missing)} to draw problems "
-                "around: give one, or write the problems out"
+                "around: give them defaults, or list the problems"
             )
         choices = {
             name: tuple(dict.fromkeys(max(1, round(value * 2 ** (i / 8))) for i in range(-16, 9)))
@@ -115,12 +115,12 @@ class FunctionKernel(WrappedKernel):
         return latin_hypercube_problems(self, choices, n, seed)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the initial arguments; with another seed than 0, other values like them.
+        """Return the initial arguments; with a seed other than 0, similar ones with other values.
 
         Arrays, tensors and lists of fractions are redrawn, unless they are pinned or ``check`` is
         the output itself. If the default fails on other values, or gives new NaN, all values are
-        multiplied by one random factor; if that fails, too, the arguments stay as given. A
-        function ``args`` that takes ``seed`` draws for itself.
+        multiplied by one random factor; if that fails, too, the arguments stay as given. A function
+        ``args`` that takes ``seed`` draws the values itself.
         """
         given = self._given(problem, seed)
         if seed == 0 or not (self.check is None or callable(self.check)):
@@ -154,7 +154,7 @@ class FunctionKernel(WrappedKernel):
         }
 
     def _accepts(self, problem: Problem, draw: arrays.Draw) -> bool:
-        """Whether the default is right on redrawn arguments, without new NaN."""
+        """Whether the default gives correct output on redrawn arguments, without new NaN."""
         given = self._given(problem, 1)
         inputs = self._redrawn(given, 1, draw)
         if all(
@@ -175,7 +175,7 @@ class FunctionKernel(WrappedKernel):
         return counts[0] <= counts[1] and self.relative_error(output, right) <= self.tolerance
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return the call; a function that compiles at its first call does so during the check."""
+        """Return the call; a function that compiles at its first call compiles during the check."""
         return self._bind(config, inputs)
 
     def reference(self, inputs: Inputs) -> CallResult:
@@ -199,8 +199,8 @@ class FunctionKernel(WrappedKernel):
         written = {} if returned is not None else arguments.written()
         if returned is None and not written:
             raise MeasurementError(
-                f"the check of {self.name} returns nothing and writes nothing: let it return what "
-                "is right"
+                f"the check of {self.name} returns nothing and writes nothing: return the correct "
+                "output"
             )
         return CallResult(returned, written)
 
@@ -221,7 +221,7 @@ class FunctionKernel(WrappedKernel):
         except Exception as e:
             raise WrongResult(f"verify fails: {describe_error(e)}") from e
         if not accepted:
-            raise WrongResult("verify refuses the output")
+            raise WrongResult("verify rejects the output")
         return 0.0
 
     def invalidate_output(self, output: Any) -> None:
@@ -249,14 +249,14 @@ class FunctionKernel(WrappedKernel):
             ) from e
         if first.returned is None and not first.written:
             raise MeasurementError(
-                f"{self.name} returns nothing and writes into none of its arguments: let it do one "
-                "of the two to have its output checked"
+                f"{self.name} returns nothing and changes none of its arguments: it must do one of "
+                "the two, so that its output can be checked"
             )
         got, right = self._comparable(again, first)
         difference = 0.0 if self.verify else self._difference(got, right)
         if not difference <= self.tolerance:
             raise MeasurementError(
-                f"{self.name} gives another output for the same arguments (relative difference "
+                f"{self.name} gives different outputs for the same arguments (relative difference "
                 f"{difference:.2g}): fix its seed, or give a function that judges outputs, verify="
             )
         return first
@@ -285,7 +285,7 @@ class FunctionKernel(WrappedKernel):
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return a function's parameters; none if it does not tell."""
+    """Return a function's parameters; none if it has no signature."""
     try:
         return inspect.signature(getattr(function, "py_func", function)).parameters
     except (TypeError, ValueError):  # some built-in functions have no signature
@@ -315,7 +315,7 @@ def _check_pinned(name: str, pinned: Sequence[str], known: set[str]) -> frozense
 def _named_arguments(
     parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[str], list[Any]]:
-    """Return the arguments by the names of the function's parameters."""
+    """Map the function's parameter names to the arguments."""
     positional = [
         n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]

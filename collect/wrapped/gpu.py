@@ -22,7 +22,7 @@ def launch_on_gpu(
 ) -> FunctionLaunch:
     """Return launches on copies of ``arguments`` in the memory of the build's GPU.
 
-    ``prepare`` returns the launch, which waits for nothing, for addresses and NumPy numbers.
+    ``prepare`` takes addresses and NumPy numbers, and returns an asynchronous launch.
     """
     torch.cuda.set_device(build.source.device)
     copies = Arguments(tuple(to_gpu(torch, a) for a in arguments), {})
@@ -39,11 +39,10 @@ def check_index(torch: Any, index: int, platform: str) -> None:
     """Raise `UsageError` unless torch was built for ``CUDA`` or ``ROCm`` and sees GPU ``index``."""
     count = torch.cuda.device_count()
     if count and (torch.version.hip is not None) != (platform == "ROCm"):
-        raise UsageError(f"this torch is not built for {platform}: install the one that is")
+        raise UsageError(f"this torch is not built for {platform}: install one that is")
     if not 0 <= index < count:
         raise UsageError(
-            f"there is no {platform} device {index}: this machine has {count or 'none'}, as torch "
-            "sees it"
+            f"there is no {platform} device {index}: torch sees {count or 'none'} on this machine"
         )
 
 

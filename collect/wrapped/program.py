@@ -1,9 +1,9 @@
 """Any program as a kernel: knobs in its arguments, its environment, its files, or its build.
 
-``{knob}`` is replaced by the knob's value; other braces are left alone. No shell reads the words
-unless it is requested. Files from templates and the build are made before a run and are not timed.
-If all of them are written below ``{dir}``, a folder per configuration, they are made once.
-Otherwise configurations would overwrite each other, and they are made again for each run.
+``{knob}`` is replaced by the knob's value; other braces are left alone. No shell is used unless
+requested. Templates are filled and the build runs before a run, untimed. If all these files are
+below ``{dir}``, a folder per configuration, this happens once. Otherwise configurations would
+overwrite each other's files, so it is repeated for each run.
 """
 
 import contextlib
@@ -97,9 +97,9 @@ class Program:
         return [redact(word, self._secrets) for word in redact_command(self._lines[0])[0]]
 
     def shown(self) -> str:
-        """Return all there is to know of the program without its secrets.
+        """Return a full description of the program without its secrets.
 
-        Its hash identifies the program, and no secret can be guessed from it.
+        Its hash identifies the program and reveals no secret.
         """
         environment = {n: "" if is_secret(n, t) else t for n, t in self.environment.items()}
         rest = replace(self, words=(), build="", compare="", environment=environment)
@@ -114,7 +114,7 @@ class Program:
         return repr(next(filter(ERROR_LINE.search, lines), lines[-1])[-MAX_SHOWN_CHARACTERS:])
 
     def describe_output(self, output: str) -> str:
-        """Return what the output says in its most informative line, and where."""
+        """Return the output's most informative line, and where it was printed."""
         lines = output.strip().splitlines()
         where = "it has " if any(map(ERROR_LINE.search, lines)) else "it ends with "
         return f"{where if lines else ''}{self.decisive_line(output)}"
@@ -136,7 +136,7 @@ class Program:
 class ProgramKernel(WrappedKernel):
     """A program as a kernel; ``scratch`` is the parent of the configurations' folders.
 
-    Without a name, the store has it under the program's file name. Raises UsageError if a knob is
+    Without a name, it is stored under the program's file name. Raises UsageError if a knob is
     unused, or a pattern, unit or template is invalid.
     """
 
@@ -178,7 +178,7 @@ class ProgramKernel(WrappedKernel):
         self.scratch = str(scratch)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the state that runs share: which configuration's files are staged."""
+        """Return the state that runs share: the configuration whose files are staged."""
         return {"staged": {}}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
@@ -250,7 +250,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         wall_ms = (time.perf_counter() - start) * 1e3
         if self._program.check and not re.search(self._program.check, output, re.MULTILINE):
             printed = self._program.describe_output(output)
-            raise WrongResult(f"{self._program.check!r} is not in its output: {printed}")
+            raise WrongResult(f"its output does not match {self._program.check!r}: {printed}")
         return wall_ms if self._program.time is None else self._parse_time(output)
 
     def _parse_time(self, output: str) -> float:
@@ -262,7 +262,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         try:
             value = float(found[-1])
         except ValueError:
-            raise ValueError(f"{self._program.time!r} finds {found[-1]!r}: no number") from None
+            raise ValueError(f"{self._program.time!r} finds {found[-1]!r}: not a number") from None
         return value * UNITS[self._program.time_unit]
 
     def _compare(self) -> None:
@@ -340,6 +340,6 @@ def _check_patterns(program: Program) -> None:
         try:
             groups = re.compile(pattern or "").groups
         except re.error as e:
-            raise UsageError(f"{option} {pattern!r} is no regular expression: {e}") from e
+            raise UsageError(f"{option} {pattern!r} is not a regular expression: {e}") from e
         if option == "--time" and pattern is not None and groups != 1:
-            raise UsageError(f"--time {pattern!r}: put the number, and only it, into (brackets)")
+            raise UsageError(f"--time {pattern!r}: put (parentheses) around the number only")

@@ -33,12 +33,12 @@ TORCH_LANGUAGES: tuple[Language, ...] = ("CUDA", "HIP")
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a kernel: the function ``name`` in a ``text``, or a function from knobs to it.
+    """The source of a kernel: function ``name`` in ``text``, a string or a function of knobs.
 
     ``language`` C includes C++; files with ``suffix`` ``.c`` are compiled as C, others as C++.
-    ``extra_files`` are included, by name, with the knobs defined in them as well; ``folder`` has
-    other headers. ``compiler`` is a command (None: the system's); in its ``options`` ``{knob}`` is
-    replaced by its value. ``platform`` is OpenCL's, ``device`` its device's number or that of
+    ``extra_files`` are headers by name, in which knobs are also defined; ``folder`` has other
+    headers. ``compiler`` is a command (None: the system's); in its ``options`` ``{knob}`` is
+    replaced by its value. ``platform`` is OpenCL's; ``device`` is the number of its device, or of
     torch's GPU. CUDA and HIP have dynamic ``shared_bytes`` per block, and ``constants``, the values
     of ``__constant__`` variables.
     """
@@ -87,8 +87,8 @@ def include_folders(build: Build) -> Iterator[list[str]]:
 class LaunchShape:
     """Work groups and their size, for each configuration.
 
-    ``size`` is the problem size, one to three dimensions. ``divisors`` are those of each dimension;
-    None is the size of the work group, whose knobs are called ``names``.
+    ``size`` is the problem size, one to three dimensions. ``divisors`` are per dimension; None
+    means the size of the work group, whose knobs are called ``names``.
     """
 
     def __init__(self, size: Size, divisors: Sequence[Divisors], names: Sequence[str]) -> None:
@@ -147,7 +147,7 @@ def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
         columns = {name: np.array([value]) for name, value in config.items()}
         expression = Expression(part, "size")
         if unknown := expression.names - columns.keys():
-            raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is no knob")
+            raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is not a knob")
         return float(expression.evaluate(columns)[0])
     return float(part)
 
@@ -156,7 +156,7 @@ def first_error(log: str) -> str:
     """Return the first error line of a compiler's output."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     wrong = [line for line in lines if "error" in line.lower()]
-    return (wrong or lines or ["it says nothing"])[0]
+    return (wrong or lines or ["it is empty"])[0]
 
 
 def read_source(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], str]:

@@ -34,9 +34,9 @@ class SourceKernel(WrappedKernel):
     ``arguments`` are NumPy arrays and NumPy numbers, in the order of the function's parameters.
     ``defines`` are definitions instead of one per knob: name -> text or function of knobs.
     ``answer`` is the expected content of each argument after a launch, or None if it is not
-    checked; without any, it is the content that the default leaves. It may differ by a relative
-    1e-5 and an absolute ``atol``, or ``verify(answer, contents, atol=atol)`` judges, with one
-    element per argument.
+    checked; by default, it is the content after a launch of the default. A relative difference of
+    1e-5 plus an absolute one of ``atol`` is accepted, unless ``verify(answer, contents,
+    atol=atol)`` judges, with one element per argument.
 
     Raises UsageError if a knob is unused, or arguments and answer do not fit; ForetuneError if
     there is no compiler for the language.
@@ -87,7 +87,7 @@ class SourceKernel(WrappedKernel):
         )  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the initial arguments; with another seed than 0, others like them.
+        """Return the initial arguments; with a seed other than 0, similar ones with other values.
 
         They stay as given if the answer is given, if the default fails on others, and for launches
         whose initial arguments are on a GPU.
@@ -153,7 +153,7 @@ class SourceKernel(WrappedKernel):
             raise MeasurementError(first_line(e)) from e
         if not outcome.written:
             raise MeasurementError(
-                f"{self.name} changes none of its arguments: give those that it writes into, too, "
+                f"{self.name} changes none of its arguments: also give those that it writes into, "
                 "or in Python answer="
             )
         return outcome
@@ -174,7 +174,7 @@ class SourceKernel(WrappedKernel):
         ]
         if self.verify is not None:
             if not self._verified(right, got):
-                raise WrongResult("verify refuses the output")
+                raise WrongResult("verify rejects the output")
             return 0.0
         if self.answer is not None:
             for i, (content, wanted) in enumerate(zip(got, right, strict=True)):
@@ -204,7 +204,7 @@ class SourceKernel(WrappedKernel):
         off = np.abs(got.astype(np.float64) - right.astype(np.float64))
         at = int(np.nanargmax(off)) if np.isfinite(off).any() else 0
         raise WrongResult(
-            f"argument {i} is not its answer: element {at} is {got.flat[at]}, not "
+            f"argument {i} differs from its answer: element {at} is {got.flat[at]}, not "
             f"{right.flat[at]} (atol {self.atol:g})"
         )
 
@@ -243,11 +243,11 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
         return
     if len(answer) > len(arguments):
         raise UsageError(
-            f"{name} takes {len(arguments)} arguments, and answer has {len(answer)}: one for each, "
+            f"{name} takes {len(arguments)} arguments, answer has {len(answer)}: give one each, "
             "None where an argument is only read"
         )
     if all(right is None for right in answer):
-        raise UsageError(f"the answer of {name} has only None: say what one argument should be")
+        raise UsageError(f"the answer of {name} has only None: give the content of an argument")
     for i, (argument, right) in enumerate(zip(arguments, answer, strict=False)):
         if right is not None and not isinstance(argument, np.ndarray):
             raise UsageError(f"argument {i} of {name} is a number, which is never written: answer "

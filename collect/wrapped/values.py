@@ -1,9 +1,8 @@
 """Arguments and results: arrays nested in tuples, lists and dicts, and others like them.
 
-New values of arguments have other content, but are alike in all that affects a run: shape, type,
-memory order, range and distribution stay, and so do many zeros, the places of NaN and infinity, and
-a sorted order. Only fractions are drawn: whole numbers, booleans and texts may be indices, sizes or
-modes.
+Redrawn arguments keep all properties that affect a run: shape, type, memory order, range and
+distribution, and also frequent zeros, the places of NaN and infinity, and a sorted order. Only
+fractions are drawn: whole numbers, booleans and texts may be indices, sizes or modes.
 """
 
 import hashlib
@@ -23,7 +22,7 @@ IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic
 def leaves(value: Any) -> Iterator[Any]:
     """Yield the leaves of nested tuples, lists and dicts, in order; a list of numbers is a leaf.
 
-    A container with its own Python code may compute when it is read: it is a leaf, too.
+    A container with its own Python code is also a leaf, because reading it may compute.
     """
     if is_array(value):
         yield value
@@ -142,7 +141,7 @@ def shape_difference(got: Any, expected: Any) -> str:
     )
     if found == right:
         return ""
-    return f"the output has shape {_listed(found)}, the right one has {_listed(right)}"
+    return f"the output has shape {_listed(found)}, the expected one has {_listed(right)}"
 
 
 def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
@@ -150,7 +149,7 @@ def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def says_something(value: Any) -> bool:
-    """Whether any part of an output can tell right from wrong: not None, empty, or all NaN."""
+    """Whether any part of an output can be checked: it is not None, empty, or all NaN."""
     return any(_says_something(leaf) for leaf in leaves(value))
 
 
@@ -194,7 +193,7 @@ def describe_arguments(names: Sequence[str], values: Sequence[Any]) -> dict[str,
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of a table, sparse matrix or the like; empty for other objects."""
+    """Return the shape of a table, sparse matrix or similar object; empty for others."""
     shape = getattr(value, "shape", ())
     whole = isinstance(shape, tuple) and all(isinstance(n, int | np.integer) for n in shape)
     return tuple(map(int, shape)) if whole else ()
@@ -214,7 +213,7 @@ def content_hash(value: Any) -> str:
 
 
 MANY_ZEROS = 0.25
-"""Zeros keep their places if they are more than this share: a mask, a triangle, a sparse matrix."""
+"""Zeros keep their places if their share exceeds this: a mask, a triangle, a sparse matrix."""
 Draw = Callable[[npt.NDArray[Any], int, int], npt.NDArray[Any]]
 """Returns new values of an array, from a seed and the array's number."""
 
@@ -222,7 +221,7 @@ Draw = Callable[[npt.NDArray[Any], int, int], npt.NDArray[Any]]
 def blend(array: npt.NDArray[Any], seed: int, number: int) -> npt.NDArray[Any]:
     """Return the array rolled along its first axis, blended with another roll.
 
-    This is fast, and the result is within the convex hull of the rows: sums and ranges stay.
+    This is fast, and the result is within the convex hull of the rows, which keeps sums and ranges.
     """
     rng = np.random.default_rng([seed, number])
     new = np.array(array, order="K", subok=True)
@@ -242,13 +241,13 @@ def blend(array: npt.NDArray[Any], seed: int, number: int) -> npt.NDArray[Any]:
 
 
 def rescale(array: npt.NDArray[Any], seed: int, number: int) -> npt.NDArray[Any]:
-    """Return the array times a random factor, the same for all arrays: any structure stays."""
+    """Return the array times a random factor, equal for all arrays, which keeps their structure."""
     factor = np.random.default_rng(seed).uniform(0.5, 1.0)
     return np.array(array * array.dtype.type(factor), order="K", subok=True)
 
 
 def find_draw(draws_work: Callable[[Draw], bool]) -> Draw | None:
-    """Return the first draw whose values a function accepts; None if it accepts only the given."""
+    """Return the first `Draw` whose values the function accepts; None if it accepts neither."""
     for draw in (blend, rescale):
         with suppress(Exception), np.errstate(all="ignore"):
             if draws_work(draw):
@@ -301,7 +300,7 @@ def _is_rising(array: npt.NDArray[Any]) -> bool:
 
 
 def _mix(values: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Return other values within the range of some; constant ones shrink by up to a tenth."""
+    """Return other values within the range of ``values``; constant ones shrink by up to a tenth."""
     axis = next((i for i, n in enumerate(values.shape) if n > 1), None)
     if axis is not None:
         one, other = rng.integers(1, values.shape[axis], size=2)

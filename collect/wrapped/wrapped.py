@@ -34,12 +34,12 @@ Restrictions = Sequence[str | Callable[..., bool]] | Callable[..., bool] | None
 
 
 class WrappedKernel(Kernel):
-    """A kernel with knobs that are given as values.
+    """A kernel whose knobs have listed values.
 
     Its name in the run table is converted to an identifier. ``default`` is the baseline; None is
-    the first legal configuration. ``code`` is text that identifies the code: measurements of other
-    code do not count. ``cost`` is the work of one launch, if known. Raises UsageError if a knob has
-    no values, or the default is not in the space.
+    the first legal configuration. ``code`` is text that identifies the code, so that measurements
+    of other code do not count. ``cost`` is the work of one launch, if known. Raises UsageError if a
+    knob has no values, or the default is not in the space.
     """
 
     is_importable_remotely = False
@@ -128,7 +128,7 @@ class WrappedKernel(Kernel):
         return Cost(math.nan, math.nan) if self._cost is None else self._cost(problem, config)
 
     def memory_bytes(self, problem: Problem) -> float:
-        """Return 1: the arguments already exist."""
+        """Return 1, because the arguments already exist."""
         return 1.0
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:

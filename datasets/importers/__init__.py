@@ -1,4 +1,4 @@
-"""Importers: results of other tools as run tables. The formats, and how files become one table."""
+"""Importers: results of other tools as run tables. The formats, and the import of files."""
 
 import importlib
 import os
@@ -30,7 +30,7 @@ class Format:
     """A format of another tool.
 
     ``module`` has its `Reader`, ``read``, and is imported on use; ``suffixes`` are looked for in
-    folders; a user maps the file's columns if it ``takes_mapping``. A module that can find its
+    folders; if it ``takes_mapping``, the user maps the file's columns. A module that can find its
     tool's data has ``locate``, which turns the FILE argument into a path.
     """
 
@@ -59,10 +59,10 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ImportResult:
-    """A valid run table, and what is not in it.
+    """A valid run table, and what was left out of it.
 
-    ``rejected`` maps reasons to numbers of rows dropped, ``skipped`` files in another format to the
-    missing column or key.
+    ``rejected`` maps reasons to numbers of dropped rows, ``skipped`` maps files in another format
+    to the missing column or key.
     """
 
     runs: pd.DataFrame
@@ -96,7 +96,7 @@ def import_runs(
     Args:
         path: a file, a folder (all its files of that format), or several of them.
         format: a name of ``FORMATS``: ``aiconfigurator``, ``kerneltuner``, …
-        kernel: as in `foretune.datasets.importers.files.Request`, and so are the next three.
+        kernel: as in `foretune.datasets.importers.files.Request`, like the next three.
         device: the device's name.
         mapping: run-table column -> its source.
         constants: run-table column -> its value.
@@ -108,10 +108,10 @@ def import_runs(
     require_known("format", format, FORMATS)
     chosen = FORMATS[format]
     if mapping and not chosen.takes_mapping:
-        raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
+        raise UsageError(f"format {format!r} has fixed columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
     if wrong := [c for c in fixed if not is_run_column(c)]:
-        raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
+        raise UsageError(f"{wrong[0]!r} is not a run-table column: use e.g. problem.{wrong[0]}")
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
     request = Request(kernel, device, mapping or {}, fixed)

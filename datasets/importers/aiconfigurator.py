@@ -146,7 +146,7 @@ def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
         fitting = [op for op in fitting if op.startswith("generation") == decodes]
     if not fitting or len({KERNELS[op] for op in fitting}) > 1:
         raise WrongFile(
-            f"{path.name} does not say which operation it holds: name it OPERATION_perf.parquet "
+            f"{path.name} does not name its operation: call it OPERATION_perf.parquet "
             f"(operations: {', '.join(KERNELS)}, …)"
         )
     return fitting[0]
@@ -193,7 +193,7 @@ def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
     if "message_size" in table:  # counts elements
         formats = rows["config.format"].cat.categories
         if unknown := [f for f in formats if f not in BYTES]:
-            raise RunTableError(f"{op}: bytes of number format {unknown[0]!r} are not known")
+            raise RunTableError(f"{op}: bytes of number format {unknown[0]!r} are unknown")
         width = rows["config.format"].map(BYTES).astype(float)
         rows["problem.message_bytes"] = table["message_size"] * width
     if op in QUANTIZE_OPS:

@@ -1,4 +1,4 @@
-"""What an import asks for, and how its files are found and read."""
+"""The options of an import, and finding and reading its files."""
 
 import csv
 import io
@@ -30,8 +30,8 @@ class WrongFile(RunTableError):
 class Request:
     """Options of one import.
 
-    ``kernel`` is the one to import for formats with many, for others its name; ``device`` replaces
-    the name in the file; ``mapping`` (run-table column -> its source) is for formats without fixed
+    ``kernel`` selects one in formats with several, and names it in others; ``device`` replaces the
+    name in the file; ``mapping`` (run-table column -> its source) is for formats without fixed
     columns; ``constants`` map run-table columns to their value in every row.
     """
 
@@ -61,15 +61,15 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
     endings = tuple(suffixes)
     found = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
     if not found:
-        raise RunTableError(f"{path} holds no file that ends with {' or '.join(endings)}")
+        raise RunTableError(f"{path} has no file that ends with {' or '.join(endings)}")
     return sorted(found, key=_natural)
 
 
 def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
-    Raises RunTableError if the file is damaged, or is no table. ``expected`` are columns to name in
-    the message if the file is no table.
+    Raises RunTableError if the file is damaged or not a table; the message then names the
+    ``expected`` columns.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
@@ -118,7 +118,7 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
 def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
     """Read a text file, optionally gzip-compressed.
 
-    Raises RunTableError if it is damaged or no text; the message names the ``expected`` content.
+    Raises RunTableError if it is damaged or not text; the message names the ``expected`` content.
     """
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):

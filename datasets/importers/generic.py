@@ -33,7 +33,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
     if unknown := sorted(c for c in sources if not is_run_column(c)):
         raise UsageError(
-            f"{unknown[0]!r} is no run-table column: there are {', '.join((*NUMBERS, *TEXT))}, "
+            f"{unknown[0]!r} is not a run-table column: there are {', '.join((*NUMBERS, *TEXT))}, "
             "and all that start with problem., config., device., static., counter. or simulated."
         )
     has = ", ".join(map(str, table.columns))
@@ -45,7 +45,7 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
             )
     if not any(c.startswith(PLAIN_GROUPS) for c in sources):
         raise UsageError(
-            f"no column tells what was run: add --map problem.M=COLUMN; {path} has {has}"
+            f"no column describes what was run: add --map problem.M=COLUMN; {path} has {has}"
         )
 
 

@@ -1,7 +1,7 @@
 """Kernel Tuner: cache files, finished or not, as in the benchmark hub's ``cachefiles``.
 
-``{"device_name", "kernel_name", "problem_size", "tune_params", "cache": {"16,1": {…}, …}}``. The
-file of a tuner that still runs, or was stopped, lacks the closing braces.
+``{"device_name", "kernel_name", "problem_size", "tune_params", "cache": {"16,1": {…}, …}}``. While
+a tuner runs, or if it was stopped, its file lacks the closing braces.
 """
 
 import json

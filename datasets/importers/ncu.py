@@ -26,7 +26,7 @@ UNITS = {
 
 PER_SECOND = {"second": 1.0, "s": 1.0, "msecond": 1e3, "ms": 1e3, "usecond": 1e6, "us": 1e6,
               "nsecond": 1e9, "ns": 1e9}  # fmt: skip
-"""Time unit of a rate -> how many make a second."""
+"""Time unit of a rate -> number of units per second."""
 
 
 def to_base(text: str, unit: str) -> float | None:
@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[list[str]]:
             raise RunTableError(f"{path} is damaged: a line has {len(cells)} cells, not {width}")
     if not width:
         raise WrongFile(
-            f"{path} is no output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
+            f"{path} is not output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
         )
 
 

@@ -1,4 +1,4 @@
-"""Optuna's studies in a file are read as a run table; a run table is written as studies."""
+"""Reads Optuna's studies as a run table, and writes a run table as studies."""
 
 import math
 import sqlite3
@@ -35,7 +35,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise WrongFile(f"{path} is no file of studies: expected a SQLite database of Optuna")
+            raise WrongFile(f"{path} is not a file of studies: expected Optuna's SQLite database")
     milliseconds = Expression(request.mapping.get("time_ms", "value"), "--map time_ms")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with _opened_copy(path) as storage:
@@ -59,7 +59,7 @@ def _opened_copy(path: Path) -> Iterator[optuna.storages.RDBStorage]:
         ):
             found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             if not {name for (name,) in found} >= TABLES:
-                raise WrongFile(f"{path} is a SQLite database without studies of Optuna")
+                raise WrongFile(f"{path} is an SQLite database without Optuna studies")
             database.backup(copy)
         storage = optuna.storages.RDBStorage(f"sqlite:///{copied}")
         try:
@@ -99,7 +99,7 @@ def _records(
 def write(runs: pd.DataFrame, url: str) -> list[str]:
     """Write one study per kernel, device and problem to a storage; return the studies' names.
 
-    Raises UsageError if a study of that name is there already, OutputError if the storage cannot be
+    Raises UsageError if a study of that name already exists, OutputError if the storage cannot be
     written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)

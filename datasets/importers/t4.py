@@ -43,7 +43,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     about = data.get("metadata", {})
     unit = str(about.get("timeunit", "ms")).lower()
     if unit not in PER_MS:
-        raise RunTableError(f"{path}: time unit {unit!r} is none of {', '.join(PER_MS)}")
+        raise RunTableError(f"{path}: time unit {unit!r} is not one of {', '.join(PER_MS)}")
     tuner = " ".join(str(about[k]) for k in ("autotuner", "autotuner_version") if k in about)
     common = {
         "kernel": request.given("kernel", path),

@@ -1,9 +1,9 @@
-"""torch.profiler: chrome traces, ``prof.export_chrome_trace("trace_batch8.json")``.
+"""torch.profiler: chrome traces from ``prof.export_chrome_trace("trace_batch8.json")``.
 
 One row per kernel on a GPU, named by the operator that launched it; in traces of a CPU, one per
 outermost operator. ``counter.launch_queue_us`` is the time from the launch on the host to the
-kernel's begin. Its sum is TKLQT, total kernel launch and queueing time (SKIP, arXiv 2504.11750): it
-is flat over batch sizes while the host's launches are the limit, and rises with the queue once the
+kernel's start. Its sum is TKLQT, total kernel launch and queueing time (SKIP, arXiv 2504.11750): it
+is flat over batch sizes while launches on the host are the limit, and rises with the queue once the
 kernels are.
 """
 
@@ -22,7 +22,7 @@ from foretune.measurement import Status
 OPERATORS = ("cpu_op", "operator")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime")
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
-"""Categories of events in lower case, of old and new versions."""
+"""Categories of events, in lower case, in old and new versions."""
 EXTERNAL = ("External id", "external id")
 RISE = 1.5  # factor over smaller batches from which launch and queueing time counts as rising
 QUEUE, BATCH = "counter.launch_queue_us", "problem.batch"
@@ -63,7 +63,7 @@ def launch_summary(runs: pd.DataFrame) -> pd.DataFrame:
     """Return launch and queueing time by batch size, ascending; empty without kernels or batches.
 
     Columns: ``batch``, ``kernels``, ``tklqt_ms``, ``kernel_ms`` (sums over the trace) and
-    ``launch_us``, the mean per kernel, which traces of different length share.
+    ``launch_us``, the mean per kernel, which does not depend on a trace's length.
     """
     if not {QUEUE, BATCH} <= set(runs):
         return pd.DataFrame()
@@ -78,7 +78,7 @@ def launch_summary(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_compute_bound(summary: pd.DataFrame) -> int | None:
-    """Return the batch size from which launch and queueing time rises and stays risen, or None."""
+    """Return the batch size from which launch and queueing time stays raised, or None."""
     times = summary["launch_us"].tolist()
     for i in range(1, len(times)):
         flat = sum(times[:i]) / i
@@ -117,7 +117,7 @@ def _kernel_rows(
 
 
 def _about(operator: Event) -> dict[str, Any]:
-    """Return an operator's name, time and, if they were recorded, the shapes of its inputs."""
+    """Return an operator's name, time and, if recorded, the shapes of its inputs."""
     row: dict[str, Any] = {"kernel": str(operator["name"]), "time_ms": float(operator["dur"]) / 1e3}
     if shapes := _args(operator).get("Input Dims"):
         row["problem.shapes"] = str(shapes)
@@ -125,7 +125,7 @@ def _about(operator: Event) -> dict[str, Any]:
 
 
 def _owners(operators: Iterable[Event], launches: Iterable[Event]) -> Iterator[tuple[int, Event]]:
-    """Yield the id of each operator and launch inside an operator, and the innermost of these."""
+    """Yield the id of each operator and launch in an operator, and its innermost operator."""
     nested: dict[tuple[str, str], list[Event]] = {}
     kinds = [*((o, True) for o in operators), *((e, False) for e in launches)]
     # of events that begin together, the longer one is outside

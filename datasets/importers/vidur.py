@@ -25,7 +25,7 @@ LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_pro
 def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataFrame:
     """Return the runs of one layer; ``row`` is the profile row they come from.
 
-    Models without any time of this layer do not have it, so they give no rows. Only models with RMS
+    Models without any time of this layer lack the layer, so they have no rows. Only models with RMS
     norm have a second norm, so ``has_post_norm`` decides the kind of norm.
     """
     time_ms = table[f"{layer}.median"].astype(float)
@@ -75,7 +75,7 @@ def _rowwise(table: pd.DataFrame, layer: str, has_post_norm: bool) -> dict[str, 
 
 
 def _has_times(table: pd.DataFrame, time_ms: "pd.Series[float]") -> "pd.Series[bool]":
-    """Return for every row whether its model has any time of this layer."""
+    """Return, for every row, whether its model has any time of this layer."""
     timed = time_ms.notna()
     if "model" not in table:
         return pd.Series(timed.any(), index=table.index)
@@ -124,7 +124,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         rows = _layers(table, path)
     else:
         raise WrongFile(
-            f"{path} is no profile of Vidur: expected columns of mlp.csv ({MODEL_COLUMNS[3]}, …), "
+            f"{path} is not a Vidur profile: expected columns of mlp.csv ({MODEL_COLUMNS[3]}, …), "
             f"attention.csv (is_prefill, …) or of a collective ({', '.join(NETWORK_COLUMNS)})"
         )
     origin = _origin(table, path, request).iloc[rows.pop("row")].reset_index(drop=True)

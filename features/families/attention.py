@@ -63,12 +63,12 @@ class AttentionDecode(Family):
     name = "attention_decode"
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
-        """Return the cache read once, and 4·head_dim operations per head and key."""
+        """Return 4·head_dim operations per head and key; the cache is read once."""
         keys = _visible_keys(problem)
         return _cost(problem, config, 1.0, keys, keys)
 
     def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
-        """Return cache sizes, heads per KV head, and waves of cache splits."""
+        """Return cache sizes, heads per KV head, and the waves of splits of the cache."""
         batch, keys = problem["batch"], _visible_keys(problem)
         features = {
             "log2_keys": np.log2(1.0 * batch * keys),
@@ -84,7 +84,7 @@ class AttentionDecode(Family):
 def _cost(
     problem: Cells, config: Cells, queries: Quantity, keys: Quantity, cached: Quantity
 ) -> Cost:
-    """Return the work of queries that see so many keys each, and read the cache once."""
+    """Return the work of queries with this mean number of keys; the cache is read once."""
     kind = config.get("format", "bf16")
     query_bytes = np.maximum(formats.activation_bytes(kind), 2.0)
     cache_bytes = formats.weight_bytes(config.get("kv_format", kind))

@@ -16,7 +16,7 @@ class Collective(Family):
     """Number of times that each rank sends its share to every other."""
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
-        """Return the bytes a rank sends; memory bandwidth stands in for link bandwidth."""
+        """Return the bytes that a rank sends; memory bandwidth stands in for link bandwidth."""
         return Cost(flops=0.0, bytes_moved=np.maximum(self._sent(problem), 1.0), dtype="fp32")
 
     def derived(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
@@ -39,13 +39,13 @@ class AllReduce(Collective):
 
 
 class AllGather(Collective):
-    """Every rank ends with the parts of all."""
+    """Every rank ends with the parts of all ranks."""
 
     name = "all_gather"
 
 
 class AllToAll(Collective):
-    """Every rank sends every other a different part."""
+    """Every rank sends a different part to every other rank."""
 
     name = "all_to_all"
 

@@ -9,7 +9,7 @@ from foretune.features.families.tiles import map_texts
 
 @dataclass(frozen=True)
 class Format:
-    """Bytes per element of a format, scales included, and what it computes in.
+    """Bytes per element of a format, including scales, and its compute precision.
 
     ``compute`` is the precision of the multiplications, as in ``device.<compute>_gflops``.
     """
@@ -22,7 +22,7 @@ class Format:
 BLOCK_SCALES = 4 / 128  # bytes per element of one fp32 scale per 128 values
 GROUP_SCALES = 2 / 128  # bytes per element of one 16-bit scale per 128 weights
 MX_SCALES, NV_SCALES = 1 / 32, 1 / 16
-"""One byte per 32 values (OCP Microscaling Formats 1.0) or per 16 (NVFP4)."""
+"""Bytes per value of one-byte scales: one per 32 values (OCP MX 1.0) or per 16 (NVFP4)."""
 
 FORMATS: dict[str, Format] = {
     "fp64": Format(8, 8, "fp64"),

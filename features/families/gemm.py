@@ -43,7 +43,7 @@ class Gemm(Family):
         }
 
     def launch_parts_ms(self, problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
-        """Return operations in whole waves of whole tiles, and memory time, if the tile is told."""
+        """Return operations in whole waves of whole tiles, and memory time, for a known tile."""
         if not (tile := tile_of(config)):
             return {}
         compute, memory = roofline_terms_ms(self.cost(problem, config), device)

@@ -11,7 +11,7 @@ from foretune.features.geometry import cache_features
 
 
 class InductorTemplate(Family):
-    """A tiled launch; its parts make up the time."""
+    """A tiled launch, whose parts determine its time."""
 
     def launch(self, problem: Cells, config: Cells) -> TiledLaunch:
         """Return the geometry of a launch."""

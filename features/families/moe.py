@@ -1,6 +1,6 @@
 """Mixture of experts: each token passes the products of its top-k experts.
 
-Measured tables route artificially (see `foretune.collect.expert_routing`) and time the rank with
+Measured tables use synthetic routing (see `foretune.collect.expert_routing`) and time the rank with
 the highest load, because all others wait for it.
 """
 
@@ -25,8 +25,8 @@ CHUNK = 2**20  # experts processed at a time, to bound memory
 class ExpertLoad:
     """Load of the busiest rank, per row.
 
-    ``pairs`` are of a token and an expert; ``active`` experts have at least one token; ``largest``
-    is the number of tokens of the most loaded one.
+    ``pairs`` counts (token, expert) pairs, ``active`` the experts with at least one token,
+    ``largest`` the tokens of the most loaded expert.
     """
 
     pairs: np.ndarray
@@ -43,8 +43,8 @@ class Moe(Family):
         """Return the work of the busiest rank; each active expert is read once.
 
         Besides the products, rows are gathered by expert, activated, scattered and added. A pair's
-        row passes memory five times at the hidden width and six times at the inner width, the
-        products' inputs in their format. Every rank reads and writes all tokens.
+        row is read or written five times at the hidden width and six times at the inner width; the
+        products' inputs are in their own format. Every rank reads and writes all tokens.
         """
         hidden, inner = problem["hidden"], _inner(problem, config)
         kind, load = config.get("format", "bf16"), _load(problem, config)

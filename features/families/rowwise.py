@@ -16,7 +16,7 @@ class Rowwise(Family):
     """Columns: problem.rows, problem.columns; config.format."""
 
     def cost(self, problem: Cells, config: Cells) -> Cost:
-        """Return every element read once and written once."""
+        """Return the work of reading and writing every element once."""
         elements = 1.0 * _rows(problem) * _columns(problem)
         size = formats.activation_bytes(config.get("format", "fp16"))
         return Cost(

@@ -63,7 +63,7 @@ def tile_of(config: Cells) -> dict[str, Quantity]:
     """Return the sizes of the tile that ran, by axis (``m``, ``n`` and maybe ``k``).
 
     They come from the name of the kernel, else from columns such as ``BLOCK_M``, ``tile_m`` or
-    ``BM``. Empty if the configuration does not tell both ``m`` and ``n``; NaN where a row does not.
+    ``BM``. Empty if ``m`` or ``n`` is in no column; NaN in rows without it.
     """
     kernel, columns = _tile_columns(tuple(config))
     if kernel and _is_text(config[kernel]):
@@ -128,7 +128,7 @@ def wave_rounding(
     batch: Quantity,
     device: Cells,
 ) -> Quantity:
-    """Return the time of whole tiles in whole waves over that of the operations alone."""
+    """Return the ratio of the time of whole tiles in whole waves to that of the operations."""
     blocks = batch * np.ceil(m / tile["m"]) * np.ceil(n / tile["n"])
     waves = blocks / cores_of(device)
     rounded = np.ceil(waves) / waves / (padding(m, tile["m"]) * padding(n, tile["n"]))
@@ -151,7 +151,7 @@ def product_features(
 L2_SPEEDUP = 3.0  # approximate bandwidth of the L2 cache over that of main memory
 STEP_LATENCY_MS = 0.7e-3  # approximate latency of one step's loads without prefetching
 PIPELINING_EXPONENT = 0.8
-"""Exponent of the stages in flight that divides the latency (fitted on matrix products, A100)."""
+"""Latency is divided by the stages in flight to this power (fitted on matrix products, A100)."""
 SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0
 """Limits per multiprocessor since 2017; the first only if the device does not report it."""
 
@@ -160,9 +160,9 @@ SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0
 class TiledLaunch:
     """The geometry of one launch.
 
-    ``steps`` are sequential, per block; ``flops`` and loaded ``step_bytes`` per step; 32-bit
-    accumulators (``sums``) and ``warps`` per block; ``stages`` steps are in flight; ``moved_bytes``
-    must pass main memory; ``dtype`` is the precision of the operations.
+    ``steps`` are sequential, per block; ``flops`` and loaded ``step_bytes`` are per step; 32-bit
+    accumulators (``sums``) and ``warps`` are per block; ``stages`` steps are in flight;
+    ``moved_bytes`` is the main-memory traffic; ``dtype`` is the precision of the operations.
     """
 
     blocks: Quantity
@@ -178,8 +178,8 @@ class TiledLaunch:
     def parts_ms(self, device: Cells) -> dict[str, Quantity]:
         """Return the launch's time by each limit alone, in ms.
 
-        The limits are operations in whole waves of blocks, L2 traffic, memory traffic, and load
-        latency per step, which steps in flight hide.
+        The limits are operations in whole waves of blocks, L2 traffic, memory traffic, and the load
+        latency per step, which steps in flight partly hide.
         """
         cores, bandwidth = cores_of(device), device.get("memory_gbps", np.nan) * 1e6
         rate = peak_rate(self.dtype, device) * 1e6 / cores

@@ -25,8 +25,8 @@ class UserDefinedCost(Family):
         flops: operations per launch, e.g. ``2 * M * N * K``.
         bytes_moved: bytes moved per launch, e.g. ``2 * (M * K + K * N + M * N)``.
         blocks: launched blocks, e.g. ``-(-M // BLOCK_M) * -(-N // BLOCK_N)``; empty if unknown.
-        precision: selects ``device.<precision>_gflops``; empty for that of column ``format`` or
-            ``dtype``, else ``fp32``.
+        precision: selects ``device.<precision>_gflops``; if empty, the column ``format`` or
+            ``dtype`` gives it, else it is ``fp32``.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class UserDefinedCost(Family):
     ) -> Self | None:
         """Return the family with the given work; None if no work is given.
 
-        Raises UsageError if only a part of it is given.
+        Raises UsageError if only part of the work is given.
         """
         if bool(flops) != bool(bytes_moved) or (blocks and not flops):
-            raise UsageError("work is known by operations and bytes: give both")
+            raise UsageError("work needs operations and bytes: give both")
         return cls(name, flops, bytes_moved, blocks) if flops else None
 
     def to_json(self) -> dict[str, str]:
@@ -86,5 +86,5 @@ class UserDefinedCost(Family):
             columns[name] = np.atleast_1d(group[name])
         value: np.ndarray = rule.evaluate(columns)
         if (value < 0).any():
-            raise PredictorError(f"{which} {rule.text!r} is less than nothing in some rows")
+            raise PredictorError(f"{which} {rule.text!r} is negative in some rows")
         return value

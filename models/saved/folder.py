@@ -29,7 +29,7 @@ def require_writable_folder(folder: Path) -> None:
     if folder.is_dir():
         if (folder / CARD).exists() or not any(folder.iterdir()):
             return
-        raise OutputError(f"cannot write the predictor to {folder}: other files are there")
+        raise OutputError(f"cannot write the predictor to {folder}: it contains other files")
     if folder.exists():
         raise OutputError(f"cannot write the predictor to {folder}: it is a file")
 
@@ -68,7 +68,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         card: dict[str, Any] = read_json(folder / CARD)
     if (card.get("format"), card.get("features_version")) != (FORMAT_VERSION, FEATURES_VERSION):
         raise PredictorError(
-            f"{folder} was made by another version of Foretune: train it again from its runs"
+            f"{folder} was written by another version of Foretune: train it again from its runs"
         )
     return card
 

@@ -1,4 +1,4 @@
-"""What guides a search: a predictor, or a user's own model (estimator, function, MLflow, ONNX).
+"""Guides of a search: a predictor, or a user's own model (estimator, function, MLflow, ONNX).
 
 A guide knows whether its training data match the device and kernel of a search.
 """
@@ -37,10 +37,10 @@ ONNX_TYPES: dict[str, Any] = {
 
 
 class SpacePredictor(Protocol):
-    """What guides a search: it predicts the configurations of one problem.
+    """The interface of a search's guide: it predicts the configurations of one problem.
 
-    `Predictor` is one. Fitted scikit-learn estimators, functions, and models in MLflow or ONNX
-    become one where a predictor is taken.
+    `Predictor` implements it. Fitted scikit-learn estimators, functions, and models in MLflow or
+    ONNX are converted to it wherever a predictor is accepted.
     """
 
     def predict_space(
@@ -60,9 +60,9 @@ class SpacePredictor(Protocol):
 
 @dataclass(frozen=True)
 class GuideModel:
-    """A user's model as a `SpacePredictor` that returns all columns, checked.
+    """A user's model as a `SpacePredictor` that checks and completes its columns.
 
-    ``hint`` tells what to do if the model fails.
+    ``hint`` says what to do if the model fails.
     """
 
     name: str
@@ -89,7 +89,7 @@ class GuideModel:
             raise PredictorError(f"{self.name} cannot predict this space: {reason}") from e
 
     def require_variation(self, log_mean: np.ndarray) -> None:
-        """Raise `PredictorError` if it predicts the same for the whole space."""
+        """Raise `PredictorError` if it predicts the same value for the whole space."""
         if len(log_mean) > 1 and np.ptp(log_mean) == 0:
             raise PredictorError(
                 f"{self.name} predicts the same for all {len(log_mean):,} configurations: "
@@ -98,13 +98,13 @@ class GuideModel:
 
 
 def make_guide(model: Any, name: str = "") -> "Predictor | GuideModel":
-    """Return ``model`` as a `SpacePredictor`; a `Predictor` as it is.
+    """Return ``model`` as a `SpacePredictor`; a `Predictor` is returned unchanged.
 
-    It is an object with ``predict_space``; one with ``predict``, such as a scikit-learn estimator
-    or pipeline; or a function. A function whose first parameter is named ``config`` is called once
-    per configuration, with a dictionary of its parameters and of the problem's. Any other is called
-    once, with a table of them. Both return milliseconds, or the columns of `SpacePredictor` by
-    name.
+    ``model`` is an object with ``predict_space``; one with ``predict``, such as a scikit-learn
+    estimator or pipeline; or a function. A function whose first parameter is ``config`` is called
+    once per configuration, with a dictionary of its parameters and the problem's. Any other is
+    called once, with a table of them. Both return milliseconds, or the columns of `SpacePredictor`
+    by name.
     """
     from foretune.models.predictor import Predictor
 
@@ -150,7 +150,7 @@ def onnx_guide(path: str) -> GuideModel:
     try:
         session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as e:  # onnxruntime's own errors have no common class
-        raise PredictorError(f"{path} is no model that ONNX can read: {describe_error(e)}") from e
+        raise PredictorError(f"ONNX cannot read {path}: {describe_error(e)}") from e
     inputs = session.get_inputs()
     matrix = len(inputs) == 1 and len(inputs[0].shape) == 2 and inputs[0].shape[1] != 1
 
@@ -193,8 +193,8 @@ def select_columns(table: "pd.DataFrame", names: Sequence[str]) -> "pd.DataFrame
     missing += [name for c, listed in indicators.items() if c not in matched for name in listed]
     if missing:
         raise PredictorError(
-            f"there is no {', '.join(missing)} among {', '.join(_parameters(table))}: name its "
-            "columns so, or give a function that computes them"
+            f"there is no {', '.join(missing)} among {', '.join(_parameters(table))}: give its "
+            "columns these names, or give a function that computes them"
         )
     return pd.DataFrame(found, index=table.index)
 
@@ -215,7 +215,7 @@ def _parameter_table(
 ) -> "pd.DataFrame":
     """Return the problem's and the configurations' parameters by bare name, then the device's.
 
-    A name of both keeps its group: ``problem.n`` and ``config.n``.
+    A name in both groups keeps its prefix: ``problem.n`` and ``config.n``.
     """
     from foretune.features.candidates import candidate_rows
 
@@ -236,14 +236,14 @@ def _matrix(table: "pd.DataFrame", width: Any) -> np.ndarray:
     columns = _parameters(table)
     if isinstance(width, int) and width != len(columns):
         raise PredictorError(
-            f"it takes {width} columns without names, and there are {len(columns)} "
+            f"it takes {width} columns without names, but there are {len(columns)} "
             f"({', '.join(columns)}): fit it on a data frame, or give a function"
         )
     return table[columns].to_numpy()
 
 
 def _estimate(model: Any, table: "pd.DataFrame") -> Any:
-    """Return what an estimator predicts, with its interval if it has one."""
+    """Return the predictions of an estimator, with intervals if it has them."""
     names = getattr(model, "feature_names_in_", None)
     width = getattr(model, "n_features_in_", None)
     X = table if names is None else select_columns(table, list(names))
@@ -304,8 +304,7 @@ def _complete_table(predicted: Any, rows: int) -> "pd.DataFrame":
 def _numbers(predicted: Any, column: str, rows: int) -> np.ndarray:
     values = np.asarray(predicted[column], dtype=float)
     if values.shape not in ((rows,), (rows, 1)):
-        shape = " × ".join(map(str, values.shape)) or "one"
-        raise PredictorError(f"{column} is {shape} numbers for {rows:,} configurations")
+        raise PredictorError(f"{column} has shape {values.shape} for {rows:,} configurations")
     return values.reshape(rows)
 
 
@@ -324,7 +323,7 @@ class PredictorRequest:
     def check(self, predictor: "Predictor | GuideModel") -> None:
         """Raise `PredictorError` if ``predictor`` is of another kernel or lacks a target.
 
-        A user's model shows that only when it predicts.
+        A user's model can be checked only when it predicts.
         """
         if isinstance(predictor, GuideModel):
             return
@@ -340,9 +339,9 @@ class PredictorRequest:
 class SearchPredictor:
     """A predictor that guides a search.
 
-    ``mismatch`` tells how its training differs (device or kernel code); with one, as for every
-    user's model, measurements check the predictor and correct it. ``shipped``: it is Foretune's
-    own, so not named by the user.
+    ``mismatch`` says how its training differs (device or kernel code). With a mismatch, and for
+    every user's model, measurements check and correct the predictor. ``shipped``: it comes with
+    Foretune and was not named by the user.
     """
 
     predictor: "Predictor | GuideModel"
@@ -360,8 +359,8 @@ class SearchPredictor:
     def for_device(cls, model: Any, device: "Device") -> Self:
         """Return a model (`make_guide`) as guide for ``device``.
 
-        It has a mismatch if it has no runs there, or is a user's. The kernel's code is assumed to
-        match.
+        It has a mismatch if it has no runs on that device, or is a user's model. The kernel's code
+        is assumed to match.
         """
         predictor = make_guide(model)
         if isinstance(predictor, GuideModel):
@@ -378,7 +377,7 @@ class SearchPredictor:
         return not self.mismatch or device.name in self.predictor.calibration_.devices
 
     def calibrated(self, runs: "pd.DataFrame") -> Self:
-        """Return the guide with its predictor calibrated with ``runs``; a user's model as it is."""
+        """Return the guide, calibrated with ``runs``; a user's model is returned unchanged."""
         if isinstance(self.predictor, GuideModel):
             return self
         return replace(self, predictor=self.predictor.calibrate(runs))

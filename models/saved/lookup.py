@@ -1,12 +1,12 @@
-"""How a user names a predictor.
+"""Finds a predictor by the name that a user gives.
 
-- a `Predictor`, or a model of the user's (`foretune.models.saved.guides.make_guide`);
-- a folder that holds one, or whose subfolder does (a campaign's);
-- ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/ID``: one logged to MLflow, or any
-  other model there;
+- a `Predictor`, or a user's own model (`foretune.models.saved.guides.make_guide`);
+- a folder that contains one, directly or in a subfolder (such as a campaign's);
+- ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/ID``: a predictor or any other model
+  in MLflow;
 - ``FILE.py:NAME`` or ``MODULE:NAME``: a fitted model or a function in a file;
 - ``FILE.onnx``;
-- ``"auto"``: the one shipped with Foretune;
+- ``"auto"``: the predictor shipped with Foretune;
 - ``"none"`` or None: none.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from foretune.models.saved.guides import SpacePredictor
 
 PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
-"""A model (`make_guide`) or a name, as a text or path."""
+"""A model (`make_guide`), or a name as text or path."""
 AUTO, NONE = "auto", "none"
 DEFAULT_URI = "sqlite:///mlflow.db"
 ARTIFACT = "predictor"  # name of the model of a run
@@ -74,17 +74,17 @@ def read_predictor(source: PredictorSource) -> "Predictor":
 
 
 def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":
-    """Return the predictor or the user's model that ``source`` is, or that it names.
+    """Return the predictor or user's model ``source``, which may be a name.
 
-    Raises UsageError if it is no model; else see `read_predictor`.
+    Raises UsageError if it is not a model; else see `read_predictor`.
     """
     if source is None or not isinstance(source, (str, os.PathLike)):
         return guides.make_guide(source)
     name = str(source)
     if name.endswith(PICKLES):
         raise UsageError(
-            f"{name} would run code when it is loaded: load it in a file of yours, model = "
-            f"joblib.load({name!r}), and name that: FILE.py:model"
+            f"{name} would run code when it is loaded: load it in your own file, model = "
+            f"joblib.load({name!r}), and give FILE.py:model"
         )
     if name.endswith(".onnx"):
         return guides.onnx_guide(name)

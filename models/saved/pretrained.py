@@ -1,4 +1,4 @@
-"""Predictors shipped with Foretune, and which of them fits a kernel and a device."""
+"""Predictors shipped with Foretune, and the choice of one for a kernel and a device."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ class Pretrained:
     """Description of a predictor shipped in the folder ``KERNEL/TABLE``, trained on that table.
 
     It matches if the kernel's code has the same hash, and the device the same name, architecture
-    and sizes (`IDENTITY_SPECS`): a virtual machine's name tells little. Compiler and library
+    and sizes (`IDENTITY_SPECS`), because a virtual machine's name says little. Compiler and library
     versions may differ. ``source`` is the hash of the measured code, ``specs`` are the device's,
-    ``provisional`` tells why it is provisional, and ``held_out`` has its scores on held-out
+    ``provisional`` is the reason if it is provisional, and ``held_out`` has its scores on held-out
     problems.
     """
 
@@ -44,18 +44,18 @@ class Pretrained:
         return root / self.kernel / self.table
 
     def differences(self, source: str, device: Device) -> list[str]:
-        """Return the differences to that code and device, the most serious last."""
+        """Return the differences from that code and device, the most serious last."""
         found = []
         for spec in IDENTITY_SPECS:
             size, mine = self.specs.get(spec), device.specs.get(spec)
             if size is not None and mine is not None and size != mine:
-                found.append(f"{self.table} is of {size:g} {spec}, this device has {mine:g}")
+                found.append(f"{self.table} is for {size:g} {spec}, this device has {mine:g}")
         here = (device.name, device.architecture)
         if here != (self.device, self.architecture):
             there = _device_text((self.device, self.architecture))
-            found.append(f"{self.table} is of {there}, this is {_device_text(here)}")
+            found.append(f"{self.table} was measured on {there}, this is {_device_text(here)}")
         if source != self.source:
-            found.append(f"{self.table} measured other code of {self.kernel}")
+            found.append(f"{self.table} was measured with other code of {self.kernel}")
         return found
 
 
@@ -79,7 +79,7 @@ def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
         )
     raise NotShipped(
         f"no shipped predictor of {request.kernel} fits: "
-        + ("; ".join(reasons) or "none is of this kernel")
+        + ("; ".join(reasons) or "there is none for this kernel")
     )
 
 

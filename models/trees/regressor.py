@@ -20,7 +20,7 @@ R = TypeVar("R")
 ROWS_PER_THREAD = 16_384  # minimum rows per thread; with fewer, threads spin waiting for each other
 CHUNK_ROWS = 32_768  # maximum rows per chunk; chunks are at least half as large
 _sharers: ContextVar[int] = ContextVar("sharers", default=1)
-"""Number of threads of this process that fit models at the same time."""
+"""Number of threads of this process that are fitting models."""
 
 
 def threads_for(rows: int) -> int:
@@ -84,7 +84,7 @@ class Regressor(RegressorMixin, Estimator):
         return plain and X.shape[1] == known and not np.isinf(X).any()
 
     def quick(self) -> Self:
-        """Return an unfitted model like this one that fits faster and is nearly as accurate."""
+        """Return an unfitted variant that fits faster and is nearly as accurate."""
         return clone(self)
 
     @abstractmethod

@@ -13,7 +13,7 @@ NUMBERS = {
         b"iUIlLdD", (">i1", ">u1", ">i2", ">i4", ">i8", ">f4", ">f8"), strict=True
     )
 }
-"""Type markers of numbers -> their dtype."""
+"""Type marker of a number -> its dtype."""
 CONSTANTS = {ord("Z"): None, ord("T"): True, ord("F"): False}
 TEXT, LIST, MAPPING, END, KIND, COUNT, INT64 = b"S[{}$#L"
 _int64 = Struct(">q").unpack_from

@@ -1,4 +1,4 @@
-"""Baselines that a model must beat; shown in every table."""
+"""Baselines that a model must beat; every table shows them."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,12 +25,12 @@ def predict_baselines(
     test: pd.DataFrame,
     names: Sequence[str] = BASELINES,
 ) -> dict[str, np.ndarray]:
-    """Return what baselines that learned from ``known`` predict for the rows ``test``, by name.
+    """Return the predictions of baselines, learned from ``known``, for the rows ``test``, by name.
 
     All rows of ``known`` have the target. The roofline is the plain bound; calibrated, its overhead
     and efficiencies are fitted per format, over all devices. Both are NaN where they are unknown.
-    Where another has no prediction (a row without neighbors, a new problem), the calibrated
-    roofline is used.
+    If another baseline has no prediction (a row without neighbors, a new problem), it uses the
+    calibrated roofline.
     """
     features = FeatureSet(family).fit(known)
     log_target = np.log(known[target].to_numpy(dtype=float))
@@ -68,7 +68,7 @@ def _problem_median(
 def _nearest_neighbor(
     features: FeatureSet, known: pd.DataFrame, log_ratio: np.ndarray, test: pd.DataFrame
 ) -> np.ndarray:
-    """Return that of the nearest known row by standardized features, among at most 20,000."""
+    """Return the value of the nearest known row by standardized features, among at most 20,000."""
     from sklearn.neighbors import KNeighborsRegressor
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

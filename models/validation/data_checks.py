@@ -1,6 +1,6 @@
-"""Checks runs before training: warns about suspect rows, and leaves out what cannot be.
+"""Checks runs before training: warns about suspect rows, and leaves out impossible ones.
 
-No table is refused: a few impossible rows are left out, and a warning asks about many.
+No table is rejected: a few impossible rows are dropped; many are kept, with a warning.
 """
 
 import warnings
@@ -21,7 +21,7 @@ from foretune.models.targets import POWER_LIMIT, Target, measured_rows
 
 TOO_FAST = 30.0  # minimum factor below the roofline that is impossible: caches give at most ten
 MAX_DROPPED_SHARE = 0.05
-"""Maximum share of impossible rows that are dropped; more are kept, and asked about."""
+"""Maximum share of impossible rows that are dropped; if there are more, a warning asks."""
 TOO_SLOW = 500.0  # if half of all runs are this factor above the roofline, the unit is off by 1000
 LONG_MS = 1.0  # minimum roofline time of checked runs; shorter ones are mostly overhead
 MAX_LISTED_ROWS = 5  # rows named in a message
@@ -32,7 +32,7 @@ MIN_ROWS = 20  # minimum rows to show a pattern
 def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     """Drop the few rows that are faster than their device allows, and the power of idle boards.
 
-    Warns (`DataWarning`) about them, by row index. Rows remain if many are too fast, or most of
+    Warns (`DataWarning`) about them, by row index. Rows are kept if many are too fast, or most of
     the long ones are far above the roofline; then the warning asks for their unit.
     """
     for check in (_drop_impossible_times, _drop_idle_power):
@@ -69,7 +69,7 @@ def _drop_impossible_times(
 
 
 def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Empty the power of rows at idle; if few others remain, that of all rows."""
+    """Empty the power of idle rows; if few others remain, of all rows."""
     metered = measured_rows("power_w", runs, renumber=False)
     idle = metered.index[is_idle_power(family, metered)]
     if not len(idle):
@@ -80,7 +80,7 @@ def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.Data
     kept = runs.assign(**{c: runs[c].mask(emptied) for c in columns})
     return kept[~emptied | runs["time_ms"].notna() | (runs["status"] != "ok")], [
         f"power_w of {format_rows(idle)} ({len(idle):,} of {len(metered):,}) is that of an idle "
-        f"board ({runs['power_w'][idle[0]]:g} W is the first) at work: was it sampled after the "
+        f"board ({runs['power_w'][idle[0]]:g} W is the first) under load: was it sampled after the "
         "kernel? Left out"
         + (f", and power is not learned: {others} other rows are too few" * (others < MIN_ROWS))
     ]
@@ -89,21 +89,21 @@ def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.Data
 IDLE_SHARE = 0.06
 """Maximum power at idle, as a share of the way from the device's lowest power to its limit."""
 MAX_LOWEST_SHARE = 0.4
-"""If the lowest power is a larger share of the limit, no row may be of an idle board."""
+"""If the lowest power is a larger share of the limit, no row counts as idle."""
 BUSY_SHARE = 0.2  # minimum share of the roofline's rate that no idle board reaches
 SHORT_MS = 0.03
-"""Shorter launches leave the board idle in between, as long as it takes to start the next."""
+"""During shorter launches, the board idles between launches, so its power is low."""
 IDLE_OVERHEAD_MS, EFFICIENCY = 0.05, 0.5
-"""Assumed of rows without a time: the launch, and the share of the roofline's rate."""
+"""Assumptions for rows without a time: launch overhead, and share of the roofline's rate."""
 
 
 def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
-    """Return which rows have an idle board's ``power_w`` though they are busy.
+    """Return which rows have the ``power_w`` of an idle board although they are busy.
 
-    Power near the lowest of the device is explained by little work. It is not if the kernel reached
-    a good share of the roofline: then it was sampled after the kernel had ended. Without a limit of
-    power, the highest power of the device stands for it. Without a ``family`` the work is unknown,
-    so no row is idle.
+    A kernel with little work may draw nearly the lowest power of its device. If it reached a good
+    share of the roofline, the power was sampled after the kernel had ended. If the power limit is
+    unknown, the highest power of the device is used. Without a ``family`` the work is unknown, so
+    no row is idle.
     """
     if family is None or metered.empty:
         return np.zeros(len(metered), dtype=bool)
@@ -120,7 +120,7 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
 def _busy_share(family: Family, rows: pd.DataFrame) -> np.ndarray:
     """Return the share of the roofline's rate that rows reach, NaN if unknown.
 
-    Without peak rates, the highest rates of the device stand for them.
+    Without peak rates, the highest rates on the device are used.
     """
     roofline_ms, time_ms = row_roofline_ms(family, rows), rows["time_ms"].to_numpy(float)
     assumed_ms = IDLE_OVERHEAD_MS + roofline_ms / EFFICIENCY
@@ -141,7 +141,7 @@ def format_rows(rows: "pd.Index | np.ndarray") -> str:
 MAX_ROWS = 2000  # rows sampled from a table
 NEIGHBORS = 9  # neighbors whose median estimates a row; outvotes wrong ones
 OTHER_UNIT_FACTORS, GAP_FACTORS = (300.0, 3000.0), (30.0, 300.0)
-"""Factors between units 1000 apart, and a gap that no unit leads to."""
+"""Factors between units that differ by 1000, and a gap that no such unit causes."""
 FAR_FACTOR = 10.0  # factor that rows in another unit are off at least, before neighbors are asked
 MIN_OUTLIERS = 3
 MAX_CATEGORIES = 20  # texts of a column that are told apart
@@ -158,7 +158,7 @@ def warn_about_data(
 ) -> None:
     """Warn (`DataWarning`) about suspect rows and columns, by row index.
 
-    ``extra`` are the further column groups that are used.
+    ``extra`` are additional column groups that are used.
     """
     found = [*_unknown_formats(family, runs), *_without_roofline(family, runs)]
     for target in targets:
@@ -190,10 +190,10 @@ def _without_roofline(family: Family | None, runs: pd.DataFrame) -> Iterator[str
 
 
 def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> Iterator[str]:
-    """Yield the rows about 1000 times off similar rows, if few or none are in between.
+    """Yield the rows that are off by about 1000 from similar rows, if few or none are in between.
 
-    What sizes explain is removed first, because neighbors may be far away in a table of few
-    problems. Similar rows are then all rows or, if these scatter, the neighbors.
+    The effect of sizes is removed first, because neighbors may be far away in a table of few
+    problems. After that, similar rows are all rows or, if these scatter, the neighbors.
     """
     y, X = np.log(rows[target].to_numpy(float)), _standardized_columns(rows)
     sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
@@ -215,12 +215,12 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
     if outliers.any():
         yield (
             f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off similar "
-            "runs: are they in another unit?"
+            "runs: is their unit different?"
         )
 
 
 def _outliers(deviations: np.ndarray) -> np.ndarray:
-    """Return which log deviations are of another unit: several, after a gap."""
+    """Return which log deviations indicate another unit: several, after a gap."""
     for sign in (1.0, -1.0):
         outliers, between = (
             (sign * deviations >= np.log(low)) & (sign * deviations < np.log(high))
@@ -287,8 +287,8 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
         closest = min(np.median(np.abs(left)), np.median(np.abs(interpolation_errors)))
         if closest < min(LEAK_ERROR * np.std(y), LEAK_ERROR_RATIO * np.median(np.abs(without))):
             yield (
-                f"{column} predicts {target} as closely as only a measurement can: if it was "
-                "computed from it, drop the column, because new runs do not have it"
+                f"{column} predicts {target} suspiciously well: if it was computed from {target}, "
+                "drop the column, because new runs do not have it"
             )
 
 
@@ -310,7 +310,7 @@ def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
         copies = first[pd.Series(distinct[first]).duplicated().to_numpy()]
         yield (
             f"{exact_count:,} problems are {count:,} and near-duplicates of them "
-            f"({format_rows(runs.index[copies])}): they tell no more about a new problem than "
+            f"({format_rows(runs.index[copies])}): they say no more about a new problem than "
             f"{count:,} do"
         )
 
@@ -320,7 +320,7 @@ def _is_text(values: np.ndarray) -> bool:
 
 
 def _look_like_sizes(values: np.ndarray) -> bool:
-    """Return whether the numbers have a common divisor, as chosen sizes do and results do not."""
+    """Return whether the numbers have a common divisor, like chosen sizes and unlike results."""
     above_one = values[values > 1]
     if not len(above_one) or (values != np.round(values)).any() or above_one.max() >= 2**62:
         return False

@@ -1,4 +1,4 @@
-"""Drift: whether fresh measurements agree with a predictor's hold-outs.
+"""Drift: whether fresh measurements agree with a predictor's held-out errors.
 
 There are three checks, each at significance 5 %:
 
@@ -6,7 +6,7 @@ There are three checks, each at significance 5 %:
   correlated errors, so they count as fewer (design effect; Kish, Survey Sampling, 1965);
 - bias: the median of log(measured / predicted) should be zero within its interval, or within the
   limit that the hold-outs' errors imply for this number of problems;
-- repeats: configurations that training measured too should take as long as before.
+- repeats: runs that were also in training should take as long as before.
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,9 @@ class Drift:
     ``coverage`` is the share of measurements in their 90 % interval, ``min_coverage`` the least
     that is not significant. ``expected_error`` is the median error expected from the hold-outs'
     errors; it is larger where these rows' intervals are wider. ``bias`` is the median of measured
-    over predicted, less 1, ``bias_limit`` what the hold-outs allow for this number of problems, at
-    least `MIN_BIAS`. ``repeats`` rows have a configuration of training; ``change`` is their median
-    change since, with its 95 % interval. ``reasons`` tell why the predictor has drifted; empty if
+    over predicted, less 1; ``bias_limit`` is the limit from the hold-outs for this number of
+    problems, at least `MIN_BIAS`. ``repeats`` rows repeat runs of training; ``change`` is their
+    median change, with its 95 % interval. ``reasons`` say why the predictor has drifted; empty if
     it has not.
     """
 

@@ -24,9 +24,9 @@ def score(
 
     Values are positive. ``groups`` has one integer per row; ranks and regrets are within groups,
     then averaged. The top-k regret compares the best of the k rows predicted best with the true
-    best; ties count as random draws. ``interval`` are the ends of the 90 % interval, low and high;
-    without it ``coverage90`` and ``width90`` (median of half the width on the log scale, as a
-    fraction) are undefined.
+    best; ties count as random draws. ``interval`` has the ends of the 90 % interval, low and high.
+    Without it, ``coverage90`` and ``width90`` (median half-width on the log scale, as a fraction)
+    are undefined.
     """
     error = np.abs(prediction - truth) / truth
     coverage = width = np.nan
@@ -101,7 +101,7 @@ MIN_ROWS = 5
 def noise_floor(runs: pd.DataFrame) -> float:
     """Return the error that a perfect prediction of ``time_ms`` would show.
 
-    Estimated from repeats: the medians of the even and odd samples of a run differ by noise alone.
+    It is estimated from repeats: the medians of a run's even and odd samples differ only by noise.
     The median of all samples has half the variance of either, so its error is half of their
     difference. Returns the mean over runs as a fraction; NaN without repeats. Noise between
     sessions (clocks, temperature, other versions) is not included, so this is a lower bound.

@@ -48,7 +48,7 @@ def group_numbers(runs: pd.DataFrame, group: str) -> np.ndarray:
 
 
 def task_numbers(runs: pd.DataFrame) -> np.ndarray:
-    """Return an integer per row, equal for configurations of one task, which compete."""
+    """Return an integer per row, equal within a task, whose configurations compete."""
     return group_numbers(runs, "task")
 
 

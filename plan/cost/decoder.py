@@ -35,15 +35,15 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 ROUTING = "power_law_1.2"
-"""How measured tables distribute tokens over experts to imitate real routers."""
+"""The distribution of tokens over experts with which measured tables imitate real routers."""
 EXPERT_KINDS = {2: "plain", 3: "gated"}
-"""Matrices of an expert -> its name in tables."""
+"""Matrices of an expert -> their name in tables."""
 
 
 def mixed_operators(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
 ) -> list[Operator]:
-    """Return what one rank runs in a step: projections of all tokens, attention per part."""
+    """Return the operators of one rank in a step: projections of all tokens, attention per part."""
     parts = [part for part in parts if part.tokens > 0]
     if not parts:
         return []
@@ -162,7 +162,7 @@ def _communication(
 MIX_PASSES = 4
 """Passes over all residual streams per layer: before and after attention and experts."""
 SCORE_SHARE = 0.5
-"""Work of scoring keys relative to attention with as many heads, which also weighs values."""
+"""Work of scoring keys relative to attention with equally many heads, which also weights values."""
 
 
 def attention_operators(
@@ -202,13 +202,13 @@ class _Step:
         return gemm(name, self.phase, layers, self.tokens, width, inner, kind)
 
     def rope(self, layers: int, width: int) -> Operator:
-        """Return the rotation of queries and keys."""
+        """Return the rotary embedding of queries and keys."""
         return rowwise("elementwise", "rope", self.phase, layers, self.tokens, width, self.tp)
 
     def indexer(self, index: Indexer) -> Iterator[Operator]:
         """Yield the selection of keys.
 
-        Every rank computes all heads, except that block indexers split heads as keys are. An engine
+        Every rank computes all heads, except that block indexers split heads like keys. An engine
         fuses a block indexer's projections with those of attention.
         """
         model, layers = self.model, self.model.indexed_layers
@@ -220,7 +220,7 @@ class _Step:
             yield _scores(heads, index.head_dim, not index.selects_blocks, layers, part)
 
     def softmax(self) -> Iterator[Operator]:
-        """Yield softmax attention, with a window or without."""
+        """Yield softmax attention, with or without a window."""
         model, tp = self.model, self.tp
         top_k = model.index.top_k if model.index else 0
         layers_by_shape: dict[Heads, int] = {}

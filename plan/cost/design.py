@@ -1,7 +1,7 @@
 """Chooses which operators to measure for planning a model, and their order.
 
 There are too many sizes to measure all, and interpolation does not need them. Each operator is the
-one farthest from all before it.
+one farthest from all earlier ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,9 +35,9 @@ def plan_operators(
 ) -> list[Operator]:
     """Return the distinct operators that plans of a model need.
 
-    Raises UsageError if the model cannot be split in any of ``degrees``. Experts are split as in
-    the tensor-parallel ``degrees``; ``kinds`` are weight formats, ``tokens`` those of a step:
-    requests to decode, or tokens of a prompt.
+    Raises UsageError if the model cannot be split in any of the tensor-parallel ``degrees``.
+    Experts are split in the same way. ``kinds`` are weight formats; ``tokens`` are the sizes of
+    steps: requests to decode, or tokens of a prompt.
     """
     found: list[Operator] = []
     possible = [layout for tp in degrees for layout in _layouts(model, tp)]
@@ -74,7 +74,7 @@ def measurable(
 
 
 def farthest_first(operators: Sequence[Operator]) -> list[Operator]:
-    """Return ``operators`` in an order where each is the farthest from all before it.
+    """Return ``operators`` in an order where each is the farthest from all earlier ones.
 
     Distances are octaves of sizes, as in interpolation. Other kernels and formats are infinitely
     far, so each gets its first operator before any gets a second.
@@ -106,7 +106,7 @@ def _farthest_first_gaps(coordinates: np.ndarray) -> np.ndarray:
 
 
 def _layouts(model: ModelDescription, tp: int) -> list[Layout]:
-    """Return the layouts on ``tp`` ranks, legal or not: experts sliced, and whole."""
+    """Return the layouts on ``tp`` ranks, legal or not: with sliced and with whole experts."""
     ranks = tp if model.is_moe else 1
     return list(dict.fromkeys([Layout(tp, moe_tp=ranks), Layout(tp, moe_ep=ranks)]))
 

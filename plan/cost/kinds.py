@@ -1,4 +1,4 @@
-"""Kinds of operators: the columns that identify a measurement, and work of attention.
+"""Kinds of operators: the columns that identify a measurement, and the work of attention.
 
 Latent vectors have DeepSeek's sizes (DeepSeek-V2, arXiv:2405.04434), as in every measured model
 with latent attention. Gated delta rule, Kimi's and Mamba-2's layers have the same parts: a short
@@ -6,8 +6,8 @@ convolution over queries, keys and values, and a state per value head, read and 
 token.
 
 Engines' tables have sparse latent attention (DeepSeek-V3.2, arXiv:2512.02556, and GLM-5) only in
-one piece: projections, selection of keys, and attention. Plans use the piece if measured, as its
-parts add up to less: the kernels gather selected keys, with gaps between kernels.
+one piece: projections, selection of keys, and attention. Plans use the piece if measured. The sum
+of its parts is less, because it leaves out gathering selected keys and gaps between kernels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ class LatentProjection(Family):
 STATE_BYTES = 4.0
 ACTIVATION_BYTES = 2.0
 PHASES = ("context", "generation")
-"""Table phases to keep; others are of speculative verification."""
+"""Table phases to keep; the others are of speculative verification."""
 MAMBA_COLUMNS = {
     "problem.n_groups": "problem.num_k_heads",
     "problem.d_state": "problem.head_k_dim",
@@ -111,7 +111,7 @@ class Recurrent(Family):
         self.name = name
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the convolution, or the state's update and reading, which moves once each."""
+        """Return the work of the convolution, or of reading and updating the state."""
         batch, tokens = 1.0 * problem["batch"], 1.0 * problem["batch"] * problem["seq_len"]
         keys = problem["num_k_heads"] * problem["head_k_dim"]
         values = problem["num_v_heads"] * problem["head_v_dim"]
@@ -138,7 +138,7 @@ def to_recurrent_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 MODULES = PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
-"""Kernels that are all of sparse attention in one piece."""
+"""Kernels that contain all of sparse attention."""
 MODELS = {
     "deepseek-ai/DeepSeek-V3.2": "deepseek",
     "zai-org/GLM-5": "glm",
@@ -244,7 +244,7 @@ def _module(shape: str, part: Part, heads: int, layers: int, formats: Formats) -
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """How operators of one kernel are told apart.
+    """The columns that distinguish the operators of one kernel.
 
     Attributes:
         axes: size columns -> default for tables that lack them.
@@ -287,8 +287,8 @@ class OperatorKind:
     def round_up_to_tiles(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``rows`` with large sizes rounded up to whole tiles.
 
-        Tables hold sizes that fill tiles, and sizes just above them. A predictor would treat sizes
-        in between as the latter, which are the slowest.
+        Tables have sizes that fill tiles, and sizes just above them. A predictor would treat sizes
+        in between like the latter, which are the slowest.
         """
         if not self.tiled:
             return rows
@@ -315,7 +315,7 @@ _HEADS = "heads kv_heads head_dim=128 window=0"
 
 
 def _kind(axes: str, exact: Mapping[str, str], load: str = "", **more: bool) -> OperatorKind:
-    """Return a kind with the sizes ``axes``; a size is 1 where a table lacks it, or as stated."""
+    """Return a kind with the sizes ``axes``; a size missing from a table is 1, or as stated."""
     columns = {}
     for name, _, default in (axis.partition("=") for axis in axes.split()):
         columns[name if "." in name else f"problem.{name}"] = float(default or 1)
@@ -380,15 +380,15 @@ def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
 def work_share(rows: pd.DataFrame) -> np.ndarray:
     """Return each operator's work relative to its family's cost.
 
-    It is two thirds for experts without a gate. Their predictors learn the difference better
-    without knowing it.
+    It is two thirds for experts without a gate. Their predictors are better without this factor,
+    because they learn the difference.
     """
     plain = rows["config.experts"] == "plain" if "config.experts" in rows else np.zeros(len(rows))
     return 1.0 - np.asarray(plain, dtype=float) / 3.0
 
 
 def family_of(kernel: str) -> Family | None:
-    """Return the family that computes the work of ``kernel``, or None."""
+    """Return the family with the cost model of ``kernel``, or None."""
     if kernel in _PLAN_FAMILIES:
         return _PLAN_FAMILIES[kernel]
     return load("families", kernel)() if kernel in registered("families") else None

@@ -3,7 +3,7 @@
 Three kinds of rows are dropped and counted: times below the hardware's limit; times that contradict
 their curve by falling as the load grows; and formats whose times are copies of another's. A narrow
 format that is far slower than the same operator in 16 bits was measured with an untuned kernel: its
-time is capped, and counted too.
+time is capped, and also counted.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,9 @@ and an L40S, most of which lose less than 0.6 % of their rows. Screening does no
 errors; at 1.5, errors grow, as valid rows are dropped.
 """
 MAX_FORMAT_RATIO = 2.0
-"""Maximum ratio of a time to that in 16 bits; beyond it, the latter counts."""
+"""Maximum ratio of a time to that in 16 bits; beyond it, the time in 16 bits is used."""
 QUANTIZE_MS = 0.015
-"""Time that converting the inputs may take on top; most of the time of the smallest operators."""
+"""Additional time to convert the inputs, most of the time of the smallest operators."""
 WIDE_FORMAT = "bf16"
 MIN_EQUAL_SHARE = 0.5
 """Share of equal times in two formats above which one is a copy."""
@@ -74,11 +74,11 @@ def describe_rejected(rejected: Sequence[RejectedRows]) -> str:
 
 
 def non_monotonic_rows(rows: pd.DataFrame, load: str, others: Sequence[str]) -> np.ndarray:
-    """Return which rows contradict their curve.
+    """Return the rows that contradict their curve.
 
-    Rows are dropped until no time exceeds `MAX_TIME_RATIO` times one at a larger load; the row with
-    most conflicts goes first. ``load`` is the column along which times should grow; rows of a curve
-    agree in the ``others``.
+    Rows are dropped until no time exceeds a time at a larger load `MAX_TIME_RATIO` times; the row
+    with most conflicts goes first. ``load`` is the column along which times should grow; rows of a
+    curve agree in the ``others``.
     """
     rejected = np.zeros(len(rows), dtype=bool)
     curves = rows.groupby(list(others), sort=False, dropna=False).ngroup().to_numpy()
@@ -119,7 +119,7 @@ def duplicated_formats(
 def capped_times(
     rows: pd.DataFrame, formats: "pd.Series[str]", columns: Sequence[str]
 ) -> np.ndarray:
-    """Return times, slow formats' as in `WIDE_FORMAT`; ``columns`` identify an operator."""
+    """Return times, slow formats' capped as in `WIDE_FORMAT`; ``columns`` identify an operator."""
     ms = rows["time_ms"].to_numpy(dtype=float)
     wide = rows["time_ms"].where(formats == WIDE_FORMAT)
     wide_ms = wide.groupby([rows[c] for c in columns], dropna=False).transform("min").to_numpy()
@@ -127,7 +127,7 @@ def capped_times(
 
 
 MIN_ROWS = 8
-"""Minimum rows of a format to predict operators in it."""
+"""Minimum rows of a format for predicting operators in it."""
 MIN_ROOFLINE_SHARE = 0.3
 """A time below this share of the roofline is an error in the table."""
 LAUNCH_MS = 0.002
@@ -135,7 +135,7 @@ LAUNCH_MS = 0.002
 MIN_MEASURED_MS = LAUNCH_MS / 4
 """Shorter times in tables are not measurements."""
 EXACT_DISTANCE = 1e-6
-"""Octaves within which a measurement is of the operator itself."""
+"""A measurement within this many octaves counts as that of the operator itself."""
 SPLIT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of parts that an operator beyond the measured range may be split into."""
 MAX_TABLE_GAP = 0.75
@@ -146,9 +146,9 @@ class MeasuredOperators:
     """Measurements of one kernel with one engine on one system.
 
     If several implementations of an operator were measured, the fastest is kept, as engines choose
-    it. Impossible rows are dropped or capped and counted by reason
-    in ``dropped``. With ``shared_predictor``, one predictor learns all formats, which suits tables
-    used for most of them.
+    it. Impossible rows are dropped or capped, and counted by reason in ``dropped``. With
+    ``shared_predictor``, one predictor learns all formats, which suits tables used for most of
+    them.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class MeasuredOperators:
         return plausible
 
     def _without_slow_formats(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return ``rows`` with capped times, where formats are those of weights alone."""
+        """Return ``rows`` with capped times, for formats of weights alone."""
         kind = KINDS[self.kernel]
         if [c for c in kind.exact if c in FORMAT_COLUMNS] != [FORMAT_COLUMNS[0]]:
             return rows
@@ -256,7 +256,7 @@ class MeasuredOperators:
     def estimate(
         self, key: str, rows: pd.DataFrame, limits: np.ndarray, predictor: OperatorPredictor
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the log times of operators as if they had formats ``key``, watts, and distances.
+        """Return log times of operators as if in formats ``key``, watts, and distances.
 
         Watts are NaN if not measured for such operators; distances are octaves to the nearest
         measurement.
@@ -283,7 +283,7 @@ class MeasuredOperators:
         return log_ms, watts, distance
 
     def _split_large(self, key: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-        """Return operators beyond the measured range as equal parts, and how many parts each."""
+        """Return operators beyond the measured range in equal parts, and the number of parts."""
         kind, parts = KINDS[self.kernel], np.ones(len(rows))
         if not kind.splits:
             return rows, parts

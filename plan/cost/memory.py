@@ -1,7 +1,7 @@
-"""Memory of a rank: weights, cache, activations, and what the engine holds beside them.
+"""Memory of a rank: weights, cache, activations, and the engine's other memory.
 
 The formula follows vLLM's profiling: the peak of a step with most tokens, and of sampling. Its
-constants were fitted to rooms of vLLM 0.19 on one, two and four H100s (``plan_memory.py``).
+constants were fitted to vLLM 0.19's caches on one, two and four H100s (``plan_memory.py``).
 """
 
 import math
@@ -28,9 +28,9 @@ STATE_BYTES = 4.0
 SAMPLING_BYTES = 14.0
 """Bytes per request and word of the vocabulary while sampling: logits in 16 and 32 bits, sorted."""
 STEP_BYTES = 0.125 * GIB
-"""Bytes of a step beside its widest tensors."""
+"""Bytes of a step in addition to its widest tensors."""
 ENGINE_BYTES, RANKS_BYTES = 0.25 * GIB, 2.12 * GIB
-"""Bytes that an engine holds outside of PyTorch: on a single GPU, and with collectives."""
+"""Bytes that an engine uses outside of PyTorch: on a single GPU, and with collectives."""
 
 
 class Memory:
@@ -54,7 +54,7 @@ class RankMemory(Memory):
     Attributes:
         kv_cache: keys, values and states of its requests.
         activations: peak of a step.
-        engine: outside of PyTorch, with buffers of collectives.
+        engine: memory outside of PyTorch, including buffers of collectives.
     """
 
     weights: float
@@ -74,8 +74,8 @@ def rank_memory(
 ) -> RankMemory:
     """Return the memory of the fullest rank with ``concurrency`` requests at full length.
 
-    An array of ``concurrency`` (of one replica) returns arrays. ``offloaded_bytes`` of the weights
-    are in host memory. A step has at most ``step_tokens``.
+    For an array of ``concurrency`` (of one replica), the result has arrays. ``offloaded_bytes`` of
+    the weights are in host memory. A step has at most ``step_tokens``.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
     tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
@@ -96,7 +96,7 @@ def max_requests(
     memory_gib: float,
     offloaded_bytes: float = 0.0,
 ) -> int:
-    """Return how many requests of one replica fit in a GPU's memory; 0 if the model does not."""
+    """Return how many requests of one replica fit in GPU memory; 0 if the model does not fit."""
     capacity = USABLE_SHARE * memory_gib * GIB + offloaded_bytes
 
     def fit(each: int) -> bool:
@@ -123,7 +123,7 @@ def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> f
 
 
 def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
-    """Return a stage's first layer and the one after its last; the first stages have more."""
+    """Return a stage's first layer and the end of its range; the first stages have more layers."""
     each, more = divmod(model.layers, layout.pp)
     start = stage * each + min(stage, more)
     return start, start + each + (stage < more)
@@ -214,7 +214,7 @@ def activation_bytes(
 
     A layer's peak has the residual stream, its normalized copy, and the wider of attention
     (queries, keys, values, output) and an MLP (gate, up, product). Sampling for all ``requests``
-    follows. The buffers of experts are kept meanwhile.
+    follows. The buffers of experts stay allocated.
     """
     if model.mla:
         heads = model.heads / layout.tp
@@ -241,5 +241,5 @@ def _expert_bytes(model: ModelDescription, layout: Layout, tokens: float) -> flo
 
 
 def engine_bytes(layout: Layout) -> float:
-    """Return the bytes that an engine holds outside of PyTorch on each rank."""
+    """Return the bytes that an engine uses outside of PyTorch on each rank."""
     return RANKS_BYTES if layout.gpus > layout.pp else ENGINE_BYTES

@@ -1,7 +1,7 @@
 """An operator: a kernel run with the columns of a run table.
 
-Columns match the importers of measured operators, so that predictors trained on them can answer.
-Operators are cached, because plans ask for the same ones repeatedly.
+Columns match the importers of measured operators, so that predictors trained on these apply.
+Operators are cached, because plans use the same ones repeatedly.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Operator:
         kernel: its name in the run table.
         problem: its ``problem.*`` columns, with the sizes on one rank.
         count: runs per step, over all layers and pipeline stages.
-        phase: that of the step or its part.
+        phase: the phase of the step or its part.
         config: its ``config.*`` columns, without those that an engine chooses (``backend``,
             ``implementation``).
         name: its role in the model: ``qkv``, ``experts``, …

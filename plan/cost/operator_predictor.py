@@ -1,8 +1,8 @@
 """Predicts operators that a table lacks: boosted trees over the calibrated roofline.
 
-Tables of operators are dense, and a plan asks for many of them at once, so this is a plainer model
+Tables of operators are dense, and a plan needs many of them at once, so this is a simpler model
 than `foretune.models.Predictor`: no neighbors, no second expert and no interval. It fits 50 times
-faster, with equal errors of whole plans. Trained predictors are cached in the user's cache
+faster, and the errors of whole plans are equal. Trained predictors are cached in the user's cache
 directory under a hash of their training rows and of the code of features and models.
 """
 
@@ -59,7 +59,7 @@ class OperatorPredictor:
         return cls(features, parts)
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return the targets of operators, a column each."""
+        """Return the targets of operators, one column per target."""
         X, columns = self.features.matrix(rows), {}
         for target, (scale, model) in self.parts.items():
             log_value = model.predict(X) + scale.log_unit(self.features, rows)
@@ -70,7 +70,7 @@ class OperatorPredictor:
         return pd.DataFrame(columns, index=rows.index)
 
     def save(self, folder: Path) -> None:
-        """Write to ``folder``, at once; raises OutputError if it cannot be written."""
+        """Write to ``folder`` atomically; raises OutputError if it cannot be written."""
         card: dict[str, Any] = {"features": self.features.to_json(), "parts": {}}
         new = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
@@ -128,8 +128,8 @@ class TrainingSet:
 class TrainedPredictorCache:
     """Loads the predictors of operators, and trains missing ones.
 
-    If the cache cannot be written, predictors live in this process only. ``folder`` defaults to the
-    user's cache directory.
+    If the cache cannot be written, predictors exist in this process only. ``folder`` defaults to
+    the user's cache directory.
     """
 
     def __init__(

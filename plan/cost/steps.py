@@ -44,7 +44,7 @@ SIMILAR_KERNELS = {
 class PowerModel:
     """Power of one kernel's operators beyond active idle, as a share of the board's limit.
 
-    ``compute`` and ``memory`` are added at their peak rates; the utilization has exponents.
+    ``compute`` and ``memory`` are added at peak rates; exponents shape utilizations.
     """
 
     compute: float
@@ -175,7 +175,7 @@ class StepTimer:
         self._power = OperatorPower(operator_timer.device, operator_timer.system)
         self._index_of_key: dict[tuple[object, ...], int] = {}
         self._estimates: dict[str, np.ndarray] = {}
-        """Estimates of the operators looked up so far, an array each; see `_estimate`."""
+        """Estimates of the operators so far, one array per column; see `_estimate`."""
         self._index_of_object: dict[int, tuple[Operator, int]] = {}
 
     def operators(self, step: Step) -> list[Operator]:
@@ -187,7 +187,7 @@ class StepTimer:
     def mixed_operators(
         self, model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
     ) -> list[Operator]:
-        """Return the operators of one rank, with attention in one piece if measured so."""
+        """Return the operators of one rank, with attention in one piece if measured that way."""
         operators = mixed_operators(model, layout, formats, parts)
         modules = attention_modules(model, layout, formats, parts)
         if not modules or not all(
@@ -280,7 +280,7 @@ def operator_table(operators: Sequence[Operator]) -> pd.DataFrame:
 
 
 MAX_SIMILAR_SYSTEMS = 2
-"""Measured systems that a system without measurements borrows from."""
+"""Maximum number of measured systems from which a system without measurements borrows."""
 
 
 class StepTimerFactory:

@@ -42,8 +42,8 @@ OPERATIONS = (
 class EngineTables:
     """Measured operators of engines.
 
-    They are in a file per system, engine, version and operation
-    (``FOLDER/SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``), or else in one per operation
+    There is a file per system, engine, version and operation
+    (``FOLDER/SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``), or one per operation
     (``FOLDER/OP.parquet``).
     """
 
@@ -91,7 +91,7 @@ class EngineTables:
 
     @cached_property
     def _flat(self) -> pd.DataFrame:
-        """The systems and engines in files of one operation."""
+        """The systems and engines in files that hold one operation."""
         columns = ["system", "backend"]
         paths = [] if self._paths else [self.folder / f"{op}.parquet" for op in OPERATIONS]
         files = [path for path in paths if path.is_file()]
@@ -100,7 +100,7 @@ class EngineTables:
 
     @cached_property
     def _flat_rows(self) -> dict[str, pd.DataFrame]:
-        """Rows of files of one operation, as they are read."""
+        """Operation -> the rows of its file, cached when it is read."""
         return {}
 
     def _versions(
@@ -157,7 +157,7 @@ OPERATORS_FILE = "operators.parquet"
 
 
 def has_user_operators(folder: Path) -> bool:
-    """Return whether ``folder`` holds operators that the user measured, also partly."""
+    """Return whether ``folder`` has operators that the user measured, even if incomplete."""
     path = folder / OPERATORS_FILE
     return path.is_file() or journal_path(path).is_file()
 
@@ -182,7 +182,7 @@ class UserTables:
 
     @cached_property
     def _runs(self) -> pd.DataFrame:
-        """Successful runs, each operator once."""
+        """Successful runs, one per operator."""
         path = self.folder / OPERATORS_FILE
         runs = newest_runs(read_runs(path))
         succeeded = runs[runs["status"] == Status.OK.value]

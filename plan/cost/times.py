@@ -24,7 +24,7 @@ from foretune.plan.cost.tables import OperatorTables
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
 MAX_INTERPOLATION_DISTANCE = 1.0
-"""Octaves to the nearest measurement up to which a time counts as interpolated."""
+"""Maximum octaves to the nearest measurement for a time to count as interpolated."""
 DEFAULT_EFFICIENCY = 0.7
 """Assumed share of peak rates without measurements."""
 SIMILAR_FORMATS = {
@@ -72,10 +72,10 @@ class OperatorTimes:
 class OperatorTimer:
     """Predicts operator times with one engine on one system; always returns an answer.
 
-    Tables are read, and predictors trained, when first needed.
+    Tables are read, and predictors trained, on first use.
 
     Args:
-        device: its rates are the roofline.
+        device: its rates determine the roofline.
         tables: measured operators, or None.
         system: its short name in ``tables``.
         backend: the engine; others on the same system fill its gaps.
@@ -184,7 +184,7 @@ class OperatorTimer:
     def _nearest_table(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
         """Return the nearest measurements to formats ``key``, their formats, and if they match.
 
-        Another engine's measurements of the same format precede this engine's of another.
+        Other engines' measurements of the same format precede this engine's of others.
         """
 
         def distance(other: str) -> list[int]:
@@ -228,8 +228,8 @@ class OperatorTimer:
 class _Query:
     """Operators of one kernel in one format, and the measurements to use.
 
-    ``exact_match`` tells whether these are of the same format, engine and system. With
-    ``only_if_faster``, the answer is used only where it is faster.
+    ``exact_match`` is whether these have the same format, engine and system. With
+    ``only_if_faster``, the answer is used only for operators that it makes faster.
     """
 
     table: MeasuredOperators

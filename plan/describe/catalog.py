@@ -37,7 +37,7 @@ nvbandwidth example (dev.smart-guide.co.kr, 2026)."""
 LATENCY_MS = 0.01
 """Time of an empty copy from or to host memory: launch and round trip."""
 REPORTED_SHARE = 0.99
-"""Share of the data sheet's memory that the driver leaves, on most GPUs."""
+"""Share of the data sheet's memory that the driver reports, on most GPUs."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class System:
         memory_gib: per GPU, as PyTorch reports it: less than the data sheet's.
         price_per_hour: USD per GPU; None if unknown.
         power_limit_w: watts per GPU; NaN if unknown.
-        domain_gpus: GPUs joined by fast links, if more than a node (a rack of 72).
+        domain_gpus: GPUs joined by fast links, if more than one node (a rack of 72).
         host_gbps: between a GPU and host memory, GB/s.
     """
 
@@ -174,7 +174,7 @@ def _systems() -> dict[str, dict[str, str]]:
 def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     """Return the system called ``name``, see `find_system`; ``local`` is this machine.
 
-    That is its GPUs of the first kind, or its CPU. Unknown GPUs are assumed to have PCIe links.
+    It has the machine's first kind of GPU, or its CPU. Unknown GPUs are assumed to have PCIe links.
     """
     if name.lower() != "local":
         return find_system(name, prices)
@@ -194,7 +194,7 @@ MIN_PUBLISHER_SIMILARITY = 0.85
 
 
 def describe_model(name: str) -> ModelDescription:
-    """Return the model in the folder ``name``, of a file ``*.json``, or the model with that name.
+    """Return the model in the folder ``name``, in a file ``*.json``, or of that name.
 
     Known names are those of the shipped table and of aiconfigurator-core's ``config.json`` files.
     The publisher, and words like ``Instruct`` or ``FP8``, may differ. A format in the name becomes

@@ -14,9 +14,9 @@ _NAMES = shipped_json("checkpoint_formats.json")
 FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
 """Last word of a checkpoint's name -> format of its projections and experts."""
 MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
-"""NVIDIA ModelOpt's name -> ours."""
+"""NVIDIA ModelOpt's name -> Foretune's."""
 CACHE_ONLY_TOOLS = (None, "modelopt", "compressed-tensors")
-"""What a file names that may quantize only the cache."""
+"""Tools named in a file that may quantize only the cache."""
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
 _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
@@ -25,7 +25,7 @@ _INTEGER_BITS = {3: "int3_wo", 4: "int4_wo", 8: "int8_wo"}
 _PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
 _LAYER = re.compile(r"layers\.(\d+)\.")
 MAX_UNQUANTIZED_LAYERS = 2
-"""If more layers keep attention unquantized, all do: engines skip the first few anyway."""
+"""If more layers keep attention unquantized, all count as such, as engines skip the first few."""
 
 
 class StoredFormats(NamedTuple):
@@ -49,7 +49,7 @@ def format_in_name(name: str) -> str:
 def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
     """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``.
 
-    Raises UsageError for an unknown way of quantizing.
+    Raises UsageError for an unknown quantization method.
     """
     stored = quantization.get("quantization") or config.get("quantization_config")
     if not isinstance(stored, Mapping):
@@ -59,8 +59,8 @@ def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
         found, tool = "bf16", stored.get("quant_algo") or stored.get("quant_method")
         if tool not in CACHE_ONLY_TOOLS or stored.get("config_groups"):
             raise UsageError(
-                f"checkpoints quantized by {tool} cannot be planned yet: plan the model that was "
-                "quantized, with --formats"
+                f"checkpoints quantized by {tool} cannot be planned yet: plan its unquantized "
+                "model with --formats"
             )
     cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
     unquantized = [

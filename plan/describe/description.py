@@ -1,6 +1,6 @@
 """Language models as numbers: layers, heads, experts, and their parameters.
 
-Only what a serving engine loads and computes for text is counted. Vision encoders, multi-token
+Only weights that a serving engine loads and uses for text are counted. Vision encoders, multi-token
 prediction modules and biases (under 0.1 % of the weights) are left out.
 """
 
@@ -48,7 +48,7 @@ class Heads:
 
     @property
     def cached_width(self) -> int:
-        """Cached numbers per key head: key and value."""
+        """Cached numbers per key head: those of key and value."""
         return self.head_dim + self.value_dim
 
     @property
@@ -73,7 +73,7 @@ class LinearAttention:
         convolution: length of the convolution.
         kind: ``gdn``, ``kda`` or ``mamba2``: the kernel that updates the state; or ``convolution``.
         gate_rank: width that a per-channel gate is compressed to; 0 for one number per head.
-        beside_softmax: whether these layers have softmax attention, too (Falcon-H1).
+        beside_softmax: whether these layers also have softmax attention (Falcon-H1).
     """
 
     layers: int
@@ -165,7 +165,7 @@ class CompressedAttention:
         return 2 if ratio == self.indexed_ratio else 1
 
     def compressor_width(self, ratio: int, dim: int, index: "Indexer | None") -> int:
-        """Return the numbers per token that compression is made of: keys and their weights."""
+        """Return the numbers per token that are compressed: keys and their weights."""
         if not ratio:
             return 0
         keys = 2 * self.overlap(ratio) * dim
@@ -229,9 +229,9 @@ class ModelDescription:
     Raises ProblemError if the sizes are inconsistent.
 
     Attributes:
-        name: as on model hubs.
+        name: name on model hubs.
         hidden: width of the residual stream.
-        heads, kv_heads, head_dim: of softmax attention; with ``mla`` only the heads.
+        heads, kv_heads, head_dim: of softmax attention; with ``mla`` only ``heads`` counts.
         intermediate: width of a dense MLP; 0 if no layer has one.
         experts: routed experts per layer; 0 for a dense model.
         shared_experts: experts used by every token.
@@ -341,7 +341,7 @@ class ModelDescription:
 
     @property
     def attentions(self) -> int:
-        """Attentions of any kind; a layer may have two side by side."""
+        """Number of attentions of any kind; a layer may have two in parallel."""
         return self.softmax_layers + (self.linear.layers if self.linear else 0)
 
     @property
@@ -435,7 +435,7 @@ class ModelDescription:
         return self.hidden * attention, self.hidden * key_value, 0
 
     def _latent(self) -> tuple[int, int, int]:
-        """Return weights of latent attention, split likewise."""
+        """Return weights of latent attention, split in the same way."""
         assert self.mla is not None
         mla, layers = self.mla, self.softmax_layers
         gates = self.hidden * mla.v_head if self.gated_attention else 0
@@ -449,7 +449,7 @@ class ModelDescription:
         return layers * attention, 0, layers * latent
 
     def _compressed(self) -> tuple[int, int, int]:
-        """Return weights of compressed attention and its indexers, split likewise."""
+        """Return weights of compressed attention and its indexers, split in the same way."""
         assert self.compressed is not None
         shape, width = self.compressed, self.heads * self.head_dim
         each = width * (shape.q_lora_rank + shape.o_lora_rank)

@@ -1,7 +1,7 @@
 """Number formats of a deployment: names, sizes, hardware support, and published quality.
 
-Names are those of the run table. A weight format implies the activations it is multiplied with. The
-KV cache has separate formats.
+Names are those of the run table. A weight format implies the format of activations. The KV cache
+has separate formats.
 """
 
 import csv
@@ -25,7 +25,7 @@ WORST_FIRST: tuple[Support, ...] = ("no", "emulated", "native")
 
 @dataclass(frozen=True)
 class Format:
-    """How numbers are stored.
+    """A number format.
 
     Attributes:
         name: as in the run table's ``config.format``.
@@ -86,10 +86,10 @@ class Formats:
     """The formats of one deployment; raises UnknownName if one is unknown.
 
     Attributes:
-        weights: of attention's and dense projections; embeddings, routers, norms and the output
-            projection stay in bf16, as in published checkpoints.
+        weights: format of attention's and dense projections; embeddings, routers, norms and the
+            output projection stay in bf16, as in published checkpoints.
         kv: cache format, as in `foretune.plan.describe.formats`.
-        moe: of routed experts; empty means that of the weights.
+        moe: format of routed experts; empty means ``weights``.
     """
 
     weights: str = "bf16"
@@ -112,7 +112,7 @@ class Formats:
 
     @property
     def attention(self) -> str:
-        """The format that prefill attention computes in.
+        """The format in which prefill attention computes.
 
         It is fp8 if cache and activations have at most 8 bits (NVFP4 caches are converted to 8).
         Decode is memory-bound and computes in bf16.
@@ -121,14 +121,14 @@ class Formats:
         return "fp8" if eight_bits else "bf16"
 
     def support(self, architecture: str) -> Support:
-        """Return the support of a device: that of the least supported format."""
+        """Return a device's support: that of the least supported format."""
         names = (self.weights, self.moe, support_key(self.kv))
         found = {supported(name, architecture) for name in names}
         return next(support for support in WORST_FIRST if support in found)
 
 
 def checkpoint_formats(model: ModelDescription) -> Formats:
-    """Return the formats that a model is published in."""
+    """Return the formats in which a model is published."""
     return Formats(weights=model.weight_format, kv=model.kv_format, moe=model.moe_format)
 
 
@@ -146,7 +146,7 @@ def find_format(name: str, cache: bool = False) -> Format:
 
 
 def support_key(name: str) -> str:
-    """Return a cache format's name in the hardware table; usual ones share that of weights."""
+    """Return a cache format's name in the hardware table; usual formats share that of weights."""
     return name if name in DEFAULT_CACHE_FORMATS else f"kv:{name}"
 
 
@@ -181,7 +181,7 @@ def _support() -> dict[tuple[str, str], Support]:
 
 
 EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
-"""Format -> format whose results it shares: finer scales lose no more."""
+"""Format -> format whose quality results it shares: finer scales lose no more."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
 
     Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
     """
-    with translate_read_errors(path, RunTableError, "is no readable table of accuracies: {}"):
+    with translate_read_errors(path, RunTableError, "is not a readable table of accuracies: {}"):
         return _parse_results(read_bytes(path).decode("utf-8-sig"), str(path))
 
 

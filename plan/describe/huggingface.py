@@ -1,6 +1,6 @@
 """Reads a model from Hugging Face's ``config.json``.
 
-Families name equivalent fields differently. Fields about vision, speech or training are ignored.
+Families have different names for a field. Fields about vision, speech or training are ignored.
 """
 
 from collections.abc import Mapping
@@ -33,28 +33,28 @@ UNSUPPORTED_FIELDS = {
     "hidden_size_per_layer_input": "embeddings of every layer",
     "hc_count": "several residual streams",
     "per_layer_config": "layers with different heads",
-    "num_codebooks": "several tokens at a time",
+    "num_codebooks": "prediction of several tokens at a time",
 }
 """Field -> unsupported kind of layer."""
 UNSUPPORTED_FAMILIES = {
-    "blt": "patches of bytes",
+    "blt": "byte patches",
     "doge": "attention with a dynamic mask",
     "dory": "layers that run several times",
     "electra": "embeddings of another width",
     "falcon_mamba": "Mamba layers",
     "hrm_text": "layers that run several times",
-    "jetmoe": "experts of attention",
+    "jetmoe": "attention experts",
     "longcat_flash": "experts that do nothing",
     "mamba": "Mamba layers",
     "mamba2": "layers without attention",
-    "reformer": "attention by hashes",
+    "reformer": "attention by hashing",
     "rembert": "embeddings of another width",
-    "roc_bert": "embeddings of sounds",
+    "roc_bert": "embeddings of audio",
     "rwkv": "RWKV layers",
     "xlm": "layers before the residual norm",
-    "xlnet": "two streams of attention",
+    "xlnet": "two attention streams",
     "xlstm": "xLSTM layers",
-    "xmod": "adapters of languages",
+    "xmod": "language adapters",
 }
 """Family -> unsupported kind of layer."""
 STATE_FIELDS = {
@@ -187,9 +187,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
 
 
 def _with_family_facts(text: Fields, config: Fields) -> Fields:
-    """Return ``text`` with fields by their usual names, and what the family's class defaults.
+    """Return ``text`` with fields by their usual names, and the defaults of the family's class.
 
-    The facts are those of transformers, from ``benchmarks/plan_families.py``.
+    The defaults are those of transformers, from ``benchmarks/plan_families.py``.
     """
     parts = {**(text.get("ffn_config") or {}), **(text.get("attn_config") or {})}
     text = {**{name: parts[name] for name in PART_FIELDS if name in parts}, **text}
@@ -216,7 +216,7 @@ def _key_heads(text: Fields, heads: int) -> int:
 
 
 def _require_planned_kinds(text: Fields, name: str) -> None:
-    """Raise UsageError if a layer is of a kind that would be planned as attention."""
+    """Raise UsageError if a layer is of a kind that would wrongly be planned as attention."""
     kinds = [kind for field in KIND_FIELDS for kind in text.get(field) or ()]
     unknown = [f"layers of kind {kind!r}" for kind in kinds if kind not in PLANNED_KINDS]
     unknown += [layers for field, layers in STATE_FIELDS.items() if text.get(field)]

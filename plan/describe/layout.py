@@ -1,4 +1,4 @@
-"""What is served and how: layouts over GPUs, request lengths, offloading, drafted tokens.
+"""Layouts over GPUs, request lengths, offloading, and drafted tokens.
 
 Attention runs in ``dp`` groups of ``tp`` ranks, each group with different requests. The experts of
 a layer use the same ranks: ``moe_ep`` groups of experts, each split into ``moe_tp`` slices. ``pp``
@@ -14,8 +14,8 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, draft_formats, find_format
 
 UNEVEN_EXPERTS_ABOVE = 8
-"""With more groups of experts than this, ranks are filled with redundant experts: engines balance
-many ranks with copies anyway."""
+"""With more groups of experts than this, ranks are filled with redundant experts, because engines
+balance many ranks with copies anyway."""
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +51,7 @@ class Layout:
         return self.moe_tp * self.moe_ep
 
     def redundant_experts(self, model: ModelDescription) -> int:
-        """Return the number of copied experts needed for equally many per rank."""
+        """Return the number of copied experts needed for all ranks to have equally many."""
         return -model.experts % self.moe_ep
 
     @classmethod
@@ -62,9 +62,9 @@ class Layout:
         Labels may omit what an engine derives: experts are then split like dense projections, and
         excess expert ranks are attention-DP. Dense models have no experts to split.
 
-        If both expert degrees are equal and their product is that of attention's, the label of
-        ``g`` ranks in ``g`` expert groups was squared: deployments labeled 16 ranks, 4 x 4, are as
-        fast as those on 4, and slower than those on 8.
+        If both expert degrees equal ``g``, and attention has ``g²`` ranks, the label is wrong and
+        means ``g`` ranks: deployments labeled 16 ranks, 4 x 4, are as fast as those on 4 ranks, and
+        slower than those on 8.
         """
         tp, pp, dp = max(tp, 1), max(pp, 1), max(dp, 1)
         if not model.is_moe:
@@ -148,7 +148,7 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
 
 
 def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | None:
-    """Return which split divides a weight block with a common scale."""
+    """Return the split that divides a weight block with a common scale."""
     cuts = [(formats.weights, width, layout.tp, layers > 0) for width, layers in model.dense_widths]
     # Shared experts are small: engines replicate them if they cannot be split.
     cuts.append((formats.moe, model.moe_intermediate, layout.moe_tp, model.is_moe))
@@ -213,7 +213,7 @@ class Offload:
 
     Attributes:
         weights_gib: maximum of a GPU's layer weights; they are read in every step.
-        cache_gib: cache of prefixes, fetched when a request needs them.
+        cache_gib: cache of prefixes, which are fetched when a request needs them.
     """
 
     weights_gib: float = 0.0
@@ -240,9 +240,9 @@ class Speculation:
     Raises UsageError if a number is out of range.
 
     Attributes:
-        drafted: tokens drafted one after the other, per request and step.
-        acceptance: probability that a drafted token is accepted, given that those before were. It
-            depends on model, draft and text, and must be measured.
+        drafted: tokens drafted in sequence, per request and step.
+        acceptance: probability that a drafted token is accepted, given that all earlier ones were.
+            It depends on model, draft and text, and must be measured.
         draft: the draft model; None uses the model's own layers.
     """
 
@@ -261,15 +261,15 @@ class Speculation:
 
     def __str__(self) -> str:
         by = self.draft.name if self.draft else "the model's own layers"
-        accepted = f"{100 * self.acceptance:.3g} % of them accepted"
+        accepted = f"{100 * self.acceptance:.3g} % accepted"
         tokens = "1 token" if self.drafted == 1 else f"{self.drafted} tokens"
         return f"{tokens} drafted by {by}, {accepted}: {self.accepted_tokens:.3g} tokens per step"
 
     @property
     def accepted_tokens(self) -> float:
-        """Mean tokens per request and step: accepted drafts, and one of the model.
+        """Mean tokens per request and step: accepted drafts, and one from the model itself.
 
-        The mean of a capped geometric distribution (Leviathan et al., arXiv:2211.17192).
+        It is the mean of a capped geometric distribution (Leviathan et al., arXiv:2211.17192).
         """
         return (1.0 - self.acceptance ** (self.drafted + 1)) / (1.0 - self.acceptance)
 
@@ -301,7 +301,7 @@ class Speculation:
     def illegal_because(self, layout: Layout) -> str | None:
         """Return why a layout does not allow drafting; None if it does."""
         if layout.pp > 1:
-            return "pipelines do not draft tokens"
+            return "drafting tokens needs pp=1"
         return illegal_because(self.draft, Layout(layout.tp)) if self.draft else None
 
     def with_drafter(self, model: ModelDescription) -> ModelDescription:

@@ -24,9 +24,9 @@ Fields = Mapping[str, Any]
 LAYER_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Letter in Nemotron-H's pattern -> kind of layer."""
 CHANNELS = 64
-"""Channels of a convolution that are split over ranks together."""
+"""Channels of a convolution that are split over ranks as one unit."""
 SAVED_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
-"""What transformers calls layers when it saves them."""
+"""Names of layers in files that transformers saved -> kind."""
 COMPRESSION_RATIOS = {0, 4, 128}
 """Tokens per compressed key in DeepSeek-V4, by layer."""
 DECI_MULTIPLE = 256
@@ -166,7 +166,7 @@ def gemma4(text: Fields, name: str) -> dict[str, Any]:
 
 
 def mimo_v2(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of MiMo-V2: layers with a window have different heads."""
+    """Return the fields of MiMo-V2: layers with a window have other heads."""
     return {
         "value_dim": text.get("v_head_dim") or 0,
         "windowed_layers": sum(text["hybrid_layer_pattern"]),
@@ -266,7 +266,7 @@ FAMILY_READERS = {
 
 
 def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of a `ModelDescription` about different layers; usually empty.
+    """Return the fields of a `ModelDescription` about layers that differ; usually empty.
 
     Raises UsageError for missing fields and unsupported layers.
     """

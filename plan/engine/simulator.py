@@ -29,7 +29,7 @@ COLUMNS = ("at_s", "isl", "osl")
 CACHED = "cached"
 """Optional column: cached tokens of the prompt."""
 MAX_TOKENS = 2**31
-"""Bound of the tokens of a request."""
+"""Maximum tokens of a request."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class _Batch:
 
 
 class _Engine:
-    """Future and waiting requests, and free cache."""
+    """Future and waiting requests, and the free cache."""
 
     def __init__(self, requests: Requests, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -286,7 +286,7 @@ class _Engine:
         return max(self._arrival_ms[self._arrived], now) if pending else now
 
     def schedule_prompts(self, batch: _Batch, now: float) -> list[tuple[int, int]]:
-        """Choose prompts, partly read ones first: (new tokens, earlier tokens) of each."""
+        """Choose prompts, partly prefilled ones first: (new tokens, earlier tokens) of each."""
         while self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] <= now:
             self.waiting.append(self._arrived)
             self._arrived += 1

@@ -1,7 +1,7 @@
 """Step times of pipeline stages, interpolated on a grid.
 
-A step's operators are those that process all tokens together, attention of prompts, and attention
-of answers. Each depends on one or two sizes.
+A step has operators that process all tokens together, attention of prompts, and attention of
+answers. Each depends on one or two sizes.
 """
 
 from bisect import bisect_right
@@ -26,12 +26,12 @@ LAST_STAGE_OPERATORS = ("head", "logits")
 STAGE_TRANSFER = "stage"
 """Operator that sends activations to the next stage."""
 PROMPT_BATCH_TOKENS = 8192
-"""Prompt tokens per step when attention's time of one prompt is looked up."""
+"""Prompt tokens per step for looking up attention's time per prompt."""
 
 
 @dataclass(frozen=True)
 class StepLoad:
-    """What one step of an attention-DP group computes.
+    """The work of one attention-DP group in one step.
 
     Attributes:
         answers: decoding requests.
@@ -54,7 +54,7 @@ class StepLoad:
 
 
 class StageWork(NamedTuple):
-    """Work of a stage in a step: GPU milliseconds and layers."""
+    """The work of a stage in a step: GPU milliseconds and layers."""
 
     ms: float
     layers: int
@@ -175,7 +175,7 @@ class StageTimes:
 
 
 def _sizes(last: int, halves: bool = False) -> list[int]:
-    """Return the powers of two up to ``last`` or the next, optionally with midpoints."""
+    """Return powers of two up to ``last`` or the next power, optionally with midpoints."""
     powers = [2**i for i in range(1, max(ceil(log2(last)), 1) + 1)]
     between = [3 * p // 4 for p in powers[1:]] if halves else []
     return sorted({1, *powers, *between})

@@ -73,7 +73,7 @@ def _row_error(row: Mapping[str, float]) -> str:
         if not (row[name] >= 1 and row[name] == np.floor(row[name]) < MAX_TOKENS):
             return f"{name} must be a whole number of tokens, at least 1"
     if not 0 <= row["requests_per_s"] < np.inf:
-        return "requests_per_s must be a number of requests, not below 0"
+        return "requests_per_s must be a number, 0 or more"
     return ""
 
 
@@ -85,9 +85,9 @@ class InstanceType:
         layout: of one replica.
         usd_per_hour: price of the instance.
         power_w: provisioned watts: GPUs at their boards' limits, and the host.
-        rates: per request length, the highest requests per second of which 90 % meet the limits; 0
-            if even single requests do not.
-        in_flight: mean requests in flight per replica at those rates.
+        rates: per request length, the highest rate (requests per second) at which 90 % of them meet
+            the limits; 0 if even single requests do not.
+        in_flight: mean requests in flight per replica at these rates.
     """
 
     system: str
@@ -180,7 +180,7 @@ def _instance_types(
 
 
 def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:
-    """Return the types that no number of others replaces at the same cost."""
+    """Return the types that no number of other instances replaces at the same cost."""
     kept: list[InstanceType] = []
     for kind in sorted(kinds, key=lambda kind: (kind.gpus, -sum(kind.rates))):
         if not any(_dominates(other, kind) for other in kept):
@@ -189,7 +189,7 @@ def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:
 
 
 def _dominates(other: InstanceType, kind: InstanceType) -> bool:
-    """Return whether as many GPUs of ``other``, at an equal price, sustain what ``kind`` does."""
+    """Return whether ``other``, with equal GPUs and price, sustains what ``kind`` does."""
     multiple = kind.gpus // other.gpus
     return other.system == kind.system and all(
         multiple * mine >= rate for mine, rate in zip(other.rates, kind.rates, strict=True)
@@ -203,7 +203,7 @@ def _unserved_message(
     requirements: Requirements,
     sizes: Sequence[int],
 ) -> str:
-    """Return what would serve a demand that no instance serves."""
+    """Return what would serve a demand that no instance can serve."""
     rows = pd.concat(tables) if tables else pd.DataFrame({"demand": []})
     rows = rows[rows["demand"] == demand_index]
     if rows.empty:
@@ -226,7 +226,7 @@ def _unserved_message(
 
 
 TIME_LIMIT_S = 60.0
-"""Time limit of the solver; the best mix so far is then used."""
+"""Time limit of the solver; then the best mix so far is used."""
 MIN_SHARE = 1e-6
 """Smaller shares of requests are rounding errors."""
 
@@ -244,7 +244,7 @@ class Share:
     """Instances of one type, and the requests they serve.
 
     Attributes:
-        served: share of each demand they serve, 0 … 1.
+        served: share of each demand that they serve, 0 … 1.
         utilization: used share of their sustained rates, 0 … 1.
     """
 
@@ -290,8 +290,8 @@ def cheapest_fleet(
 ) -> Fleet:
     """Return the cheapest fleet that serves all requests.
 
-    Raises UsageError if no fleet serves them within the limits; the message gives what would.
-    ``per_s`` has the requests per second of each length, in the order of the types' rates.
+    Raises UsageError if no fleet serves them within the limits; the message says what would
+    suffice. ``per_s`` has the requests per second of each length, in the order of the types' rates.
     """
     limits = limits or Limits()
     unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}
@@ -304,10 +304,10 @@ def cheapest_fleet(
         return fleet
     unlimited = _solve(kinds, np.asarray(per_s, dtype=float), Limits())
     if unlimited is None:
-        raise UsageError("no instance types serve all requests: add more --systems")
+        raise UsageError("no instance type serves all requests: add more --systems")
     needed = ", ".join(f"{count} × {system}" for system, count in unlimited.gpus.items())
     raise UsageError(
-        f"the GPUs or the power are not sufficient: without limits the cheapest fleet has "
+        f"the allowed GPUs or power are not sufficient: without limits the cheapest fleet has "
         f"{needed} and {unlimited.power_w / 1e3:.1f} kW"
     )
 
@@ -315,7 +315,7 @@ def cheapest_fleet(
 def single_fleets(
     kinds: Sequence[InstanceType], per_s: Sequence[float], limits: Limits | None = None
 ) -> dict[str, Fleet]:
-    """Return the cheapest fleet of each system alone; systems that cannot serve are left out."""
+    """Return the cheapest fleet with each system alone; systems that cannot serve are left out."""
     rates, found = np.asarray(per_s, dtype=float), {}
     for system in dict.fromkeys(kind.system for kind in kinds):
         fleet = _solve([k for k in kinds if k.system == system], rates, limits or Limits())

@@ -45,8 +45,8 @@ from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import unsupported_formats, unsupported_layout
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
-"""Requests in flight per attention-DP group to plan, within what memory holds. The largest number
-that fits is planned too."""
+"""Requests in flight per attention-DP group to plan, as far as memory allows. The largest number
+that fits is also planned."""
 WEIGHT_FORMATS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
 
 
@@ -56,10 +56,9 @@ def supported_formats(
     """Return the formats to plan: the checkpoint's, then those native to the GPU.
 
     The checkpoint's formats come first, then the same with other usual caches. Weights wider than
-    the checkpoint's are left out: they take more memory and gain nothing. So are others as narrow
-    as those of a quantized checkpoint, and int8 on GPUs with
-    fp8, which is as fast and loses less. ``caches`` restricts the cache formats; empty takes the
-    usual ones of the GPU.
+    the checkpoint's are left out: they take more memory and gain nothing. Other formats as narrow
+    as a quantized checkpoint's are also left out, and int8 on GPUs with fp8, which is as fast and
+    loses less. ``caches`` restricts the cache formats; empty takes the usual ones of the GPU.
     """
     published = checkpoint_formats(model)
     if caches:
@@ -120,7 +119,7 @@ def candidate_deployments(
 def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
     """Return the GiB of weights per GPU to try in host memory, none first.
 
-    Engines take whole GiB: the least with which a request fits, and a quarter, half and all of the
+    Engines take whole GiB: the minimum for a request to fit, and a quarter, half and all of the
     allowed size.
     """
     if max_gib <= 0:
@@ -152,7 +151,7 @@ def two_pool_candidates(
 ) -> list[Deployment]:
     """Return deployments with separate prefill and decode pools.
 
-    Decode layouts have no pipeline, and experts either whole or fully sliced. Prefill uses the same
+    Decode layouts have no pipeline, and either whole or fully sliced experts. Prefill uses the same
     formats, and the layouts with the highest throughput per GPU and the lowest latency. The numbers
     of workers maximize requests per second.
     """
@@ -173,7 +172,7 @@ def two_pool_candidates(
 
 
 def _prefill_layouts(group: Sequence[Deployment], timers: StepTimers) -> list[tuple[Layout, float]]:
-    """Return the best prefill layouts with the milliseconds per prompt of a worker."""
+    """Return the best prefill layouts, with a worker's milliseconds per prompt."""
     deployments = [replace(d, concurrency=d.layout.dp) for d in group]
     first_ms, per_prompt_ms = prompt_ms(deployments, timers)
     sizes = np.array([d.gpus for d in deployments])
@@ -184,7 +183,7 @@ def _prefill_layouts(group: Sequence[Deployment], timers: StepTimers) -> list[tu
 def _matched_pools(
     decoder: Deployment, prefill_layout: Layout, busy_workers: float, gpus: int
 ) -> list[Deployment]:
-    """Return the best pools, if any, for prefill workers that a decode worker keeps busy."""
+    """Return the best pools, if any; a decode worker needs ``busy_workers`` prefill workers."""
     decode_workers = np.arange(1, gpus // decoder.gpus + 1)
     prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill_layout.gpus
     rate = np.where(

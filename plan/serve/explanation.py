@@ -52,8 +52,8 @@ def sentences(plan: Plan) -> list[str]:
 def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
     """Return the caveats of a plan.
 
-    ``tables`` tells whether operator times come from measured tables, ``corrected`` whether
-    latencies were corrected with measured deployments.
+    ``tables``: whether operator times come from measured tables; ``corrected``: whether latencies
+    were corrected with measured deployments.
     """
     lines = [*plan.excluded_systems.values(), *_exclusion_notes(plan)]
     if not tables:
@@ -117,7 +117,7 @@ def _offload_notes(plan: Plan) -> list[str]:
 
 
 def _exclusion_notes(plan: Plan) -> list[str]:
-    """Return what plans of this model, these lengths and this many GPUs leave out."""
+    """Return what is excluded for this model, these lengths and this many GPUs."""
     first, most_gpus = plan.deployments[0], plan.candidates["gpus"].max()
     longest, tokens, fast = (
         first.model.longest,
@@ -189,7 +189,7 @@ def _throughput_text(best: pd.Series) -> str:
 
 
 def _arrival_lines(plan: Plan, best: pd.Series) -> list[str]:
-    """Return the request rate that the best sustains within the limits, if no rate was given."""
+    """Return the rate that the best deployment sustains within the limits, if no rate was given."""
     limited = np.isfinite([plan.requirements.ttft_ms, plan.requirements.tpot_ms]).any()
     if best["good"] == best["good"] or not limited or best["prefill"]:
         return []
@@ -211,7 +211,7 @@ def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
 
 
 def _extrapolated_lines(plan: Plan, best: pd.Series) -> list[str]:
-    """Return the better candidate that is mostly extrapolated, if there is one."""
+    """Return a better candidate that is mostly extrapolated, if there is one."""
     extrapolated = plan.best_extrapolated
     if extrapolated is None:
         return []

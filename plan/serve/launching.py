@@ -1,4 +1,4 @@
-"""Which engine runs a planned deployment, and the commands that start it.
+"""The engine that runs a planned deployment, and the commands that start it.
 
 The flags are those of `ENGINE_VERSIONS`. Disaggregated serving uses NixlConnector in vLLM and each
 engine's own documented options.
@@ -24,11 +24,11 @@ from foretune.plan.describe.layout import Layout, Offload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 
 ENGINE_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0rc23"}
-"""Engine -> the version that its commands are for: all of its flags were read."""
+"""Engine -> the version that its commands are for; all flags were checked against it."""
 PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 SIDE_CHANNEL_PORT = 5600
-"""First port of vLLM's cache transfer; each server and each of its DP ranks needs one."""
+"""First port of vLLM's cache transfer; each server and each of its DP ranks needs a port."""
 ONLINE_QUANTIZATION = {
     "vllm": {"fp8": "fp8", "fp8_block": "fp8_per_block", "mxfp4": "mxfp4"},
     "sglang": {"fp8": "fp8"},
@@ -143,7 +143,7 @@ def _unsupported(deployment: Deployment, engine: str) -> str:
 def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
     """Return the checkpoint to serve, the option to quantize it, and a note.
 
-    A name in capitals is a placeholder for a checkpoint to make or find first.
+    A name in capitals is a placeholder for a checkpoint to create or find first.
     """
     model, formats = deployment.model, deployment.formats
     published = checkpoint_formats(model)
@@ -212,7 +212,7 @@ def _unsupported_cache(deployment: Deployment, engine: str) -> str:
 
 
 def unsupported_offload(offload: Offload, engine: str) -> str:
-    """Return why an engine cannot offload this; empty if it can."""
+    """Return why an engine cannot offload these data; empty if it can."""
     if offload.weights_gib and engine == "trtllm":
         return (
             f"{ENGINE_NAMES[engine]} cannot offload weights to host memory: use "
@@ -273,7 +273,7 @@ def _vllm(deployment: Deployment, name: str, quantization: str, per_server: int)
 
 
 def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
-    """Return how many replicas share one vLLM server: the most per node, equal on all."""
+    """Return the replicas of each vLLM server: as many as a node holds, equal on all servers."""
     if deployment.model.is_moe or deployment.pools:
         return 1
     max_replicas = deployment.system.gpus_per_node // deployment.layout.gpus
@@ -281,7 +281,7 @@ def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
 
 
 def _sglang(deployment: Deployment, name: str, quantization: str, per_server: int) -> _Commands:
-    """Return SGLang's commands; its tp size includes attention-DP, drafts are one branch."""
+    """Return SGLang's commands; its tp size includes attention-DP, and drafts are one branch."""
     drafts, offload, commands = deployment.speculation, deployment.offload, []
     urls: list[str] = []
     on_host = offload.weights_gib > 0
@@ -367,7 +367,7 @@ LAUNCHERS = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
 
 
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
-    """Return the options of a server that have no flags."""
+    """Return a server's options that have no flags, as YAML."""
     cache: dict[str, Any] = {
         "dtype": CACHE_NAMES["trtllm"][deployment.formats.kv],
         "enable_block_reuse": deployment.workload.prefix > 0,
@@ -431,7 +431,7 @@ def _cache_name(deployment: Deployment, engine: str) -> str:
 
 
 def _attention_backend(deployment: Deployment) -> str:
-    """Return SGLang's backend for a 4-bit cache, where its default has only latent ones."""
+    """Return SGLang's backend for a 4-bit cache, if its default supports only latent ones."""
     if deployment.formats.kv != "fp4_e2m1" or deployment.model.mla:
         return ""
     datacenter = deployment.system.device.architecture in ("sm_100", "sm_103")
@@ -444,7 +444,7 @@ def _above_one(count: int) -> int:
 
 
 def _words(flags: Mapping[str, object]) -> list[str]:
-    """Return the words of flags: without those that are 0, empty or false; true has no value."""
+    """Convert flags to words: 0, empty and false are left out, true has no value."""
     words = []
     for flag, value in flags.items():
         if value:

@@ -47,10 +47,10 @@ from foretune.search.pareto import pareto_front
 
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of step time outside the measured range above which a candidate counts as extrapolated.
-Such a candidate is best only if all are."""
+Such a candidate is the best only if all are extrapolated."""
 SHOWN = ["system", "formats", "layout", "replicas", "batch", "tokens_per_s_per_gpu", "ttft_ms",
          "tpot_ms", "usd_per_million_tokens", "memory_gib", "limited_by"]  # fmt: skip
-"""Columns of a plan as a table; ``layout`` is made of tp, pp, dp and ep."""
+"""Columns of a plan as a table; ``layout`` combines tp, pp, dp and ep."""
 MIN_QUANTIZATION_GAIN = 0.05
 """Minimum gain that justifies requantizing a published checkpoint."""
 UNKNOWN_GOAL_MESSAGES = {
@@ -108,7 +108,7 @@ class Plan(Result):
         return {"front": self.to_frame().to_dict("records")}
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the Pareto front, most throughput first."""
+        """Return the Pareto front, highest throughput first."""
         front = self.pareto[::-1]
         layouts = [describe_layout(row) for _, row in front.iterrows()]
         return front.assign(layout=layouts)[SHOWN].reset_index(drop=True)
@@ -154,10 +154,10 @@ class Plan(Result):
 
     @cached_property
     def goodput(self) -> float:
-        """Requests per second, arriving at random, that the best deployment serves within limits.
+        """Random requests per second that the best deployment serves within the limits.
 
-        The share `MIN_GOODPUT_SHARE` meets the latency limits. NaN for separate pools, which are
-        sized for one load.
+        The share `MIN_GOODPUT_SHARE` of them meets the latency limits. NaN for separate pools,
+        which are sized for one load.
         """
         best = self.best
         if best["prefill"]:
@@ -231,12 +231,12 @@ def plan(
         correction: trained on measured deployments; None predicts without intervals.
         rate: requests per second, arriving at random; plans the fewest replicas that meet the
             requirements. None plans every number of requests in flight.
-        pools: also try separate prefill workers; not with a ``rate``.
+        pools: also try separate prefill workers; not possible with a ``rate``.
         accuracy: measured quality of formats; None takes the published values.
         speculation: how tokens are drafted; None drafts none.
-        caches: KV-cache formats to combine with every weight format; empty takes the usual.
+        caches: KV-cache formats to combine with every weight format; empty takes the usual ones.
         offload: upper limits on weights and prefixes in host memory.
-        calibration: what the user's own stack measured of the model.
+        calibration: measurements of the model on the user's own stack.
     """
     _check_options(pools, rate, speculation, offload, backend, workload)
     requirements = requirements or Requirements()
@@ -295,7 +295,7 @@ def _candidates(
     backend: str,
     pool_timers: StepTimers | None,
 ) -> tuple[list[Deployment], dict[str, str]]:
-    """Return all candidates, and the systems without any with the reason.
+    """Return all candidates, and the systems that have none with the reason.
 
     ``find`` yields those of a system; ``pool_timers`` are given if pools are allowed.
     """
@@ -323,7 +323,7 @@ def _check_options(
     backend: str,
     workload: Workload,
 ) -> None:
-    """Check that options go together, and that the engine supports offloading."""
+    """Check that the options are compatible, and that the engine supports offloading."""
     if pools and rate is not None:
         raise UsageError("pools are sized for one load: leave out --pools or --rate")
     if pools and speculation is not None:
@@ -337,7 +337,7 @@ def _check_options(
 
 
 def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:
-    """Return the probability that the best beats the runner-up, if latency decides that."""
+    """Return the probability that the best beats the runner-up, if the goal depends on latency."""
     metrics: dict[str, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
     metric = metrics.get(plan.requirements.goal)
     if metric is None or not plan.candidates["keeps"].any():
@@ -375,7 +375,7 @@ def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
             f"of {100 * within['sure'].max():.0f} %; relax them, or plan without --measured"
         )
     return (
-        "no deployment meets all limits at once: relax one of them; the fastest takes "
+        "no deployment meets all limits at once: relax a limit; the fastest deployment takes "
         f"{fastest['tpot_ms']:.1f} ms per token and {fastest['ttft_ms']:.0f} ms to the first token"
     )
 
@@ -396,6 +396,6 @@ def _too_large_message(
         offload_hint = ""
     return (
         f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
-        f"{usable_gib:.0f} of them usable): a GPU needs at least {min(needed):.0f} GiB; "
+        f"{usable_gib:.0f} of them usable): it needs at least {min(needed):.0f} GiB per GPU; "
         f"use more --gpus or smaller --formats{offload_hint}"
     )

@@ -37,7 +37,7 @@ from foretune.values import counted
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table of candidates; ``show`` formats a value."""
+    """A column in a table of candidates; ``show`` formats a value."""
 
     name: str
     title: str
@@ -74,12 +74,12 @@ def format_candidate(plan: Plan, row: pd.Series) -> str:
 
 
 MAX_LISTED_SYSTEMS = 3
-"""A title counts systems if there are more."""
+"""A title with more systems than this counts them."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Inputs of `foretune.plan.plan`, and its data.
+    """The inputs of `foretune.plan.plan`, and its data.
 
     Attributes:
         rate: requests per second; None plans each number in flight.
@@ -150,7 +150,7 @@ def time_bars(
     timers: StepTimers,
     phase: Literal["prefill", "decode"],
 ) -> Stack:
-    """Return the operators of a step, and the time beyond them."""
+    """Return the operators of a step, and the time outside of them."""
     rows = list(candidates.values())
     steps = [operator_breakdown(plan.deployment(row), timers, phase) for row in rows]
     total, title = {
@@ -276,7 +276,7 @@ def _links(question: Question, commands: Mapping[str, str] | None) -> dict[str, 
 
 
 def _compare_systems(plan: Plan, best: pd.DataFrame) -> list[str]:
-    """Return how the best deployments of the systems compare, as sentences."""
+    """Compare the best deployments of the systems, as sentences."""
     first, prices = best.iloc[0], best["usd_per_million_tokens"].dropna()
     text = f"Best in {plan.requirements.goal}: {format_candidate(plan, first)}."
     others, words = best.iloc[1:], ["the throughput", *["that"] * len(best)]
@@ -295,7 +295,7 @@ def _compare_systems(plan: Plan, best: pd.DataFrame) -> list[str]:
 
 
 def _summarize_front(plan: Plan) -> str:
-    """Return the chart of the front in words."""
+    """Describe the chart of the front in words."""
     best = plan.best
     throughput, speed = number(best["tokens_per_s_per_gpu"]), number(1e3 / best["tpot_ms"])
     return (
@@ -358,8 +358,8 @@ def operator_breakdown(
     """Return the operators of one step, longest first.
 
     Columns: ``operator``, ``part`` (one of `foretune.plan.cost.steps.PARTS`) and ``ms`` of all its
-    runs. The milliseconds add up to the step's. ``decode`` is a token for every running request,
-    ``prefill`` a single prompt.
+    runs. The milliseconds add up to the step's time. ``decode`` computes a token for every running
+    request, ``prefill`` a single prompt.
     """
     step = decode_step if phase == "decode" else prefill_step
     timer = timers(deployment.system, deployment.backend)

@@ -4,7 +4,7 @@ A replica kept at n requests in flight finishes X(n) per second. With random arr
 number in flight is a birth-death chain with P(n) proportional to rⁿ / (X(1) … X(n)) (the
 flow-equivalent server of Chandy, Herzog and Woo, IBM Journal of Research and Development 19, 1975).
 An arriving request finds n others with the same probability, and takes as long as one of n + 1
-does.
+requests in flight.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ UPPER_LIMITS = {
 class Requirements:
     """Limits and goal of a plan; an infinite limit is none.
 
-    ``accuracy`` is the minimum share of quality that formats keep, by published results; the others
-    are maxima, see `UPPER_LIMITS`.
+    ``accuracy`` is the minimum share of quality that formats keep, by published results; the other
+    limits are maxima, see `UPPER_LIMITS`.
 
     Raises:
         UnknownName: the goal is unknown.
@@ -103,7 +103,7 @@ BISECTIONS = 14
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """A replica at a request rate: means, and the share of requests within the limits."""
+    """A replica at a request rate: mean latencies, and the share of requests within the limits."""
 
     in_flight: float
     ttft_ms: float
@@ -136,7 +136,7 @@ class LoadCurve:
         )
 
     def at(self, rate: float) -> LoadPoint | None:
-        """Return the latencies at ``rate`` requests per second; None if they pile up."""
+        """Return the latencies at ``rate`` requests per second; None if requests pile up."""
         if not 0 < rate <= MAX_UTILIZATION * self.max_per_s:
             return None
         log = np.r_[0.0, np.cumsum(np.log(rate) - np.log(self._per_s))]
@@ -189,7 +189,7 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requiremen
 
 
 def fewest_replicas(table: pd.DataFrame) -> pd.DataFrame:
-    """Return each deployment's feasible row with fewest replicas, else the largest."""
+    """Return each deployment's feasible row with the fewest replicas, else its largest row."""
     order = table.assign(_rank=np.where(table["keeps"], table["replicas"], -table["replicas"]))
     order = order.sort_values(["keeps", "_rank"], ascending=[False, True], kind="stable")
     return order.groupby(IDENTITY, sort=False, dropna=False).head(1).drop(columns="_rank")

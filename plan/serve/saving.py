@@ -38,7 +38,7 @@ MAX_NAME_LENGTH = 80
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """Where a plan was saved; ``mlflow_uri`` and ``run_id`` are None without MLflow."""
+    """The place of a saved plan; ``mlflow_uri`` and ``run_id`` are None without MLflow."""
 
     folder: Path
     mlflow_uri: str | None
@@ -46,7 +46,7 @@ class SavedPlan:
 
     @property
     def tracked_at(self) -> str:
-        """Where it is tracked, or how to get MLflow."""
+        """The plan's place in MLflow, or how to install MLflow."""
         if self.run_id is None:
             return "not installed: pip install '.[track]' to track plans"
         return f"{self.mlflow_uri}, run {self.run_id}"
@@ -90,7 +90,7 @@ def write_plan_folder(
 ) -> Path:
     """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out`` and return it.
 
-    It holds ``candidates.parquet``, ``plan.json`` (see `plan_to_json`), ``report.html`` and, if
+    It contains ``candidates.parquet``, ``plan.json`` (see `plan_to_json`), ``report.html`` and, if
     given, ``commands.txt``.
     """
     answer = json.dumps(plan_to_json(plan, question, commands), indent=1, allow_nan=False)
@@ -111,7 +111,7 @@ def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -
     """Write a plan to MLflow as one run and return its id.
 
     Parameters are the question and the best plan's formats and layout; metrics are its predictions.
-    The Pareto front is logged as metric steps ``front.…``, from the fastest on.
+    The Pareto front is logged as metric steps ``front.…``, fastest first.
     """
     systems = ", ".join(system.name for system in question.systems)
     tags = {"foretune.model": question.model.name, "foretune.device": systems}
@@ -215,14 +215,14 @@ IMAGES = {
 CONFIG_DIRECTORY = "/etc/engine"
 """Mount path of the files that commands read."""
 MAX_OBJECT_NAME = 52
-"""Maximum length of an object's name, so that Kubernetes can append to it."""
+"""Maximum length of an object's name, which leaves room for Kubernetes' suffixes."""
 
 
 def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     """Return a Kubernetes manifest as JSON: a ``Deployment`` and its ``Service``.
 
-    Each replica is one pod. Raises UsageError if the engine cannot run the deployment or one pod
-    cannot hold it.
+    Each replica is one pod. Raises UsageError if the engine cannot run the deployment, or it does
+    not fit in one pod.
     """
     system, gpus = deployment.system, deployment.layout.gpus
     launched = launch(deployment, engine)

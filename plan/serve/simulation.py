@@ -1,7 +1,7 @@
 """Simulates a planned deployment's requests step by step.
 
 Closed formulas rank thousands of deployments by their mean latencies. For the chosen ones, this
-simulation gives percentiles, also for a recorded trace.
+simulation gives percentiles, optionally for a recorded trace.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,11 +30,11 @@ MIN_REQUESTS, MAX_REQUESTS = 200, 4000
 WARMUP_SHARE = 0.2
 """Share of the requests dropped as warm-up."""
 STEP_TOKENS = (1024, 2048, 4096, 16384)
-"""Maximum tokens of a step to try beside the usual number."""
+"""Maximum tokens of a step to try in addition to the usual number."""
 MAX_RATIO = 1.5
-"""Ratio of simulated to predicted times to the first token, from which it is explained."""
+"""If simulated over predicted time to the first token exceeds this, an explanation is printed."""
 MIN_GAIN = 0.01
-"""Share by which another number of tokens must be better."""
+"""Minimum relative gain of another number of tokens."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SimulationResult:
         return f"{shares} % of {self.requests:,} simulated requests within {', '.join(times)}"
 
     def differences(self, predicted: Mapping[str, Any], rate: float | None) -> list[str]:
-        """Return why the time to the first token is far from that of a plan's row, if it is."""
+        """Explain a time to the first token that is far from a plan's row; empty if it is not."""
         ttft_ms = float(predicted["ttft_ms"])
         if rate is not None or 1 / MAX_RATIO < self.ttft_ms[50] / ttft_ms < MAX_RATIO:
             return []
@@ -127,9 +127,9 @@ def choose_step_tokens(
 ) -> tuple[Deployment, SimulationResult]:
     """Return the deployment with the best maximum of tokens per step, and its simulation.
 
-    That is the one where 90 % of the requests meet the limits, then the one with most tokens per
-    second, or with the goal ``latency`` the shortest time per token. The usual number stays unless
-    another one is better by `MIN_GAIN`. ``run`` simulates a deployment.
+    The best has 90 % of the requests within the limits, then most tokens per second or, with the
+    goal ``latency``, the shortest time per token. The usual number is kept unless another one is
+    better by `MIN_GAIN`. ``run`` simulates a deployment.
     """
 
     def merit(found: SimulationResult) -> tuple[bool, float]:
@@ -231,13 +231,13 @@ class _GroupSimulator:
 
 
 def _groups(deployment: Deployment) -> int:
-    """Return a replica's attention-DP groups that decode."""
+    """Return the number of a replica's attention-DP groups that decode."""
     workers = deployment.pools.decode_workers if deployment.pools else 1
     return workers * deployment.layout.dp
 
 
 def _steady_requests(deployment: Deployment) -> Requests:
-    """Return requests that keep the deployment's number in flight."""
+    """Return requests that keep the deployment's number of requests in flight."""
     load, in_flight = deployment.workload, max(round(deployment.batch), 1)
     count = int(
         np.clip(REQUESTS_PER_SLOT * in_flight, MIN_REQUESTS, max(MAX_REQUESTS, 3 * in_flight))

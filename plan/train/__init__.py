@@ -1,1 +1,1 @@
-"""Plans the training of language models: parallelism, and time traded for memory."""
+"""Plans the training of language models: parallelism, and trading time for memory."""

@@ -1,4 +1,4 @@
-"""Training tasks, and recipes for them: layout of a run, and time traded for memory."""
+"""Training tasks and their recipes: parallel layout, and options that trade time for memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -87,8 +87,8 @@ class TrainingLayout:
         ep: ranks of a stage that a layer's experts are divided over.
         chunks: runs of consecutive layers per stage (interleaving); 1 is the plain one-forward,
             one-backward schedule.
-        zero_bubble: with 1 or 2, weights' gradients fill the pipeline's bubbles, within so many
-            times the activations of one forward, one backward (Qi et al., arXiv:2401.10241).
+        zero_bubble: with 1 or 2, weights' gradients fill the pipeline's bubbles, using 1 or 2 times
+            the activations of one forward, one backward (Qi et al., arXiv:2401.10241).
     """
 
     tp: int = 1
@@ -139,7 +139,7 @@ class Recipe:
         sequence_parallel: whether tensor-parallel ranks also split operations between projections
             (Korthikanti et al., arXiv:2205.05198).
         offload: whether the host holds and updates optimizer states.
-        host_gib: maximum GiB of them per GPU; the GPU keeps and updates the rest.
+        host_gib: maximum GiB of these per GPU; the GPU keeps and updates the rest.
     """
 
     layout: TrainingLayout = TrainingLayout()
@@ -166,7 +166,7 @@ class Recipe:
 def stage_layers(model: ModelDescription, layout: TrainingLayout) -> list[int]:
     """Return the layers of each stage.
 
-    The last and the first, which have the tables, are the first to have fewer.
+    If layers do not divide evenly, the last and the first stage, which have the tables, get fewer.
     """
     pp = layout.pp
     fullest = layout.chunks * ceil(model.layers / (pp * layout.chunks))
@@ -178,7 +178,7 @@ def stage_layers(model: ModelDescription, layout: TrainingLayout) -> list[int]:
 
 
 def is_possible_layout(model: ModelDescription, layout: TrainingLayout, task: TrainingTask) -> bool:
-    """Return whether heads, widths, experts and sequences can be split like this."""
+    """Return whether heads, widths, experts and sequences can be split with this layout."""
     tp, linear = layout.tp, model.linear
     split = [model.heads, model.intermediate if model.mlp_layers else 0, model.shared_width]
     split += [linear.key_heads, linear.value_heads] if linear else []
@@ -208,7 +208,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 MIN_PIECE_TOKENS = 4096
 """Minimum tokens of a sequence piece in context parallelism."""
 TABLE_LAYERS = 2
-"""Layers that the embedding and the output projection may count as when filling stages."""
+"""Layers as which the embedding and the output projection may count when filling stages."""
 
 
 def possible_recipes(
@@ -222,9 +222,9 @@ def possible_recipes(
 ) -> list[Recipe]:
     """Return every useful recipe on exactly ``gpus`` GPUs, regardless of memory.
 
-    ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing. With ``offload``, the
+    ZeRO stage 0 is left out if stage 1 is possible, as stage 1 costs nothing. With ``offload``, the
     host holds and updates optimizer states, at most ``host_gib`` GiB per GPU. With ``zero_bubble``,
-    pipelines without chunks are tried with it, too.
+    pipelines without chunks are also tried with it.
     """
     return [
         recipe

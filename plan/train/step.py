@@ -36,14 +36,14 @@ from foretune.plan.train.training_operators import (
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight
-and two moments in fp32, and writes the latter three and a bf16 weight."""
+and two moments in fp32, and writes weight and moments and a bf16 weight."""
 STREAMING_EFFICIENCY = 0.8
 """Share of memory bandwidth that streaming kernels reach."""
 HOST_GBPS = 51.2
 """Host memory bandwidth per GPU: two sockets with eight DDR4-3200 channels, shared by eight
 GPUs."""
 GRADIENT_BYTES, WEIGHT_BYTES = 4.0, 2.0
-"""Bytes per parameter over the link when the host updates it: gradient there, weight back."""
+"""Bytes per parameter over the link if the host updates it: the gradient to it, the weight back."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Calibration:
     """Constants fitted to published training runs.
 
     Attributes:
-        slowdown: operator time in training over that in tables, which replay single operators:
-            launches, gaps, clocks under sustained load.
+        slowdown: operator time in training over that in tables, which replay single operators. It
+            covers launches, gaps, and clocks under sustained load.
         exposed: share of the exchanges between replicas and stages that is not hidden.
     """
 
@@ -98,7 +98,7 @@ class TimedSteps:
         return tuple(replica_exchanges(recipe, self.task, parameters, layers))
 
     def _look_up_micro_batches(self) -> dict[tuple[object, ...], dict[str, float]]:
-        """Return the milliseconds of every kind of micro-batch in all layers, looked up at once."""
+        """Return the milliseconds of every kind of micro-batch in all layers, in one look-up."""
         kinds = {_micro_batch_key(recipe): recipe for recipe in self.recipes}
         works: list[list[Operator]] = []
         groups: list[tuple[Exchange, ...]] = []
@@ -200,7 +200,7 @@ def predict_steps(
 def _exposed_layer_ms(
     recipe: Recipe, task: TrainingTask, times: Mapping[str, float], calibration: Calibration
 ) -> float:
-    """Return how long all layers wait for exchanges of one micro-batch.
+    """Return how long all layers wait for the exchanges of one micro-batch.
 
     Projections wait for tensor-parallel sums unless they overlap, and experts for their tokens.
     Keys of other pieces arrive while attention computes.
@@ -247,11 +247,11 @@ def _micro_batch_key(recipe: Recipe) -> tuple[object, ...]:
 
 
 def _filling_ms(layout: TrainingLayout, weights_ms: float) -> float:
-    """Return how much of the bubble per other stage is filled by a stage's gradients of weights.
+    """Return how much of the bubble per other stage is filled with gradients of weights.
 
     With passes of ``f`` forward, ``b`` for inputs and ``w`` for weights, one forward, one backward
-    waits ``f + b + w`` per other stage; zero bubble ``f + b - w``, or ``f + b - 2w`` with twice
-    the activations (Qi et al., arXiv:2401.10241, table 2).
+    waits ``f + b + w`` per other stage; zero bubble ``f + b - w``, or ``f + b - 2w`` with twice the
+    activations (Qi et al., arXiv:2401.10241, table 2).
     """
     return (layout.zero_bubble + 1) * weights_ms if layout.zero_bubble else 0.0
 
@@ -294,7 +294,7 @@ def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recom
 
 
 def _projections(model: ModelDescription) -> float:
-    """Return forward FLOPs per token of projections, without the output's."""
+    """Return forward FLOPs per token of projections, without the output projection."""
     weights = model.weights()
     tables = weights.embedding if model.tied_embeddings else weights.head
     return 2.0 * (model.active_parameters() - tables)

@@ -2,7 +2,7 @@
 
 States follow Megatron-LM's mixed precision: bf16 weights, fp32 gradients, and Adam with fp32
 weights and two moments: 18 bytes per parameter, ``6 + 12/d`` with ZeRO 1 over d replicas. With fp8,
-weights are stored with their transpose, so they take two bytes again; inputs of products are fp8.
+weights are stored with their transpose, so they also take two bytes; inputs of products are fp8.
 Activations follow Korthikanti et al. (arXiv:2205.05198, section 4), counted per tensor to cover
 grouped heads, gated MLPs and experts.
 """
@@ -27,7 +27,7 @@ LOGIT_BYTES = 4.0 + 2.0
 INPUT_BYTES = {"bf16": 2.0, "fp8": 1.0}
 """Bytes per input value that a product keeps for its weight's gradient."""
 USABLE_SHARE = 0.95
-"""Share of GPU memory that training fills, as published runs with their largest micro-batch do."""
+"""Share of GPU memory that training fills, as in published runs with their largest micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class TrainingMemory(Memory):
 
 @dataclass(frozen=True)
 class StageParameters:
-    """Parameters of one rank of a stage, before replicas split anything.
+    """Parameters of one rank of a stage, before any split over replicas.
 
     Attributes:
-        dense: all except experts, including the tables.
+        dense: all except routed experts, including the tables.
         experts: routed experts.
         tables: embedding and output projection within ``dense``.
     """
@@ -63,11 +63,11 @@ class StageParameters:
 
     @property
     def projections(self) -> float:
-        """Parameters of its layers."""
+        """Parameters of the layers, without the tables."""
         return self.dense - self.tables + self.experts
 
     def held(self, layout: TrainingLayout, split: bool) -> float:
-        """Return the parameters whose states a rank holds, split over replicas or not."""
+        """Return the parameters whose states a rank holds, whether split over replicas or not."""
         if not split:
             return self.dense + self.experts
         return self.dense / layout.replicas + self.experts / layout.expert_replicas
@@ -126,9 +126,9 @@ def stage_parameters(
 def micro_batches_in_flight(layout: TrainingLayout, stage: int, micro_batches: int) -> float:
     """Return the micro-batches whose activations a stage keeps, in whole stages.
 
-    With one forward, one backward, a stage is ahead by the number of later stages. Interleaved
-    stages start ``2 (pp - stage - 1) + (chunks - 1) pp`` chunks before their first backward pass.
-    With zero bubble, every stage keeps as many as the first, or twice as many.
+    With one forward, one backward (1F1B), a stage is ahead by the number of later stages.
+    Interleaved stages start ``2 (pp - stage - 1) + (chunks - 1) pp`` chunks before their first
+    backward pass. With zero bubble, every stage keeps as many as the first, or twice as many.
     """
     pp, chunks = layout.pp, layout.chunks
     if layout.zero_bubble:

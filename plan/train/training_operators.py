@@ -1,13 +1,13 @@
 """Operators of training, and exchanges between its ranks.
 
-A micro-batch goes through all layers on one rank, in both passes. Counts are of the whole model; a
-stage has its share. The backward pass of a projection has two products, for its input and its
-weight; the latter is added to fp32 gradients. Attention's takes `BACKWARD_RATIOS` times the forward
-pass.
+Operators are those of one rank for one micro-batch in all layers, in both passes. Counts are of the
+whole model; a stage has its share. The backward pass of a projection has two products, for its
+input and its weight; the latter is added to fp32 gradients. Attention's takes `BACKWARD_RATIOS`
+times the forward pass.
 
 Tensor, sequence, expert and pipeline ranks, and replicas exchange data. Within fast links, times
-are those of measured collectives. Beyond them, a ring is as slow as its slowest link: that into a
-node, where all ranks of the group use their network adapters together.
+are those of measured collectives. Beyond them, a ring is as slow as its slowest link: the one into
+a node, where all ranks of the group use their network adapters together.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ BACKWARD_RATIOS = {"attention_prefill": 2.5, "mla_prefill": 2.5}
 """Backward over forward time: five products instead of two, as in FlashAttention's benchmark
 (github.com/Dao-AILab/flash-attention, benchmarks)."""
 DEFAULT_BACKWARD_RATIO = 2.0
-"""For other operators: experts have two products for one, norms read two tensors for one."""
+"""For other operators: experts have two products instead of one, norms read two tensors for one."""
 ACCUMULATE_PASSES = 1.5
 """Additional passes over a weight to add its gradient in fp32."""
 SCORE_PASSES = 2.25
@@ -46,7 +46,7 @@ SELECTIVE_RECOMPUTE = {
 LOSS_PASSES = 4.0
 """Passes over the logits: to fp32, maximum, sum of exponentials, gradient."""
 MAX_TABLE_TOKENS = 16384
-"""Tokens up to which experts were measured; more take proportionally longer."""
+"""Maximum measured tokens of experts; more take proportionally longer."""
 BALANCED_ROUTING = "balanced"
 """Name of uniform routing in measured tables."""
 
@@ -173,7 +173,7 @@ def _experts(
 
 
 def _expert_groups(model: ModelDescription, ep: int, rank_tokens: float) -> int:
-    """Return in how many groups of ranks and experts to look a layer up.
+    """Return the number of groups of ranks and experts for looking up a layer.
 
     With uniform routing, a rank does the same work if each group computes its own tokens with its
     own experts. Without groups, a training batch has many times the tokens of any table.
@@ -231,7 +231,7 @@ HOP_MS = 0.014
 """Latency of a ring step or tree level between nodes: NCCL's estimate for its bandwidth-optimal
 protocol (``hwLat`` in ``src/graph/tuning.cc``)."""
 RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
-"""How often each rank sends its share of the message to every other."""
+"""Number of times that each rank sends its share of the message to every other."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Exchange:
     stride: int
 
     def fits_fast_domain(self, system: System) -> bool:
-        """Return whether fast links join all of the group."""
+        """Return whether fast links join the whole group."""
         return self.ranks * self.stride <= system.fast_domain_gpus
 
     def operator(self) -> Operator:
@@ -281,8 +281,8 @@ class Exchange:
 class LayerExchanges(NamedTuple):
     """Exchanges of one micro-batch in all layers.
 
-    ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts, and
-    ``sequence`` keys between pieces, both in both passes.
+    ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts,
+    ``sequence`` sends keys between pieces. Both happen in both passes.
     """
 
     tensor_forward: tuple[Exchange, ...]
@@ -294,8 +294,8 @@ class LayerExchanges(NamedTuple):
 def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> LayerExchanges:
     """Return the exchanges of all layers in a micro-batch.
 
-    Tokens meet their experts in both passes. Keys and values go once forward, and twice (with
-    gradients) back.
+    Tokens are sent to their experts in both passes. Keys and values are sent once in the forward
+    pass, and twice (with gradients) in the backward pass.
     """
     layout, (forward, backward) = recipe.layout, _tensor(model, recipe, task)
     experts: tuple[Exchange, ...] = ()
@@ -335,7 +335,7 @@ def _tensor(
 
 
 def stage_exchange(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> Exchange | None:
-    """Return what a stage sends per micro-batch, forward and back, chunk by chunk."""
+    """Return the data that a stage sends per micro-batch, forward and back, chunk by chunk."""
     layout = recipe.layout
     if layout.pp == 1:
         return None

@@ -23,10 +23,10 @@ from foretune.plan.train.training_memory import (
 )
 
 BACKEND = "sglang"
-"""Engine whose tables are used: all engines call the same libraries, and its tables reach the most
+"""Engine whose tables are used: all engines call the same libraries, and its tables cover the most
 tokens."""
 GPU_MULTIPLES = (2, 4, 8, 16, 32, 64)
-"""Multiples of the GPUs to suggest if a model does not fit."""
+"""Multiples of the number of GPUs to suggest if a model does not fit."""
 SECONDS_PER_DAY = 86_400.0
 STEP_PARTS = {
     "compute_ms": "matrix products and the operations between them",
@@ -101,8 +101,8 @@ def plan_training(
     Raises UsageError if the offload is negative, the GPU lacks the precision, layers differ, the
     batch cannot be divided, or the model does not fit; the message suggests a fix. ``calibration``
     is one of `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer
-    states per GPU in host memory; with 0, all are offloaded if nothing fits otherwise.
-    ``zero_bubble`` tries pipelines with it, too.
+    states per GPU in host memory; with 0, all are offloaded if nothing fits otherwise. With
+    ``zero_bubble``, pipelines are also tried with it.
     """
     architecture = system.device.architecture
     if task.precision == "fp8" and supported("fp8", architecture) != "native":

@@ -44,8 +44,8 @@ MIN_P_VALID = 0.05
 class PredictorPrior:
     """Predicts log values of a problem's configurations, each once.
 
-    ``named`` is the predictor or any model (`foretune.models.saved.lookup`); without a ``device``,
-    it is the predictor's only training device, or none in particular.
+    ``named`` is the predictor or any model (`foretune.models.saved.lookup`). ``device`` is by
+    default the predictor's only training device, or none for other models.
 
     Raises PredictorError, TrackingError, UsageError if there is no such predictor, no problem is
     given, or the predictor has several training devices and none is named.
@@ -93,14 +93,14 @@ INITIAL_DESIGN_SIZE = 8
 MAX_GRID_SIZE = 8000
 """Maximum size of a search space that is enumerated."""
 MAX_COVARIANCE_SIZE = 200_000
-"""Trials × candidates per suggestion, about ten milliseconds."""
+"""Maximum trials × candidates per suggestion; this many take about ten milliseconds."""
 MIN_CANDIDATES = 500
 """Minimum number of candidates."""
 EXPANDED_BEST = 5
 """Half of the candidates are near this many of the best trials."""
 
 _SUGGEST_LOCK = threading.Lock()
-"""Threads of one process suggest in turn, so that each knows the others' running trials."""
+"""Threads of one process suggest one at a time, so that each knows the others' running trials."""
 
 
 class _Fit(NamedTuple):
@@ -117,9 +117,9 @@ class SurrogateSampler(BaseSampler):
     Schonlau and Welch, Journal of Global Optimization 13, 1998). Numbers in a categorical parameter
     are ordered: 64 is between 32 and 128.
 
-    - Constraints (``Trial.set_constraint``) are learned by a second process. Candidates weigh by
-      their probability to satisfy them (Gardner et al., ICML 2014). A trial that violates one is
-      never the incumbent.
+    - Constraints (``Trial.set_constraint``) are learned by a second process. Candidates are
+      weighted by their probability to satisfy them (Gardner et al., ICML 2014). A trial that
+      violates one is never the incumbent.
     - Failed trials count as at least as bad as the worst, so that their neighbors are avoided.
     - Pruned trials count as their last report, but not better than the median nor worse than the
       worst, because others were better when they were stopped.
@@ -179,7 +179,7 @@ class SurrogateSampler(BaseSampler):
         self._random_rows: tuple[Mapping[str, BaseDistribution], np.ndarray] | None = None
         """Random rows of a large search space, kept because each is predicted."""
         self._fits: dict[str, _Fit] = {}
-        """The last fit of each process, where the next one starts."""
+        """The last fit of each process, from which the next one starts."""
         self._history: StudyHistory | None = None
         """The last study's data."""
 
@@ -205,7 +205,7 @@ class SurrogateSampler(BaseSampler):
         if not search_space:
             return {}
         if self._prior is not None and study.directions != [StudyDirection.MINIMIZE]:
-            raise UsageError("a predictor knows one objective: minimize its time, or its objective")
+            raise UsageError("a predictor needs a single objective: the time, or objective")
         dimensions = Dimensions(search_space)
         with _SUGGEST_LOCK, one_blas_thread():
             evidence = self._history_of(study).read(dimensions, self._rng)
@@ -316,7 +316,7 @@ class SurrogateSampler(BaseSampler):
         return posterior, float(evidence.losses[evidence.feasible].min()) / scale
 
     def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return predicted log values and probabilities to run of rows."""
+        """Return the predicted log values of rows, and their probabilities to run."""
         if self._prior is None or not len(rows):
             return np.zeros(len(rows)), np.ones(len(rows))
         return self._prior.predict([{**self._constants, **dimensions.params(row)} for row in rows])
@@ -365,7 +365,7 @@ class SurrogateSampler(BaseSampler):
         self, key: str, process: GaussianProcess, dimensions: Dimensions,
         X: np.ndarray, y: np.ndarray, trials: int,
     ) -> GaussianProcess:  # fmt: skip
-        """Return a fitted process; it is refitted when the data has grown enough."""
+        """Return a fitted process; it is refitted when there is enough new data."""
         last = self._fits.get(key)
         if last and last.search_space == dimensions.search_space:
             process = last.process

@@ -24,11 +24,11 @@ NEAREST_SAMPLE = 8000
 
 
 class OptunaSearcher(Searcher):
-    """Asks an Optuna sampler.
+    """Gets its proposals from an Optuna sampler.
 
-    Samplers know no restrictions. A proposal outside the space is answered with infinity, a
-    repeated one with its measurement; both are free. After `MAX_RETRIES` of them, the nearest free
-    configuration is proposed.
+    Samplers do not know the restrictions. A proposal outside the space is answered with infinity, a
+    repeated one with its measurement; neither costs an evaluation. After `MAX_RETRIES` of them, the
+    nearest free configuration is proposed.
 
     Args:
         args, named: as for `Searcher`. Numbers are passed by their position among a parameter's
@@ -139,7 +139,7 @@ class TPESearcher(OptunaSearcher):
         return optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
 
     def distribution(self, values: Sequence[Value]) -> BaseDistribution:
-        """Return choices, with which TPE does better than with ranges on tuning spaces."""
+        """Return choices; TPE does better with them than with ranges on tuning spaces."""
         return CategoricalDistribution(values)
 
 

@@ -52,7 +52,7 @@ class Dimensions:
         )
 
     def from_cube(self, units: np.ndarray) -> np.ndarray:
-        """Return the rows at positions of the unit cube."""
+        """Return the rows at these positions in the unit cube."""
         return np.column_stack(
             [d.from_unit(u) for d, u in zip(self._dimensions, units.T, strict=True)]
         )
@@ -147,7 +147,7 @@ class _Choice:
 SUGGESTED = "foretune:suggested"
 """Trial attribute with the suggested row, by name, for trials that still run."""
 MAX_LOSS = 4.0
-"""Upper bound of losses: much larger ones tell nothing about the best."""
+"""Upper bound of losses: much larger ones say nothing about the best."""
 MAX_VIOLATION = 3.0
 """Bounds of scaled constraints."""
 MAX_RESULT = 1e100
@@ -163,7 +163,7 @@ class Observations:
         losses: their losses; 0 is the best, 1 the median, infinity a failure.
         violations: their worst constraint in units of its usual size; satisfied at zero and below,
             NaN if unknown.
-        running: rows of the running trials.
+        running: rows of the trials that are still running.
         repeatable: whether trials have more parameters than their row.
         unit: difference of the first objective, or its logarithm, between a loss of 0 and 1.
     """

@@ -1,4 +1,4 @@
-"""A small network that gives every legal choice a probability, and REINFORCE, which trains it.
+"""A small network that gives every legal choice a probability, trained by REINFORCE.
 
 Policy gradient (Williams, Machine Learning 8, 1992) with an entropy bonus (maximum entropy:
 Haarnoja et al., ICML 2017): the optimal policy at temperature t has probabilities proportional to
@@ -24,7 +24,7 @@ HIDDEN = 128
 class Agent:
     """A network that makes every choice. Initially, all legal choices are equally likely.
 
-    ``decisions``: gives the shapes of observations and choices.
+    ``decisions`` determines the shapes of observations and choices.
     """
 
     def __init__(self, decisions: Decisions, seed: int = 0) -> None:
@@ -73,7 +73,7 @@ class Agent:
     def beam_search(
         self, decisions: Decisions, task: int, width: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return up to ``width`` different episodes of ``task``, likeliest first, and their log p.
+        """Return up to ``width`` different episodes of ``task`` and their log p, likeliest first.
 
         The beam search is exact while at most ``width`` prefixes are legal.
         """

@@ -1,4 +1,4 @@
-"""Configuring as sequential decisions: tasks, how they look to a policy, and legal choices.
+"""Configuring as sequential decisions: tasks, their observations, and legal choices.
 
 An episode sets one parameter after the other. Observations, legal choices and the final reward
 follow from the task and the choices so far. Everything is vectorized over episodes.
@@ -24,7 +24,7 @@ MAX_OBSERVATION = 5.0
 
 
 class Decisions(ABC):
-    """Tasks that are solved by one choice after the other.
+    """Tasks that are solved by a sequence of choices.
 
     Episodes are two arrays: ``tasks``, each episode's task number, and ``chosen``, shape (episodes,
     choices so far), the numbers of the chosen values.
@@ -132,14 +132,14 @@ class Vocabulary:
 def _require_names(space: SearchSpace, names: Iterable[str]) -> None:
     if set(space.names) != set(names):
         raise UsageError(
-            f"the space has parameters {', '.join(space.names)}, the policy knows "
-            f"{', '.join(names)}: a policy is of one kernel"
+            f"the space has parameters {', '.join(space.names)}, but the policy knows "
+            f"{', '.join(names)}: a policy is for one kernel"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Encodes a task before the first choice, as numbers of mean 0 and deviation 1.
+    """Encodes a task before the first choice, as numbers with mean 0 and deviation 1.
 
     Sizes and specs enter as logarithms, strings as indicators. Missing values are 0, the mean.
     Values are clipped to `MAX_OBSERVATION`.
@@ -179,7 +179,7 @@ class Context:
 
 
 def _facts(task: Task) -> dict[str, float]:
-    """Return logarithms of sizes and specs by name, and 1 for every string."""
+    """Return the logarithms of sizes and specs by name, and 1 for every string."""
     found: dict[str, float] = {}
     specs = task.device.specs if task.device else {}
     for group, values in (("problem", task.problem), ("device", specs)):
@@ -258,7 +258,7 @@ class ConfigurationDecisions(Decisions):
         for task in np.unique(tasks):
             here = tasks == task
             if (reward := self._rewards[task]) is None:
-                raise UsageError(f"task {task} has no reward: give it one to learn from it")
+                raise UsageError(f"task {task} has no reward: give it a reward to learn from it")
             rewards[here] = reward(self.indices_of(task, chosen[here]))
         return np.fmax(rewards, FAILURE_REWARD)
 

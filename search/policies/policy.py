@@ -1,7 +1,7 @@
-"""A policy: trained over many problems, it proposes configurations of unseen ones at once.
+"""A policy, trained over many problems, proposes configurations of unseen ones at once.
 
-It learns on predictions: the reward of a task is log(reference / objective). As a searcher it takes
-policy-gradient steps on all measurements after each of them: advantages are standardized log
+It learns from predictions: the reward of a task is log(reference / objective). As a searcher, it
+takes policy-gradient steps on all measurements after each new one; advantages are standardized log
 objectives. Samples of the initial policy stay likely, so that a few measurements do not erase its
 training.
 """

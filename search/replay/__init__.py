@@ -1,1 +1,1 @@
-"""Recorded spaces, and searchers replayed on them."""
+"""Recorded spaces, and the replay of searchers on them."""

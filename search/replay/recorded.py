@@ -1,4 +1,4 @@
-"""Recorded spaces: all configurations of one kernel, problem and device, measured beforehand."""
+"""Recorded spaces: every configuration of one kernel, problem and device, already measured."""
 
 import os
 from dataclasses import dataclass

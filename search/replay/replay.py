@@ -67,8 +67,8 @@ def replay(
     Configurations are evaluated one at a time, and failures count. The same seed gives the same
     curves; more repeats only add curves.
 
-    ``searcher`` is a registered name, or a `Searcher` class or factory; no Optuna sampler, because
-    its random state would carry over between repeats. The budget is at most the size of the space;
+    ``searcher`` is a registered name, or a `Searcher` class or factory; no Optuna sampler, whose
+    random state would carry over between repeats. The budget is at most the size of the space;
     ``prior`` predicts every configuration; ``n_jobs`` is a number of processes, -1 one per core.
 
     Raises UsageError if budget or repeats are below 1; UnknownName if there is no searcher of this
@@ -132,7 +132,7 @@ def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.Dat
     rows = runs[(runs["kernel"] == recorded.kernel) & is_other_device].dropna(axis=1, how="all")
     if rows.empty:
         raise PredictorError(
-            f"no prior for {recorded.name}: the runs given hold none of {recorded.kernel} on a "
+            f"no prior for {recorded.name}: the runs have none of {recorded.kernel} on a "
             f"device other than {here}"
         )
     return rows.reset_index(drop=True)
@@ -155,7 +155,7 @@ def check_prior_source(
     same = [canonical_name(str(name)) == here for name in runs["device"]]
     if recorded.problem in set(problems_of(runs[same])):
         raise PredictorError(
-            f"the predictor has learned from {recorded.name}: replay spaces that it does not know"
+            f"the predictor was trained on {recorded.name}: replay spaces that it has not seen"
         )
 
 

@@ -12,12 +12,12 @@ from foretune.search.replay.replay import ReplayResult
 EVALUATION_POINTS = (5, 10, 20, 50, 100, 200)
 """Numbers of evaluations at which shares of the optimum are reported."""
 RANGE_START, RANGE_END = 0.01, 0.95
-"""The score covers random search's way from the median to the optimum between these shares."""
+"""The score covers random search from 1 to 95 % of the way from median to optimum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """How fast a searcher finds good configurations: of one space, or means over several.
+    """How fast a searcher finds good configurations: in one space, or as means over several.
 
     Attributes:
         searcher: the searcher's name.

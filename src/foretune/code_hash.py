@@ -229,7 +229,7 @@ def _module_code(module: ModuleType) -> str:
 
 
 def _is_user_code(obj: Any) -> bool:
-    """Whether the object is from user code: no installed package, Python or Foretune."""
+    """Whether the object is user code, not part of an installed package, Python or Foretune."""
     name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__
     top = (name or "builtins").partition(".")[0]
     if top in sys.stdlib_module_names or top == "foretune":

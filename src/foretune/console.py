@@ -91,7 +91,7 @@ _active_bar: ContextVar[_Bar | None] = ContextVar("shown", default=None)
 
 
 class _LiveLine:
-    """One line, written again and again: notebooks have no bars."""
+    """A line that is rewritten in place, because notebooks have no bars."""
 
     def __init__(self) -> None:
         self._stage, self._done, self._total = "", 0, 0

@@ -115,14 +115,14 @@ GENERIC_GPU = Device(
     "gpu",
     specs={"cores": 100, "clock_mhz": 1500, "fp64_gflops": 1e4, "fp32_gflops": 2e4,
            "fp16_gflops": 2e5, "memory_gbps": 1000, "l1_kib": 128, "l2_kib": 32768},
-    source="generic: round figures of a GPU in a data center",
+    source="generic: rounded values of a data-center GPU",
 )  # fmt: skip
 GENERIC_CPU = Device(
     "generic CPU",
     "cpu",
     specs={"cores": 16, "clock_mhz": 3000, "fp64_gflops": 500, "fp32_gflops": 1000,
            "memory_gbps": 50, "l1_kib": 32, "l2_kib": 1024, "l3_kib": 32768},
-    source="generic: round figures of a CPU",
+    source="generic: rounded values of a CPU",
 )  # fmt: skip
 _CPU_NAME = re.compile(
     r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"
@@ -132,7 +132,7 @@ _CPU_NAME = re.compile(
 
 
 def generic_device(name: str) -> Device:
-    """Return what stands in for an unknown device: `GENERIC_CPU` if it is called like a CPU."""
+    """Return `GENERIC_CPU` for an unknown name that looks like a CPU's, else `GENERIC_GPU`."""
     return GENERIC_CPU if _CPU_NAME.search(name) else GENERIC_GPU
 
 
@@ -160,9 +160,9 @@ def find_device_or_none(name: str) -> Device | None:
     """Return the device that a driver or a user calls ``name``, or None.
 
     Case, vendor and trademark signs do not matter, and brands (GeForce, Tesla, …) may be left out.
-    A name that leaves out memory or form (PCIe, SXM) and so fits unequal devices means one of the
-    spec table if it has any, and of these the one with most memory, bandwidth and fp32 rate, in
-    this order; a `ForetuneWarning` says which.
+    A name without memory size or form (PCIe, SXM) may fit several unequal devices. Then the choice
+    is a device of the spec table, if possible, with the most memory, bandwidth and fp32 rate, in
+    this order; a `ForetuneWarning` names it.
     """
     found, in_full = fitting(name, _own_devices())
     if found and in_full:
@@ -234,7 +234,7 @@ BRANDS = {
     "nvidia", "amd", "intel", "geforce", "tesla", "quadro", "radeon", "instinct", "firepro",
     "blackwell",
 }  # fmt: skip
-"""Words that a name may leave out: the model tells them."""
+"""Words that a name may leave out, because the model implies them."""
 _SAME_WORD = {"laptop": "mobile", "notebook": "mobile", "ati": "amd"}
 _FILLERS = {
     "graphics", "gpu", "generation", "with", "design", "edition", "workstation", "oam", "compute",
@@ -266,8 +266,8 @@ def fitting(name: str, known: Iterable[tuple[frozenset[str], T]]) -> tuple[list[
     """Return the devices that a name may mean, and whether it names them in full.
 
     A device fits if it has every word of the name, and the name has every word of the device except
-    brands: ``RTX 4070`` never means an RTX 4070 Ti. If none fits so, memory size and form (PCIe,
-    SXM) may be left out too; if still none, the GPU exists for laptops only.
+    brands: ``RTX 4070`` never means an RTX 4070 Ti. If none fits, memory size and form (PCIe, SXM)
+    may be left out, too. If still none fits, ``mobile`` may be left out.
     """
     wanted = words(name)
     found: dict[int, list[T]] = {}

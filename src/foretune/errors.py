@@ -21,7 +21,7 @@ class ForetuneError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, in text that any file can hold; never raises."""
+    """Return the first line of an error's message, in text that UTF-8 can encode; never raises."""
     try:
         lines = str(error).strip().splitlines()
     except Exception as e:  # a kernel may raise anything
@@ -51,7 +51,7 @@ class DataWarning(ForetuneWarning):
 
 
 def restore_error(kind: type[ForetuneError], message: str) -> ForetuneError:
-    """Return an error that crossed processes: subclasses' constructors take other arguments."""
+    """Rebuild an error from another process without its constructor, whose arguments vary."""
     error = kind.__new__(kind)
     error.args = (message,)
     return error

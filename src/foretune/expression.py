@@ -1,8 +1,8 @@
 """Safe expressions over columns, in a small subset of Python.
 
-An expression means what Python means row by row, but powers are computed in floating point;
-ordering or arithmetic with a text is false where a parameter mixes text and numbers; and an integer
-divided by zero is zero, as in NumPy.
+Expressions are evaluated row by row as in Python, with three exceptions. Powers are computed in
+floating point. If a parameter mixes text and numbers, ordering and arithmetic are false for its
+texts. An integer divided by zero is zero, as in NumPy.
 """
 
 import ast
@@ -183,7 +183,7 @@ def _number(value: Any) -> npt.NDArray[Any]:
     if array.dtype.kind == "O":
         return np.array([np.nan if isinstance(v, str) else float(v) for v in array.ravel()])
     if array.dtype.kind == "U":
-        raise TypeError("it calculates with text")
+        raise TypeError("it does arithmetic on text")
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 MAX_BYTES = 2 << 30
 """Maximum size of a file, packed or unpacked."""
 FREE_BYTES, MAX_GROWTH = 32 << 20, 32
-"""A file may unpack to so many bytes, and a larger one to so many times its size."""
+"""A file may unpack to `FREE_BYTES`, or to `MAX_GROWTH` times its size if that is more."""
 MAX_CELLS = 1 << 30
 """Maximum number of cells of a table; a constant column compresses to almost nothing."""
 FREE_CELLS, MAX_CELLS_PER_BYTE = 32 << 20, 16
-"""A file may hold so many cells, and a larger one so many per byte."""
+"""A file may hold `FREE_CELLS`, or `MAX_CELLS_PER_BYTE` times its size if that is more."""
 MAX_COLUMNS = 4096
 """Maximum number of columns of a table."""
 _LONG_INTEGER = re.compile(r"\d{19}")
@@ -35,7 +35,7 @@ StrPath = str | os.PathLike[str]
 
 
 def require_writable(folder: Path, name: str) -> None:
-    """Create ``folder`` if needed; raises OutputError, with this name of it, if it is read-only."""
+    """Create ``folder`` if needed; raise OutputError about ``name`` if it is read-only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -74,7 +74,7 @@ def require_regular_file(path: StrPath) -> Path:
     """Return ``path`` if it is a regular file of at most `MAX_BYTES`, not a device or a pipe."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     require_size(found.st_size)
     return Path(path)
 
@@ -107,7 +107,7 @@ def parse_json(text: bytes | str, kind: type = dict) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(document, kind):
-        raise ValueError(f"it is no {'object' if kind is dict else 'list'}")
+        raise ValueError(f"it is not a JSON {'object' if kind is dict else 'list'}")
     return document
 
 
@@ -126,7 +126,7 @@ def _reject_duplicate_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{name!r} is there twice")
+        raise ValueError(f"{name!r} occurs twice")
     return found
 
 
@@ -137,10 +137,10 @@ def _bounded_int(digits: str) -> int:
 
 
 def require_size(size: int, packed: int | None = None) -> None:
-    """Raise ValueError if ``size`` bytes, or those in a file of ``packed`` bytes, are too many."""
+    """Raise ValueError if ``size`` bytes, unpacked from ``packed`` bytes if given, are too many."""
     limit = MAX_BYTES if packed is None else _max_bytes(packed)
     if size > limit:
-        raise ValueError(f"it has {size >> 20:,} MiB or more, {limit >> 20:,} are read")
+        raise ValueError(f"it has {size >> 20:,} MiB or more, but the limit is {limit >> 20:,}")
 
 
 def _max_bytes(packed: int) -> int:
@@ -151,9 +151,9 @@ def require_cells(cells: int, columns: int, size: int = MAX_CELLS) -> None:
     """Raise ValueError if a table, in a file of ``size`` bytes, has too many cells or columns."""
     limit = min(MAX_CELLS, max(FREE_CELLS, MAX_CELLS_PER_BYTE * size))
     if columns > MAX_COLUMNS:
-        raise ValueError(f"it has {columns:,} columns, {MAX_COLUMNS:,} are read")
+        raise ValueError(f"it has {columns:,} columns, but the limit is {MAX_COLUMNS:,}")
     if cells > limit:
-        raise ValueError(f"it says that it has {cells:,} cells, {limit:,} are read: split it")
+        raise ValueError(f"it declares {cells:,} cells, but the limit is {limit:,}: split it")
 
 
 class Lock:
@@ -186,7 +186,7 @@ class Lock:
 
 
 def open_private(path: StrPath, flags: int = os.O_RDWR) -> int:
-    """Open a file, made for its owner alone (0600) if it does not exist; an ``opener``."""
+    """Open a file; if it does not exist, create it for its owner alone (0600). An ``opener``."""
     return os.open(path, flags | os.O_CREAT, 0o600)
 
 
@@ -199,8 +199,8 @@ def atomic_write(
 ) -> Iterator[Path]:
     """Yield a temporary path, which becomes ``path`` on success.
 
-    Raises ``error`` if it cannot be written. A ``private`` new file is its owner's alone; one that
-    exists keeps its permissions.
+    Raises ``error`` if it cannot be written. With ``private``, only the owner can read a new file;
+    an existing one keeps its permissions.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

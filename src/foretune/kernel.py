@@ -32,7 +32,7 @@ class SelfTimedLaunch(ABC):
     """
 
     is_one_run: bool = False
-    """Whether a sample is one run, whatever the batch, and the checked run was its warm-up."""
+    """Whether a sample is one run for any batch, and the checked run serves as warm-up."""
 
     @abstractmethod
     def __call__(self) -> Any:
@@ -48,7 +48,7 @@ class SelfTimedLaunch(ABC):
         """
 
     def reset(self) -> None:
-        """Load the inputs' present values; by default every call does."""
+        """Load the inputs' present values; by default, every call does that."""
 
     def output(self, returned: Any) -> Any:
         """Return the last timed launch's output, which later launches do not change.
@@ -142,7 +142,7 @@ class Kernel(Family):
 
         Raises:
             UnknownName: see `foretune.problem.make_problem`.
-            ProblemError: likewise.
+            ProblemError: see there, too.
         """
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 

@@ -56,9 +56,9 @@ def require(module: str, extra: str, purpose: str) -> Any:
 
 @cache
 def _number_symbols_by_process() -> None:
-    """Let no two processes give Numba's functions the same symbols.
+    """Make the symbols of Numba's functions unique to this process.
 
-    Code that two of them put into one folder could hold two functions under one symbol, and a third
+    Otherwise two processes could cache different functions under the same symbol, and a third
     process that loads both would call the wrong one.
     """
     from numba.core.bytecode import FunctionIdentity

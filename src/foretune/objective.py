@@ -18,7 +18,7 @@ Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
 
 
 class Scalarization(Protocol):
-    """What a searcher minimizes: an objective, with limits or not, or a combination of several."""
+    """The value a searcher minimizes: an objective, perhaps with limits, or several objectives."""
 
     def value_of(self, measurement: Measurement) -> float:
         """Return a positive number; infinite for failures, NaN if it was not measured."""

@@ -1,7 +1,7 @@
 """Reads Parquet tables of unknown origin within limits.
 
-A column that repeats a value costs almost nothing in a file, so that a small file may hold a table
-that fills the memory. Limits are on what is decoded: cells, columns, and the letters of texts.
+A column that repeats a value takes almost no space, so a small file may decode to a table that
+fills the memory. Limits apply to the decoded table: its cells, columns and characters.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from foretune.files import StrPath, require_cells, require_regular_file, require
 class ParquetFile:
     """An open table.
 
-    Raises OSError, ValueError if it is none, too large, or holds columns that are neither numbers,
-    texts, times nor lists of them.
+    Raises OSError, ValueError if the file is not Parquet, too large, or has columns of other types
+    than numbers, texts, times and lists of these.
     """
 
     def __init__(self, path: StrPath, dictionaries: bool = False) -> None:
@@ -60,7 +60,7 @@ class ParquetFile:
         require_cells(max(cells, self.metadata.num_rows * columns), columns, self._size)
 
     def _decode(self, table: pa.Table) -> pa.Table:
-        """Return the table with plain texts, unless their letters are too many."""
+        """Return the table with plain texts; raise ValueError if they are too large."""
         letters = 0
         for name in set(self._texts).intersection(table.schema.names):
             for part in table[name].chunks:
@@ -104,7 +104,7 @@ _LISTS, _MAP, _STRUCT = (9, 10), 11, 12
 def column_sizes(path: Path) -> Iterator[tuple[int, int]]:
     """Yield the number of values and the uncompressed bytes of each column in each row group.
 
-    Arrow knows them, too, but ends the process where statistics beside them are damaged.
+    Arrow can read them, too, but crashes if the statistics next to them are damaged.
 
     Raises ValueError if there is no footer, or it is damaged.
     """
@@ -114,7 +114,7 @@ def column_sizes(path: Path) -> Iterator[tuple[int, int]]:
         tail = file.read()
         size = int.from_bytes(tail[:4], "little")
         if tail[4:] != MAGIC or size > end - 8:
-            raise ValueError("it has no footer of Parquet")
+            raise ValueError("it has no Parquet footer")
         file.seek(end - 8 - size)
         footer = _Thrift(file.read(size))
     try:

@@ -63,8 +63,8 @@ def predicted_measured(result: Any, ax: "Axes | None" = None) -> "Axes":
 def importance(result: Any, ax: "Axes | None" = None) -> "Axes":
     """Draw how much each knob matters: its slowest value over its fastest.
 
-    By the medians of what a search measured; or ``result`` is the table of
-    `foretune.models.parameter_importance`, by predictions.
+    ``result`` is a search, for the medians of its measurements, or the table of
+    `foretune.models.parameter_importance`, for predictions.
     """
     ax, table = _axes(ax), result
     if not (isinstance(result, pd.DataFrame) and "factor" in result):
@@ -100,7 +100,7 @@ def contour(result: Any, knobs: Sequence[str], ax: "Axes | None" = None) -> "Axe
         across, up = knobs
     except ValueError:
         own = ", ".join(_knobs(table))
-        raise UsageError(f"a heat map has two knobs: give knobs=(ACROSS, UP) of {own}") from None
+        raise UsageError(f"a heat map needs two knobs: give knobs=(X, Y) out of {own}") from None
     grid = table.pivot_table("objective", _column(table, up), _column(table, across), "min")
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis_r")
     ax.set_xticks(range(grid.shape[1]), map(str, grid.columns))
@@ -143,7 +143,7 @@ def pareto_front(
 
 
 def learning_curve(curve: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
-    """Draw the table of `foretune.models.learning_curve`: error over rows in training."""
+    """Draw the table of `foretune.models.learning_curve`: error over training rows."""
     if not (isinstance(curve, pd.DataFrame) and {"rows", "median_ape"} <= {*curve}):
         raise UsageError("give the table of foretune.models.learning_curve, not a result")
     ax = _axes(ax)
@@ -181,7 +181,7 @@ def _axes(ax: "Axes | None") -> "Axes":
 
 
 def _scale(ax: "Axes", values: pd.Series) -> None:
-    """Make the upright axis logarithmic if the values span a factor of ten."""
+    """Make the y-axis logarithmic if the values span a factor of ten."""
     known = values[np.isfinite(values)]
     ax.set_yscale("log" if known.max() > 10 * known.min() > 0 else "linear")
 
@@ -232,7 +232,7 @@ def _column(table: pd.DataFrame, knob: str) -> str:
 
 
 def _places(values: pd.Series) -> tuple[np.ndarray, list[str]]:
-    """Return the place of every value among the different ones in order, and their names."""
+    """Return each value's rank among the sorted distinct values, and these as labels."""
     known = sorted(values.unique(), key=lambda v: (isinstance(v, str), v))
     places = {value: i for i, value in enumerate(known)}
     return np.array([places[v] for v in values]), [str(v) for v in known]

@@ -75,6 +75,6 @@ def make_problem(
 
 
 def shared_values(problems: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Return the values that several problems share, to say them once; none of a single problem."""
+    """Return the values that several problems share, to print them once; none for one problem."""
     first, *others = problems
     return {n: v for n, v in first.items() if others and all(p.get(n) == v for p in others)}

@@ -1,8 +1,8 @@
-"""The boundary behind which there are no secrets.
+"""Removes secrets from texts that leave the process.
 
 Errors, warnings, measurements and programs' commands pass `redact` before they are printed, stored,
-exported or tracked. A secret is the value of an option, an assignment or an environment variable
-whose name says so, and a password or token in an address.
+exported or tracked. Secrets are the values of options, assignments and environment variables whose
+names suggest one, and passwords and tokens in URLs.
 """
 
 import functools
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 HIDDEN = "***"
 MIN_CHARACTERS = 6
-"""Shorter secrets are hidden where their name stands beside them, but not elsewhere in a text."""
+"""Shorter secrets are hidden only next to their name."""
 
 _NAME = (
     r"[\w.-]*(?:passw(?:or)?d|passphrase|pwd|token|secret|credentials?|"
@@ -30,14 +30,14 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _NO_SECRET = re.compile(r"\{\w+\}|\d{1,6}|")
-"""Values that are none: a knob's placeholder, a count (of tokens), nothing."""
+"""Values that are not secrets: placeholders of knobs, counts (of tokens), empty text."""
 _SHELL_OPTION = re.compile(r"[-/]\w*c")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return ``text`` with ``***`` in place of what is secret.
+    """Return ``text`` with ``***`` in place of secrets.
 
-    ``secrets`` are known ones besides those in environment variables.
+    ``secrets`` are known ones, in addition to those in environment variables.
     """
     variables = [os.environ[name] for name in os.environ if _is_variable(name)]
     for secret in sorted({*secrets, *variables}, key=len, reverse=True):

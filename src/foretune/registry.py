@@ -45,7 +45,7 @@ def kernel_at(location: str) -> Kernel:
     if ":" not in location:
         module = _import_module(location)
         listed = ", ".join(f"{location}:{n}" for n in _own_names(module)) or f"{location}:NAME"
-        raise UsageError(f"{location} is a file: write {listed}")
+        raise UsageError(f"{location} is a file: give {listed}")
     return _as_kernel(object_at(location), location)
 
 
@@ -65,7 +65,7 @@ def object_at(location: str) -> Any:
 
 
 def is_plain_function(value: Any) -> bool:
-    """Whether a value is a function that nothing makes a kernel: its knobs must be named."""
+    """Whether a value is an undecorated function, whose knobs must be given."""
     return (
         callable(value)
         and not isinstance(value, type | Kernel)
@@ -223,7 +223,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
 
 
 def _singular(group: str) -> str:
-    """Return the name of one of a group, for messages."""
+    """Return the singular of a group's name, for messages."""
     return "family" if group == "families" else group.removesuffix("s")
 
 
@@ -247,8 +247,8 @@ def registered(group: str) -> dict[str, str]:
 def load(group: str, name: str) -> Any:
     """Return the class registered as ``name``.
 
-    Raises UnknownName if there is none; the message lists the known names; MissingExtra if it needs
-    a package that is not installed; ForetuneError if it cannot be imported.
+    Raises UnknownName, which lists the known names, if there is none; MissingExtra if it needs a
+    package that is not installed; ForetuneError if it cannot be imported.
     """
     require_known(_singular(group), name, registered(group))
     what = f"{_singular(group)} {name!r}"

@@ -1,4 +1,4 @@
-"""How far an output is from what is right: element by element, so no large value hides others."""
+"""Relative error, element by element: large values do not hide the errors of small ones."""
 
 import math
 import sys
@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 WORST_ELEMENT = 8.0
-"""One element may be off this many times as much as all are on average: rounding errors of millions
-of elements are distributed like that."""
+"""One element's error may be this many times the mean error: rounding errors of millions of
+elements are distributed like that."""
 SAMPLED = 1 << 16
 """Elements from which the usual size of a reference is estimated."""
 NORMAL_MEDIAN = 0.6745
 """Median of the absolute values of a standard normal distribution."""
 NOISE_EXPONENT = 0.8
-"""Elements below ``rounding error ** 0.8`` of the largest one count as zero: they are what is left
-of terms that cancel. This is 3e-6 of it in single precision, and 3e-13 in double precision."""
+"""Elements below ``rounding error ** 0.8`` of the largest one count as zero: they remain from terms
+that cancel. This is 3e-6 of it in single precision, and 3e-13 in double precision."""
 _CHUNK = 1 << 17
 """Elements compared at a time: they fit into a cache."""
 _PLAIN_MODULES = ("builtins", "numpy", "torch")
@@ -28,9 +28,9 @@ def relative_error(output: Any, expected: Any) -> float:
 
     It is at least the error of the worst element divided by `WORST_ELEMENT`. ``size`` is the usual
     size of the reference, see `usual_size`: an element near zero is as accurate as its neighbors.
-    NaN and infinity must stand at the same places. The error is infinite if shapes differ, if
-    values other than numbers differ, or if the output is an object of another class, which could
-    compute its content when it is read.
+    NaN and infinity must be at the same places. The error is infinite if shapes differ, if values
+    other than numbers differ, or if the output is an object of another class, which could compute
+    its content when it is read.
     """
     if not is_plain(output) and type(output) is not type(expected):
         return np.inf
@@ -90,7 +90,7 @@ def combine(parts: Iterable[tuple[float, float]], number: int) -> float:
 
 
 def tensor_errors(output: Any, expected: Any, size: float) -> tuple[float, float]:
-    """Return the sum of squares of the elements' errors, and the largest one, of torch's tensors.
+    """Return the sum of squares of the elements' errors, and the largest one, for torch tensors.
 
     ``output`` is in double precision, because anything else may be out of its range.
     """
@@ -103,7 +103,7 @@ def tensor_errors(output: Any, expected: Any, size: float) -> tuple[float, float
 
 
 def tensor_size(output: Any, expected: Any) -> float:
-    """Return the `usual_size` of a tensor that another one is compared with."""
+    """Return the `usual_size` of a reference tensor."""
     torch, flat = sys.modules["torch"], expected.reshape(-1)
     floats = [t.dtype for t in (output, expected) if t.is_floating_point()]
     precision = max((torch.finfo(dtype).eps for dtype in floats), default=0.0)
@@ -118,7 +118,7 @@ def tensor_size(output: Any, expected: Any) -> float:
 
 
 def usual_size(sample: npt.NDArray[Any], largest: float, precision: float) -> float:
-    """Return the standard deviation of normal numbers of the same median absolute value.
+    """Return the standard deviation of a normal distribution with the same median magnitude.
 
     Values that are zero or rounding noise do not count. ``largest`` limits the result;
     ``precision`` is the relative rounding error of the coarser of two number formats.
@@ -129,7 +129,7 @@ def usual_size(sample: npt.NDArray[Any], largest: float, precision: float) -> fl
 
 
 def sampled_places(size: int) -> Any:
-    """Return the places of a sample among ``size`` elements: all of a few, or random ones."""
+    """Return the places of a sample among ``size`` elements: all if there are few, else random."""
     if size <= SAMPLED:
         return slice(None)
     return np.random.default_rng(0).integers(size, size=SAMPLED)
@@ -141,7 +141,7 @@ def rounding(dtype: Any) -> float:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether this is a number, text, array or tensor, whose content exists already."""
+    """Whether this is a number, text, array or tensor, whose content is not computed on access."""
     kind = type(value)
     if kind is type(None):
         return True

@@ -29,7 +29,7 @@ class Restriction:
         if unknown := self.names - names:
             raise SpaceError(
                 f"restriction {self} uses {', '.join(sorted(unknown))}, "
-                f"which is no parameter; parameters: {', '.join(sorted(names))}"
+                f"which is not a parameter; parameters: {', '.join(sorted(names))}"
             )
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Restriction:
             arguments = ", ".join(f"{name}={value}" for name, value in values.items())
             raise SpaceError(
                 f"restriction {self} fails for {arguments}: {type(e).__name__}: {e}; it must "
-                "return whether they are legal"
+                "return a boolean"
             ) from e
 
     def holds(self, columns: Columns) -> npt.NDArray[np.bool_]:

@@ -52,10 +52,10 @@ class Result:
 
 
 def plain(value: Any, as_json: bool = False) -> Any:
-    """Return a value of dictionaries, lists, numbers and text.
+    """Convert a value to dictionaries, lists, numbers and text.
 
-    ``as_json`` takes all fields of dataclasses, and gives NumPy's numbers as Python's, and None for
-    NaN and infinity.
+    ``as_json`` includes all fields of dataclasses, and turns NumPy's numbers into Python's, and NaN
+    and infinity into None.
     """
     if is_dataclass(value) and not isinstance(value, Mapping):
         value = _compared(value, hidden=as_json)

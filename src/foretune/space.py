@@ -69,7 +69,7 @@ class SearchSpace:
         known = (c if isinstance(c, Configuration) else Configuration(c) for c in configs)
         distinct = list(dict.fromkeys(known))
         if not distinct:
-            raise SpaceError("there is no configuration to make a space of")
+            raise SpaceError("no configurations were given for the space")
         names = list(distinct[0])
         if any(c.keys() != distinct[0].keys() for c in distinct):
             raise SpaceError("the configurations do not have the same parameters")
@@ -318,7 +318,7 @@ class ListedSpace(SearchSpace):
     def __init__(self, configs: Iterable[Configuration]) -> None:
         self._configs = list(dict.fromkeys(configs))
         if not self._configs:
-            raise SpaceError("there is no configuration to make a space of")
+            raise SpaceError("no configurations were given for the space")
         self._index_by_config = {config: i for i, config in enumerate(self._configs)}
         names = dict.fromkeys(name for config in self._configs for name in config)
         columns = {n: [c.get(n, ABSENT) for c in self._configs] for n in names}

@@ -17,7 +17,7 @@ class FrozenParameters(Mapping[str, Value]):
 
     Two are equal if they have the same names and values in any order; ``1``, ``1.0`` and ``True``
     are equal, as in Python. Equal ones have the same ``id`` on every machine and in every process.
-    Raises UsageError if a value is neither number, boolean nor string, or not a number (NaN).
+    Raises UsageError if a value is NaN, or neither a number, a boolean nor a string.
     """
 
     __slots__ = ("_hash", "_items")
@@ -82,9 +82,9 @@ def plain_value(name: str, value: Any) -> Value:
     if getattr(value, "ndim", None) == 0:  # NumPy scalars
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
-        raise UsageError(f"{name} is NaN: leave out what has no value")
+        raise UsageError(f"{name} is NaN: leave out names without a value")
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise UsageError(f"{name} has more than 64 bits: no run table can hold it")
+        raise UsageError(f"{name} has more than 64 bits, which no run table can store")
     if isinstance(value, (bool, int, float, str)):
         return value
     raise UsageError(
@@ -105,17 +105,17 @@ def parse_value(text: str) -> Value:
 
 
 def canonical_value(value: Value) -> Value:
-    """Return the same value for all equal ones: a column with gaps turns 64 into 64.0."""
+    """Return one representative of equal values: a column with gaps turns 64 into 64.0."""
     integral = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
     return int(value) if integral else value
 
 
 def counted(n: int, noun: str, plural: str = "") -> str:
-    """Return ``n`` with the noun in the right number."""
+    """Return ``n`` with the noun in singular or plural."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or f'{noun}s'}"
 
 
 def short_number(value: float, digits: int = 3) -> str:
-    """Return ``value`` with some significant digits; a large one is whole, without exponent."""
+    """Return ``value`` with a few significant digits; large ones are whole, without exponent."""
     text = f"{value:.{digits}g}"
     return f"{value:,.0f}" if "e+" in text else text

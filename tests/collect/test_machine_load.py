@@ -56,10 +56,10 @@ def test_words(monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
     monkeypatch.setattr(machine_load, "MAX_STEAL", 0.02)
     assert MachineLoad().disturbance == MachineLoad(0.05, 0.01).disturbance == ""
-    said = MachineLoad(0.5, 0.1, "the GPU was slowed down by heat", 2).disturbance
+    said = MachineLoad(0.5, 0.1, "the GPU was throttled because of heat", 2).disturbance
     assert said == (
         "other processes kept the CPU busy for 50% of the time; the host took away 10% of the "
-        "CPU's time; 2 other processes were on the GPU; the GPU was slowed down by heat"
+        "CPU's time; 2 other processes were on the GPU; the GPU was throttled because of heat"
     )
 
 
@@ -104,7 +104,7 @@ def test_a_gpu(monkeypatch):
     with LoadMonitor(GPU, FakeNvml()) as watch:
         pass
     seen = watch.load
-    assert (seen.gpu_neighbors, seen.slowdown) == (1, "the GPU was slowed down by heat")
+    assert (seen.gpu_neighbors, seen.slowdown) == (1, "the GPU was throttled because of heat")
 
 
 def test_a_gpu_that_nobody_can_look_at(monkeypatch):

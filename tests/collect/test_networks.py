@@ -81,7 +81,7 @@ def test_a_dynamic_batch_is_chosen_when_it_is_read(tmp_path):
 
 def test_what_cannot_be_read_says_why(tmp_path):
     (tmp_path / "no.pt2").write_bytes(b"PK nothing")
-    with pytest.raises(ForetuneError, match=r"no\.pt2 is no graph of torch\.export\.save"):
+    with pytest.raises(ForetuneError, match=r"no\.pt2 is not a graph from torch"):
         read_network(tmp_path / "no.pt2")
     with pytest.raises(UsageError, match="one batch: export it with dynamic_shapes"):
         network_of(export(), "small", batch=4)

@@ -40,7 +40,7 @@ def test_an_unknown_format(tmp_path):
 def test_missing_files(tmp_path):
     with pytest.raises(RunTableError, match="does not exist: give a file or a folder"):
         import_runs(tmp_path / "none.csv", "generic", **HERE)
-    with pytest.raises(RunTableError, match=r"holds no file that ends with \.json or \.json\.gz"):
+    with pytest.raises(RunTableError, match=r"has no file that ends with \.json or \.json\.gz"):
         import_runs(tmp_path, "t4")
 
 
@@ -165,13 +165,13 @@ def test_constants_stand_in_every_row(tmp_path, survives):
     assert imported.runs["problem.M"].tolist() == [64, 64]
     assert imported.kernels == {"gemm": 2}
     survives(imported)
-    with pytest.raises(UsageError, match=r"'M' is no run-table column: problem\.M"):
+    with pytest.raises(UsageError, match=r"'M' is not a run-table column: use e.g. problem\.M"):
         import_runs(path, "t4", constants={"M": 64})
 
 
 def test_only_open_formats_take_a_mapping(tmp_path):
     with pytest.raises(
-        UsageError, match="'vidur' knows its columns: leave --map COLUMN=SOURCE out"
+        UsageError, match="'vidur' has fixed columns: leave --map COLUMN=SOURCE out"
     ):
         import_runs(tmp_path, "vidur", mapping={"time_ms": "x"})
 

@@ -168,7 +168,7 @@ def test_collectives_of_aiconfigurator(tmp_path):
     assert (row["problem.devices"], row["config.implementation"]) == (8, "TRTLLM")
     assert row["config.backend"] == "trtllm"
     columns["allreduce_dtype"] = ["fp3"]
-    with pytest.raises(RunTableError, match="bytes of number format 'fp3' are not known"):
+    with pytest.raises(RunTableError, match="bytes of number format 'fp3' are unknown"):
         import_runs(aic(tmp_path, "custom_allreduce", **columns), "aiconfigurator")
 
 

@@ -70,13 +70,13 @@ def test_what_is_given_replaces_what_is_there(tmp_path):
     ("mapping", "message"),
     [
         ({}, r"time_ms has no source: add --map time_ms=COLUMN\*FACTOR; .*latency us"),
-        ({"time_ms": "latency_ns"}, r"no column tells what was run: add --map problem\.M=COLUMN"),
+        ({"time_ms": "latency_ns"}, r"column describes what was run: add --map problem\.M=COL"),
         ({"time_ms": "speed", "problem.M": "m"}, "has no column 'speed': it has m, n"),
         ({"time_ms": "speed*2", "problem.M": "m"}, "has no column 'speed': it has m, n"),
         ({"time_ms": "latency_ns*x", "problem.M": "m"}, "has no column 'x': it has m, n"),
         ({"time_ms": "latency_ns*", "problem.M": "m"}, "is not an expression"),
-        ({"M": "m", "time_ms": "latency_ns"}, "'M' is no run-table column"),
-        ({"problem.": "m", "time_ms": "latency_ns"}, "'problem.' is no run-table column"),
+        ({"M": "m", "time_ms": "latency_ns"}, "'M' is not a run-table column"),
+        ({"problem.": "m", "time_ms": "latency_ns"}, "'problem.' is not a run-table column"),
     ],
 )
 def test_mistakes_in_the_mapping(table, mapping, message):

@@ -195,7 +195,7 @@ def test_t4_of_ktt(tmp_path, survives):
     assert config == [32, 0.5, True, "a"]
     assert (row["static.registers"], row["static.shared_bytes"]) == (12, 64)
     assert row["counter.dram__sectors_read.sum"] == 4828
-    with pytest.raises(RunTableError, match="time unit 'fortnights' is none of ns"):
+    with pytest.raises(RunTableError, match="time unit 'fortnights' is not one of ns"):
         t4(tmp_path, result, metadata={**about, "timeunit": "Fortnights"}, kernel="add")
 
 

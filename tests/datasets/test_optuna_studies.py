@@ -64,7 +64,7 @@ def test_a_study_of_somebody_else(tmp_path):
     assert (runs["time_ms"] == 500 * runs["config.block"]).all()
     assert set(runs["kernel"]) == set(runs["problem.study"]) == {"mine"}
     (tmp_path / "no.db").write_text("text")
-    with pytest.raises(RunTableError, match="expected a SQLite database of Optuna"):
+    with pytest.raises(RunTableError, match="expected Optuna's SQLite database"):
         import_runs(tmp_path / "no.db", "optuna", device="My CPU")
 
 
@@ -78,10 +78,8 @@ def test_an_import_writes_into_no_database(tmp_path):
     before = [path.read_bytes() for path in (theirs, study)]
     found = import_runs(tmp_path, "optuna")
     assert facts(to_measurements(found.runs)) == facts(ROWS)
-    assert found.skipped == {
-        str(theirs): f"{theirs} is a SQLite database without studies of Optuna"
-    }
-    with pytest.raises(RunTableError, match="without studies of Optuna"):
+    assert found.skipped == {str(theirs): f"{theirs} is an SQLite database without Optuna studies"}
+    with pytest.raises(RunTableError, match="without Optuna studies"):
         import_runs(theirs, "optuna")
     assert [path.read_bytes() for path in (theirs, study)] == before
     assert len(list(tmp_path.iterdir())) == 2

@@ -118,10 +118,10 @@ def test_tables_of_others_need_only_what_is_required(tmp_path):
 
 def test_a_folder_is_no_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunTableError, match=r"^\. is a folder, no run table: name a file in it$"):
+    with pytest.raises(RunTableError, match=r"^\. is a folder, not a run table: give a file in"):
         read_runs(".")
     (tmp_path / "runs.parquet").touch()
-    with pytest.raises(RunTableError, match=r"no run table: name runs\.parquet$"):
+    with pytest.raises(RunTableError, match=r"not a run table: give runs\.parquet$"):
         read_runs(".")
 
 

@@ -102,7 +102,7 @@ def test_an_unseen_category_sets_no_indicator(fitted, toy_runs):
 
 
 def test_text_where_training_had_numbers(fitted, toy_runs):
-    with pytest.raises(PredictorError, match=r"'config.micro_m' holds text, in training"):
+    with pytest.raises(PredictorError, match=r"'config.micro_m' holds text, but in training"):
         fitted.transform(toy_runs.assign(**{"config.micro_m": "four"}))
 
 

@@ -53,9 +53,9 @@ def test_a_family_is_found_again_by_its_class():
     assert find_family("gemm", None) is None
     mine = Theirs()
     assert find_family("theirs", "Theirs", mine) is mine
-    with pytest.raises(PredictorError, match=r"'theirs' \(Theirs\) is not known here"):
+    with pytest.raises(PredictorError, match=r"'theirs' \(Theirs\) is unknown here"):
         find_family("theirs", "Theirs")
-    with pytest.raises(PredictorError, match="is not known here"):
+    with pytest.raises(PredictorError, match="is unknown here"):
         find_family("gemm", "OtherGemm")
 
 

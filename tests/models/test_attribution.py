@@ -176,5 +176,5 @@ def test_a_target_that_was_not_learned(runs):
     predictor = Predictor(targets=("time_ms",)).fit(runs)
     assert is_explainable(predictor)
     assert not is_explainable(predictor, "power_w")
-    with pytest.raises(PredictorError, match="does not know power_w: it learned time_ms"):
+    with pytest.raises(PredictorError, match="has no power_w: it predicts time_ms"):
         contributions(predictor, runs, "power_w")

@@ -241,7 +241,7 @@ def test_too_few_rows(runs):
     with pytest.raises(PredictorError, match="only 4 successful runs with time_ms: at least 5"):
         Predictor().fit(good.head(4))
     assert len(Predictor(parameters=FEW["xgboost"]).fit(good.head(5)).predict(good)) == len(good)
-    with pytest.raises(PredictorError, match="no run is left"):
+    with pytest.raises(PredictorError, match="no rows are left"):
         Predictor().fit(runs.head(0))
 
 

@@ -115,5 +115,5 @@ def test_what_cannot_be_learned(fitted, table):
         fitted.predict(X.rename(columns={"M": "m"}))
     with pytest.raises(NotFittedError):
         RuntimeRegressor().predict(X)
-    with pytest.warns(DataWarning, match="gflops predicts time_ms as closely"):
+    with pytest.warns(DataWarning, match="gflops predicts time_ms suspiciously well"):
         RuntimeRegressor(parameters=QUICK).fit(X.assign(gflops=1 / y), y)

@@ -77,7 +77,7 @@ def test_a_row_without_rates_counts_as_a_generic_device(matmul, ok):
     for spec, value in GENERIC_CPU.specs.items():  # it is called "Toy CPU"
         if f"device.{spec}" in ok:
             generic.loc[3, f"device.{spec}"] = value
-    with pytest.warns(DataWarning, match="'Toy CPU' are unknown, it counts as a generic CPU"):
+    with pytest.warns(DataWarning, match="'Toy CPU' are unknown; it counts as a generic CPU"):
         found = unit.log_unit(features, bare)
     np.testing.assert_array_equal(found, unit.log_unit(features, generic))
     assert found[3] != unit.log_unit(features, ok)[3]

@@ -95,7 +95,7 @@ class TestWaysIn:
         assert guided.best == BEST
         with pytest.raises(PredictorError, match="no M among block_m"):
             ft.run_search("surrogate", SPACE, toy_models.time_ms, predictor=toy_models.pipeline())
-        with pytest.raises(UsageError, match="name it, or give its class"):
+        with pytest.raises(UsageError, match="give its name or its class"):
             ft.run_search(
                 make_searcher("random", SPACE), SPACE, toy_models.time_ms, predictor="guess.onnx"
             )

@@ -160,7 +160,7 @@ def test_a_prior_upside_down_does_not_trap_either():
 
 
 def test_a_prior_of_another_space_is_refused():
-    with pytest.raises(UsageError, match="the prior is of 156 configurations, the space has"):
+    with pytest.raises(UsageError, match="the prior is for 156 configurations, the space has"):
         make("surrogate", SMALL, prior=perfect_prior())
 
 

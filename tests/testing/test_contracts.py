@@ -219,8 +219,8 @@ class FailsEarly(Meter):
     ("kind", "message"),
     [
         (NoWatts, "stop without start"),
-        (Talkative, "a reason on one line"),
-        (FailsEarly, "must still construct"),
+        (Talkative, "not None or one line"),
+        (FailsEarly, "must not fail"),
     ],
 )
 def test_meters_that_break_their_contract(kind, message):

@@ -101,13 +101,13 @@ class TestShares:
         by_tile = dict(zip([c["t"] for c in shares.configs], shares.efficiency[0], strict=True))
         assert (by_tile[1], by_tile[2]) == (0.5, 1.0)
         assert math.isnan(by_tile[3]), "no meter is not a failure"
-        with pytest.raises(UsageError, match="no run has a power_w: there is nothing to choose by"):
+        with pytest.raises(UsageError, match="no run has a power_w: nothing can be chosen by"):
             efficiency_table(from_measurements(rows[2:]), Objective.ENERGY)
 
     def test_one_kernel_one_device(self, runs):
-        with pytest.raises(UsageError, match=r"for one kernel, and these runs have gemm, other"):
+        with pytest.raises(UsageError, match=r"for one kernel, but these runs have gemm, other"):
             efficiency_table(runs.assign(kernel=["other"] + ["gemm"] * (len(runs) - 1)))
-        with pytest.raises(UsageError, match=r"for one device, and these runs have A, B"):
+        with pytest.raises(UsageError, match=r"for one device, but these runs have A, B"):
             efficiency_table(runs.assign(device=["A"] + ["B"] * (len(runs) - 1)))
         with pytest.raises(UsageError, match="no run succeeded"):
             efficiency_table(runs[runs["status"] != "ok"])
@@ -299,7 +299,7 @@ class TestFunction:
         assert "Which configuration of gemm to run on Toy GPU." in said
         assert "144 measurements of 36 problems" in said
         assert "it keeps 100.0 % (the single best configuration: " in said
-        assert "on problems held out, " in said
+        assert "on held-out problems, " in said
         assert "M: 10 … 360" in exported.source
         assert "dtype: bf16, fp16" in exported.source or "dtype: fp16, bf16" in exported.source
 
@@ -341,7 +341,7 @@ class TestFunction:
         exported = export_function(efficiency_table(runs[runs["problem.M"] == 10]))
         assert exported.held_out is None
         assert exported.held_out_single is None
-        assert "it was never tried on others" in " ".join(exported.source.split())
+        assert "it was not evaluated on other problems" in " ".join(exported.source.split())
 
     def test_nothing_to_choose_from(self, runs):
         with pytest.raises(UsageError, match="--max-configs 0 leaves nothing"):

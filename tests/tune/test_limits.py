@@ -67,7 +67,7 @@ def test_a_default_that_breaks_a_limit_is_no_choice():
     assert result.default_breaks == "power_w 12.5 > 10"
     assert result.winner.config == config(work=8)
     assert result.verified
-    assert result.explanation == "within limits that the default breaks"
+    assert result.explanation == "within limits that the default violates"
     slower = tune(MeteredRunner(), "power_w=2")
     assert slower.winner.ratio < 1
     assert slower.verified
@@ -78,7 +78,7 @@ def test_where_nothing_keeps_to_the_limits_it_says_so():
     with pytest.raises(MeasurementError) as error:
         tune(MeteredRunner(), "power_w=1", "time_ms=1000", budget=10)
     assert str(error.value) == (
-        "none of 10 configurations measured keeps to power_w ≤ 1, time_ms ≤ 1000, nor does the "
+        "none of 10 measured configurations is within power_w ≤ 1, time_ms ≤ 1000, nor is the "
         "default (power_w 12.5 > 1): raise the limit or --budget"
     )
 

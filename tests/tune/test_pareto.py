@@ -121,7 +121,7 @@ def test_limits_cut_the_front():
 
 
 def test_nothing_within_the_limits_is_an_error():
-    with pytest.raises(MeasurementError, match=r"nor does the default \(power_w 12.5 > 1\)"):
+    with pytest.raises(MeasurementError, match=r"nor is the default \(power_w 12.5 > 1\)"):
         tune_pareto(KERNEL, PROBLEM, MeteredRunner(), limits=[Limit("power_w", 1.0)], budget=9)
 
 

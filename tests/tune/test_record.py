@@ -61,7 +61,7 @@ def test_the_second_time_nothing_is_measured_and_it_is_said():
     assert second.winner.config == first.winner.config
     assert second.processes == min(verifier.LOOKS), "verified anew"
     assert said.lines == [
-        "n=100,dtype=fp32: 8 measurements known from the store, nothing new is measured"
+        "n=100,dtype=fp32: 8 measurements reused from the store, nothing new is measured"
     ]
     assert (second.summary()["measurements"], second.summary()["known"]) == (0, 8)
 
@@ -79,7 +79,7 @@ def test_a_larger_budget_goes_on():
 
 def test_killed_half_way_nothing_is_lost():
     killed, after = FakeRunner(interrupt_after=3), FakeRunner()
-    with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same again"):
+    with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same"):
         tune(killed)
     result = tune(after)
     assert [s.known for s in result.trace] == [True] * 3 + [False] * 5, "within one budget"
@@ -163,7 +163,7 @@ def test_without_a_store():
 def test_a_store_that_cannot_be_written_costs_a_warning(tmp_path):
     (tmp_path / "file").touch()
     runner = FakeRunner()
-    with pytest.warns(ForetuneWarning, match="tuned results are not kept: cannot write") as caught:
+    with pytest.warns(ForetuneWarning, match="tuned results are not stored: cannot") as caught:
         result = tune(runner, store=tmp_path / "file" / "tuned.db")
     assert len(caught) == 1
     assert result.measured == len(runner.measured) == 8

@@ -26,7 +26,7 @@ def test_every_problem_is_verified_and_the_budget_kept():
 def test_a_problem_given_twice_is_refused():
     calls = Calls(KERNEL, KERNEL.problem(n=100), 1.0)
     for workload in ([], [calls, calls]):
-        with pytest.raises(UsageError, match="at least one problem, and none of them twice"):
+        with pytest.raises(UsageError, match="at least one problem, each of them once"):
             tune_workload(workload, FakeRunner(), store=False)
 
 

@@ -1,6 +1,6 @@
 """The campaign: profiles a kernel, trains a predictor, tunes unseen problems and verifies.
 
-Every result is on disk at once, so an interrupted campaign can be continued.
+Every result is written immediately, so an interrupted campaign can be continued.
 """
 
 import os
@@ -49,13 +49,13 @@ from foretune.tune.tuner import tune_one
 
 @dataclass(frozen=True)
 class Preset:
-    """How much a campaign does.
+    """The size of a campaign.
 
     Attributes:
-        train_problems: problems profiled.
-        random_configs: configurations of each, the default among them.
-        guided_configs: as many more of each, chosen by a predictor of the first ones.
-        tune_problems: problems tuned, none of which was profiled.
+        train_problems: number of problems to profile.
+        random_configs: random configurations of each, including the default.
+        guided_configs: further ones of each, chosen by a predictor trained on the first.
+        tune_problems: number of problems to tune, none of which was profiled.
         budget: measurements of each search.
         box_s: maximum seconds of timing per configuration.
         verify_s: seconds of interleaved rounds in each process of a verification.
@@ -81,7 +81,7 @@ PRESETS = {
 
 
 GUIDED_POOL_SIZE = 30_000
-"""Configurations of a problem among which the second round of profiling looks for good ones."""
+"""Configurations of a problem from which the second round of profiling takes promising ones."""
 
 
 def run_campaign(
@@ -98,22 +98,22 @@ def run_campaign(
     validate: ValidationLevel = "full",
     **options: Unpack[SearchOptions],
 ) -> Campaign:
-    """Run a campaign from profiling to report, or go on with one that was interrupted.
+    """Run a campaign from profiling to report, or continue one that was interrupted.
 
     Args:
         kernel: the kernel to tune.
-        runner: measures; its device is the one tuned for.
-        preset: how much is done; ``quick`` by default.
-        problems: those to tune; by default as many unseen ones as the preset says.
-        objective: minimized by the searches.
-        model: registered name of what the predictor learns with.
-        predictor: says from the first what is worth profiling, as in `foretune.tune_problem`. A
-            `Predictor`'s runs are learned from, too, save those of problems to tune.
+        runner: measures configurations; its device is the one to tune for.
+        preset: size of the campaign; ``quick`` by default.
+        problems: problems to tune; by default, the preset's number of unseen ones.
+        objective: the value that the searches minimize.
+        model: registered name of the predictor's model.
+        predictor: guides profiling from the start, as in `foretune.tune_problem`. A `Predictor`'s
+            runs also train the new one, except those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
-        observers: told about results; registered names (``report``, ``mlflow``) or objects. MLflow
+        observers: receive the results; registered names (``report``, ``mlflow``) or objects. MLflow
             is at ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        validate: how much of the predictor, see `foretune.train_predictor`; it decides who becomes
-            champion.
+        validate: level of validation, see `foretune.train_predictor`; its scores decide whether the
+            predictor becomes champion.
         options: budget, searcher, store and so on of each search, see `SearchOptions`; no limits.
 
     Raises:
@@ -127,7 +127,7 @@ def run_campaign(
     job = TuningJob.from_options(
         kernel, runner, options, objective, default_budget=preset.budget, lacks=("limits",)
     )
-    require_known("extent of validation", validate, VALIDATION_LEVELS)
+    require_known("level of validation", validate, VALIDATION_LEVELS)
     known, unseen = _problems(kernel, preset, problems, job.seed)
     plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
     require_writable(out, "into")
@@ -139,7 +139,7 @@ def run_campaign(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a campaign does: it profiles ``known`` problems, and tunes ``unseen`` ones."""
+    """The steps of a campaign: it profiles ``known`` problems, and tunes ``unseen`` ones."""
 
     job: TuningJob
     preset: Preset
@@ -150,7 +150,7 @@ class _Plan:
     validate: ValidationLevel
 
     def request(self, predictor: PredictorSource) -> dict[str, Any]:
-        """Return what tells campaigns apart: one goes on if it was asked for the same."""
+        """Return the values that identify a campaign: an equal request continues it."""
         job, kernel = self.job, self.job.kernel
         # not an object's: a function's text differs from process to process
         named = f"{predictor}: " if isinstance(predictor, str | os.PathLike) else ""
@@ -172,7 +172,7 @@ class _Plan:
     def run(
         self, folder: CampaignFolder, observers: list[CampaignObserver], store: StoreLocation
     ) -> Campaign:
-        """Do all that is left to do in ``folder``."""
+        """Do all remaining steps of the campaign in ``folder``."""
         kernel, device, progress = self.job.kernel, self.job.device, self.job.progress
         with RunLog(folder.runs, device) as log:  # locks the folder for other processes
             folder.save(
@@ -221,10 +221,10 @@ class _Plan:
         return training
 
     def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:
-        """Return per problem the unmeasured configurations predicted best, of a random pool.
+        """Return, per problem, the unmeasured configurations of a random pool predicted to be best.
 
-        Random configurations seldom are good ones, and it is among good ones that a tuner must tell
-        better from worse.
+        Random configurations are seldom good, but a tuner must distinguish the best among good
+        ones.
         """
         kernel, device, seed = self.job.kernel, self.job.device, self.job.seed
         predictor: SpacePredictor
@@ -248,7 +248,7 @@ class _Plan:
     def _tune(
         self, predictor: Predictor, folder: CampaignFolder, observers: list[CampaignObserver]
     ) -> tuple[TuneResult, ...]:
-        """Tune the unseen problems that are not tuned yet; tell observers of all."""
+        """Tune the unseen problems that are not tuned yet; report all results to observers."""
         results, verify_s = [], self.preset.verify_s
         for problem in self.unseen:
             done = folder.state["results"].get(problem.id)
@@ -266,7 +266,7 @@ class _Plan:
 
 @contextmanager
 def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> Iterator[None]:
-    """Tell observers that a campaign starts, and why it fails if it does."""
+    """Notify observers when a campaign starts, and of its error if it fails."""
     for observer in observers:
         observer.on_start(start)
     try:
@@ -280,9 +280,9 @@ def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> It
 def notify_observers(
     path: Path, observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS
 ) -> Campaign:
-    """Tell observers of the finished campaign in the folder ``path``; return the campaign.
+    """Notify observers of the finished campaign in the folder ``path``; return the campaign.
 
-    The report is written again, and MLflow gets what it does not have.
+    The report is written again, and MLflow gets everything it lacks.
 
     Raises:
         UsageError: there is no finished campaign.
@@ -312,13 +312,11 @@ def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
     state = read_state(path)
     request = state["request"]
     if not state.get("finished"):
-        raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
+        raise UsageError(f"the campaign in {path} is not finished: run it again to continue")
     kernel = get_kernel(state.get("place") or request["kernel"])
     folder = CampaignFolder(path, request)
     learned = Predictor.load(folder.predictor).runs_
-    with translate_read_errors(
-        path, UsageError, "holds a damaged campaign ({}): start another one"
-    ):
+    with translate_read_errors(path, UsageError, "holds a damaged campaign ({}): start a new one"):
         results = tuple(TuneResult.from_dict(r) for r in state["results"].values())
         model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
         device = Device(**state["device"])
@@ -329,7 +327,7 @@ def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
 def _problems(
     kernel: Kernel, preset: Preset, wanted: list[Problem] | None, seed: int
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return the problems to profile and the problems to tune: none is in both."""
+    """Return the problems to profile and the problems to tune; they are disjoint."""
     count = preset.train_problems + (preset.tune_problems if wanted is None else len(wanted))
     drawn = kernel.training_problems(count, seed)
     unseen = drawn[preset.train_problems :] if wanted is None else wanted
@@ -340,6 +338,6 @@ def _problems(
 
 
 def _select_problems(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of ``problems``: those of a problem to tune must not reach the predictor."""
+    """Return the rows of ``problems``, to keep those of problems to tune from the predictor."""
     wanted = set(problems)
     return runs[[m.problem in wanted for m in to_measurements(runs)]].reset_index(drop=True)

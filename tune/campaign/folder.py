@@ -20,7 +20,7 @@ def read_state(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: there is no campaign, or its state is damaged.
     """
-    says = "is no campaign's folder ({}): give one like campaigns/…-001"
+    says = "is not a campaign's folder ({}): give one like campaigns/…-001"
     with translate_read_errors(path, UsageError, says):
         state: dict[str, Any] = read_json(path / STATE)
         if wrong := [n for n, kind in _STATE_TYPES.items() if not isinstance(state[n], kind)]:
@@ -67,7 +67,7 @@ class CampaignFolder:
 
 
 def open_folder(out: Path, request: Mapping[str, Any]) -> CampaignFolder:
-    """Return the newest unfinished campaign of the same request under ``out``, or a new one."""
+    """Return the newest unfinished campaign of the same request below ``out``, or a new one."""
     for path in sorted(out.glob(f"{request['kernel']}-*/{STATE}"), reverse=True):
         try:
             state = read_state(path.parent)

@@ -22,10 +22,10 @@ class Campaign(Result):
     """A finished campaign.
 
     Attributes:
-        folder: holds run table, predictor, results and report.
+        folder: contains run table, predictor, results and report.
         seconds: wall time of this and of earlier, interrupted attempts.
         mlflow_run_id: the parent run; None if it is not tracked.
-        mlflow_uri: where it is tracked; likewise.
+        mlflow_uri: where it is tracked; None if it is not.
         mlflow_model: the registered predictor, ``models:/NAME@ALIAS``, and why it has this alias.
     """
 
@@ -39,17 +39,17 @@ class Campaign(Result):
 
     @property
     def headline(self) -> str:
-        """How many problems got better."""
+        """The number of problems that improved."""
         wins = sum(r.verified for r in self.results)
         kernel = self.results[0].kernel if self.results else "nothing"
-        return f"{kernel}: {wins} of {len(self.results)} problems better than by default"
+        return f"{kernel}: {wins} of {len(self.results)} problems improved over the default"
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row per problem, see `results_frame`."""
         return results_frame(self.results)
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return the campaign with times and run as its folder's state has them now."""
+        """Return the campaign with the times and the run from its folder's current state."""
         return replace(
             self,
             seconds=state["seconds"],
@@ -60,11 +60,11 @@ class Campaign(Result):
 
     @property
     def report(self) -> Path:
-        """The HTML report; it exists if it was asked for."""
+        """The HTML report; it exists if it was requested."""
         return self.folder / "report.html"
 
     def summary(self) -> dict[str, Any]:
-        """Return the outcome as the command line's JSON gives it."""
+        """Return the outcome for the command line's JSON output."""
         return {
             "best": [r.summary() for r in self.results], "predictor": self.training.metrics(),
             "validate": self.training.validation.level, "mlflow_run_id": self.mlflow_run_id,
@@ -74,12 +74,12 @@ class Campaign(Result):
 
 
 DEFAULT_OBSERVERS = ("report", "mlflow")
-"""Names in the registry's group ``observers``, in the order in which they are told."""
+"""Names in the registry's group ``observers``, in the order in which they are notified."""
 
 
 @dataclass(frozen=True)
 class CampaignStart:
-    """A campaign that begins or goes on: its kernel, device and folder."""
+    """A campaign that starts or continues: its kernel, device and folder."""
 
     kernel: Kernel
     device: Device
@@ -87,7 +87,7 @@ class CampaignStart:
 
 
 class CampaignObserver:
-    """Does nothing; subclasses override methods.
+    """Base of observers; its methods do nothing.
 
     An observer is created before the campaign's folder. An exception in an observer ends the
     campaign, which can be continued.
@@ -97,13 +97,13 @@ class CampaignObserver:
         self.progress = progress
 
     def on_start(self, start: CampaignStart) -> None:
-        """The campaign begins, or goes on after an interruption."""
+        """The campaign starts, or continues after an interruption."""
 
     def on_result(self, result: TuneResult) -> None:
-        """A problem was tuned; in a continued campaign also those tuned before."""
+        """A problem was tuned; a continued campaign also reports those tuned before."""
 
     def on_finish(self, campaign: "Campaign") -> None:
-        """All problems are tuned, and run table and predictor are written."""
+        """All problems are tuned; run table and predictor are written."""
 
     def on_failure(self, error: BaseException) -> None:
         """The campaign ended with an error or was interrupted."""

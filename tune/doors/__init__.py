@@ -1,6 +1,6 @@
-"""Foretune inside other tuners: their spaces, measurements and caches, Foretune's choices.
+"""Foretune inside other tuners, with their spaces, measurements and caches.
 
-A tool is imported when its door is used.
+A tool is imported when its integration is used.
 """
 
 import os
@@ -8,13 +8,13 @@ import os
 from foretune.errors import UsageError, warn
 
 VARIABLE = "FORETUNE_FLASHINFER"
-"""Environment variable with the number of tactics per bucket."""
+"""Environment variable that sets the number of tactics per bucket."""
 
 
 def patch_server() -> None:
     """Patch FlashInfer if `VARIABLE` is set; vLLM and SGLang call this in each of their processes.
 
-    Errors are warnings, because the server must start.
+    Errors become warnings, because the server must start.
     """
     if not (budget := os.environ.get(VARIABLE)):
         return

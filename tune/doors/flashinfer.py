@@ -21,14 +21,14 @@ T = TypeVar("T")
 DEFAULT = -1
 """FlashInfer's number of a runner's default tactic."""
 MIN_BUDGET = 3
-"""Two others tell which is faster; one tells nothing about its neighbors."""
+"""Two tactics besides the default show which is faster; one shows nothing about others."""
 METHODS = (
     "_generate_optimization_profiles", "_prepare_input_tensors", "_profile_single_kernel", "filter",
 )  # fmt: skip
-"""What is replaced, the last in the blocklist, the others in the autotuner."""
+"""Methods to replace: the last one in the blocklist, the others in the autotuner."""
 TESTED = "FlashInfer 0.7.2"
 FULL_BUCKETS = 2
-"""Number of buckets of an operator that are timed in full: its largest and its smallest."""
+"""Number of buckets per operator that are timed in full: its largest and its smallest."""
 
 
 def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[], None]:
@@ -44,7 +44,7 @@ def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[
         store: path or URL of the store for the times; None for the user's own, False for none.
 
     Returns:
-        a function that undoes it.
+        a function that undoes the patch.
 
     Raises:
         UsageError: ``budget`` is too small, or FlashInfer is absent, patched or of another version.
@@ -59,7 +59,7 @@ def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[
         homes = (AutoTuner, AutoTuner, AutoTuner, TacticsBlocklist)
         real = {(h, name): vars(h)[name] for h, name in zip(homes, METHODS, strict=True)}
     if isinstance(real[TacticsBlocklist, "filter"], partialmethod):
-        raise UsageError("FlashInfer is patched already: undo that first")
+        raise UsageError("FlashInfer is already patched: undo that first")
     door = _Door(budget, store, get_autotune_process_group, *real.values())
     ours = (door.profiles, door.prepare, door.profile, door.filter)
     for (home, name), method in zip(real, ours, strict=True):
@@ -77,7 +77,7 @@ def _pass_on(owner: Any, method: Callable[..., Any], *args: Any, **named: Any) -
 
 
 class _Door:
-    """What replaces FlashInfer's methods, and the times so far."""
+    """Replacements of FlashInfer's methods, and the times so far."""
 
     def __init__(
         self, budget: int, store: Any, group: Callable[[], Any], *real: Callable[..., Any]
@@ -88,18 +88,18 @@ class _Door:
         self._operator = ""
         self._bucket = Problem()
         self._expected: list[tuple[Any, Any]] = []
-        """What FlashInfer will ask to time: runners and tactics, each twice."""
+        """The runners and tactics that FlashInfer will time next, each twice."""
         self._timed: dict[Configuration, float] = {}
         """Milliseconds of this bucket's tactics, infinite for failures."""
         self._estimates: dict[Configuration, float] | None = None
 
     def profiles(self, tuner: Any, *args: Any, **named: Any) -> Any:
-        """Return the buckets: the largest, the smallest, then the larger ones first."""
+        """Return the buckets: the largest, the smallest, then the others in descending order."""
         found = self._profiles(tuner, *args, **named)
         return [*found[:0:-1][:1], *found[:1], *found[-2:0:-1]]
 
     def prepare(self, tuner: Any, profile: Any, inputs: Any) -> Any:
-        """Remember sizes and types of the bucket."""
+        """Record the sizes and types of the bucket."""
         with suppress(Exception):
             types = [str(getattr(x, "dtype", "")) for x in inputs]
             self._bucket = Problem(
@@ -108,7 +108,7 @@ class _Door:
         return self._prepare(tuner, profile, inputs)
 
     def filter(self, blocklist: Any, custom_op: str, runner: Any, tactics: list[Any]) -> Any:
-        """Return the tactics to time, twice: the second time, `profile` returns estimates."""
+        """Return the tactics to time, twice: at the second time, `profile` returns estimates."""
         tactics = self._filter(blocklist, custom_op, runner, tactics)
         self._operator = f"{custom_op} {type(runner).__name__}"
         self._expected, self._timed, self._estimates = [], {}, None
@@ -122,7 +122,7 @@ class _Door:
 
     def profile(self, tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **named: Any
     ) -> Any:  # fmt: skip
-        """Time a tactic as FlashInfer does, but return nothing to choose by: estimates follow."""
+        """Time a tactic as FlashInfer does, but return infinity at first; estimates follow."""
         if not self._expected or self._expected[0] != (runner, tactic):  # asked for by others
             return self._profile(tuner, runner, inputs, tactic, *args, **named)
         del self._expected[0]
@@ -142,7 +142,7 @@ class _Door:
 
     @property
     def _times(self) -> "TacticTimes":
-        """Times of the operator so far."""
+        """The times of the current operator so far."""
         if self._operator not in self._operators:
             subject = Subject(self._operator, *_environment())
             self._operators[self._operator] = TacticTimes(subject, self._store)
@@ -183,7 +183,7 @@ class TacticTimes:
         self._cache = MeasurementCache(subject, store)
 
     def choose(self, problem: Problem, configs: Sequence[Configuration], count: int) -> list[int]:
-        """Return the indices of ``count`` tactics to time; of all in the first buckets."""
+        """Return the indices of ``count`` tactics to time; all of them in the first buckets."""
         earlier = self._cache.known_for_other_problems(Problem())  # of this bucket, too
         if len({m.problem for m in earlier}) < FULL_BUCKETS:
             return list(range(len(configs)))
@@ -192,13 +192,13 @@ class TacticTimes:
         return sorted(space.index(config) for config in searcher.ask(count))
 
     def record(self, problem: Problem, config: Configuration, time_ms: float) -> None:
-        """Remember a time in milliseconds; infinite is a failure."""
+        """Record a time in milliseconds; infinite is a failure."""
         self._cache.append(self._measurement(problem, config, time_ms))
 
     def estimates(
         self, problem: Problem, times: Mapping[Configuration, float]
     ) -> dict[Configuration, float]:
-        """Return the milliseconds of timed tactics as all buckets together tell them."""
+        """Return the milliseconds of timed tactics, estimated from all buckets together."""
         others = self._cache.known_for_other_problems(problem)
         space = ListedSpace(times)
         searcher = OrderedSearcher(space, problem=problem, other_measurements=others)
@@ -216,7 +216,7 @@ class TacticTimes:
 
 @cache
 def _environment() -> tuple[str, str, str]:
-    """Return FlashInfer's version, the device's name, and versions that times depend on."""
+    """Return FlashInfer's version, the device's name, and the versions that times depend on."""
     import flashinfer
     import torch
 
@@ -226,6 +226,6 @@ def _environment() -> tuple[str, str, str]:
 
 
 def _configuration(tactic: Any) -> Configuration:
-    """Return a tactic's knobs; a number of a list says nothing about its neighbors."""
+    """Return a tactic's knobs; a plain number is a name, without neighbors."""
     plain = isinstance(tactic, int)
     return Configuration(dict(flat_knobs(str(tactic) if plain else tactic, "tactic")))

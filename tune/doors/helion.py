@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TESTED = "Helion 1.5.1"
 CANDIDATES = 200
-"""Number of Helion's random configurations that the search chooses among."""
+"""Number of random Helion configurations among which the search chooses."""
 BATCH = 4
 """Number of configurations that Helion compiles at the same time."""
 
@@ -27,7 +27,7 @@ def helion_autotuner(
     """Return an autotuner for ``@helion.kernel(autotuner_fn=helion_autotuner())``.
 
     Helion's default and its seeds (the user's and the compiler's) come first. Helion compiles,
-    checks, measures, logs and caches; its ``autotune_budget_seconds`` and random seed count.
+    checks, measures, logs and caches; its ``autotune_budget_seconds`` and random seed apply.
 
     Args:
         budget: maximum number of measured configurations; all seeds are measured in any case.
@@ -54,7 +54,7 @@ def helion_autotuner(
 
 
 def _search(helion: Any, budget: int, kind: "SearcherKind") -> Any:
-    """Return the best measured configuration of a `BaseSearch` of Helion's."""
+    """Return the best measured configuration of a Helion `BaseSearch`."""
     with internals_of(TESTED):
         from helion.exc import NoConfigFound
 

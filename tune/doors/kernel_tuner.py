@@ -16,7 +16,7 @@ class KernelTunerStrategy:
     """A strategy for Kernel Tuner: ``tune_kernel(…, strategy=KernelTunerStrategy())``.
 
     Kernel Tuner compiles, measures and caches. Its options ``max_fevals``, ``time_limit`` and
-    ``x0`` (measured first), its ``seed`` and one objective in either direction count.
+    ``x0`` (measured first), its ``seed`` and a single objective in either direction apply.
 
     Args:
         searcher: as for `foretune.make_searcher`.
@@ -55,7 +55,7 @@ class KernelTunerStrategy:
 
 
 def _value(cost: float) -> float:
-    """Return what a searcher minimizes, positive; infinite for a failure."""
+    """Return the positive value that a searcher minimizes; infinite for a failure."""
     if cost == sys.float_info.max:
         return float("inf")
     return cost if cost > 0 else -1 / cost  # Kernel Tuner negates what is maximized

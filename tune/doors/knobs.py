@@ -1,4 +1,4 @@
-"""What the doors share: nested knobs as named values, and the refusal of other versions."""
+"""Shared by the integrations: nested knobs as named values, and a check of versions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,11 @@ from foretune.values import Value
 
 @contextmanager
 def internals_of(tool: str) -> Iterator[None]:
-    """Refuse a tool in one line if what is used of it here moved; ``tool`` was tested."""
+    """Raise UsageError if the internals of a tool have changed; ``tool`` is the tested version."""
     try:
         yield
     except (ImportError, AttributeError, KeyError, TypeError) as e:
-        raise UsageError(f"this door fits {tool}, which is not here: {e}") from None
+        raise UsageError(f"this integration needs {tool}, and this one differs: {e}") from None
 
 
 def flat_knobs(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:

@@ -1,4 +1,4 @@
-"""Tunes Python functions: by one call, or by a decorator at the first call of each shape."""
+"""Tunes Python functions: in one call, or with a decorator on the first call of each shape."""
 
 import functools
 import sys
@@ -41,20 +41,20 @@ def tune_function(
     pinned: Sequence[str] = (),
     **options: Unpack[TuneOptions],
 ) -> Best:
-    """Find the keyword arguments with which a function is fastest, and verify them.
+    """Find the fastest keyword arguments of a function, and verify them.
 
     Configurations run in another process with unchanged arguments. Their output, including arrays
-    that they write into, is compared with the right one.
+    that they write into, is compared with the correct output.
 
     Args:
         function: any Python function, for example with NumPy, Numba or torch.
         knobs: keyword argument -> values to choose from.
         args: positional arguments; or a function of ``problem`` that returns them.
         kwargs: other named arguments.
-        check: a function of the same arguments that returns the right output; by default the
-            output of the default configuration. Or the right output itself, which fits ``args``
-            only: then the verification cannot use other values.
-        verify: judges an output: ``verify(right, output)``; by default, the relative difference
+        check: a function of the same arguments that returns the correct output; by default the
+            output of the default configuration. Or the correct output itself, which only fits
+            ``args``, so the verification cannot use other values.
+        verify: judges an output: ``verify(correct, output)``; by default, the relative difference
             must not exceed ``tolerance``.
         tolerance: largest accepted relative error, see `foretune.relative_error`.
         restrictions: rules between knobs: ``"block * unroll <= 64"``, or functions of knobs.
@@ -63,8 +63,8 @@ def tune_function(
         name: name in the store; by default the function's name.
         cost: returns operations and bytes of a problem and configuration (`foretune.Cost`); without
             it, a predictor has no roofline.
-        pinned: arguments whose values must stay. Else the verification draws new values for arrays
-            of fractions, alike in shape, range and distribution.
+        pinned: arguments whose values must stay. For other arrays of fractions, the verification
+            draws new values of the same shape, range and distribution.
         options: budget, searcher, store and so on, see `TuneOptions`.
 
     Raises:
@@ -81,7 +81,7 @@ def tune_function(
 
 
 class Tunable:
-    """A function that chooses its knobs at the first call of each shape; see `tunable`."""
+    """A function that chooses its knobs on the first call of each shape; see `tunable`."""
 
     def __init__(
         self, function: Callable[..., Any], knobs: Mapping[str, Sequence[Value]],
@@ -138,7 +138,7 @@ class Tunable:
     def kernel(
         self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> FunctionKernel:
-        """Return the function as a kernel, of these arguments or of the problems of ``inputs``."""
+        """Return the function as a kernel, for these arguments or the problems of ``inputs``."""
         made = self._inputs if args is None else args
         return FunctionKernel(
             self.function, self.knobs, () if made is None else made, kwargs, **self._kernel_options
@@ -146,7 +146,7 @@ class Tunable:
 
     @property
     def has_inputs(self) -> bool:
-        """Whether it can make arguments for a problem."""
+        """Whether it can create arguments for a problem."""
         return self._inputs is not None
 
     def _choose(
@@ -181,7 +181,7 @@ class Tunable:
             return chosen
 
     def _stored_choice(self, kernel: FunctionKernel, problem: Problem) -> dict[str, Any] | None:
-        """Return the stored choice of any process."""
+        """Return the stored choice, which any process may have made."""
         objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
         if self._options.get("limits"):
             return None
@@ -210,7 +210,7 @@ def tunable(
     options: TuneOptions | None = None,
     **knobs: Sequence[Value],
 ) -> Callable[[Callable[..., Any]], Tunable]:
-    """Let a function choose some of its arguments at the first call of each shape.
+    """Let a function choose some of its arguments on the first call of each shape.
 
     ::
 
@@ -221,8 +221,8 @@ def tunable(
     and types of arrays, integers and strings, but not by floats. If tuning fails, the function runs
     with its defaults, after one warning.
 
-    ``more_knobs`` are for names that this decorator uses itself. ``inputs`` returns arguments of
-    sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``. ``options`` are those of
+    ``more_knobs`` are for knobs with names that this decorator uses. ``inputs`` returns arguments
+    for sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``. ``options`` are those of
     `TuneOptions`; the others are those of `foretune.tune_function`. ``default`` is used until there
     is a choice.
 
@@ -244,7 +244,7 @@ def tunable(
 
 
 def _argument_key(value: Any) -> Any:
-    """Return a quick key of a call's argument."""
+    """Return a key of a call's argument that is fast to compute."""
     if is_array(value):
         return (getattr(value, "dtype", "list"), getattr(value, "shape", len(value)))
     if isinstance(value, bool | int | str):

@@ -1,7 +1,6 @@
 """Tunes a kernel's source with the interface of Kernel Tuner's ``tune_kernel``.
 
-Users of Kernel Tuner change one import. An argument that is not supported is an unknown option,
-which raises `UnknownName`.
+Users of Kernel Tuner change one import. Arguments that are not supported raise `UnknownName`.
 """
 
 import json
@@ -86,7 +85,7 @@ class KernelTunerOptions(WrappedOptions, total=False):
         iterations: fixed number of repeats.
         block_size_names: knobs that are work-group sizes.
         quiet: print nothing.
-        strategy: one of Kernel Tuner's (`STRATEGIES`), or a searcher of Foretune's.
+        strategy: one of Kernel Tuner's (`STRATEGIES`), or a Foretune searcher.
         strategy_options: only ``max_fevals`` and ``time_limit``.
         cache: file in Kernel Tuner's format; its measurements are not repeated.
         metrics: name -> expression or function of a result.
@@ -135,7 +134,7 @@ def tune_kernel(
     cmem_args: Any = None,
     **options: Unpack[KernelTunerOptions],
 ) -> TunedKernel:
-    """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
+    """Find the fastest knobs of a kernel in C, C++, OpenCL, CUDA or HIP, and verify them.
 
     Names and meanings are Kernel Tuner's; ``options`` are in `KernelTunerOptions`. The source is
     its text, its file, a list of files, or a function from knobs to it; each knob becomes a
@@ -145,11 +144,11 @@ def tune_kernel(
     - Without ``strategy``, ``budget`` configurations are measured instead of all;
       ``strategy="brute_force"`` measures all. They run in another process, until their medians are
       precise.
-    - ``answer`` has each argument's right content after a launch, None for inputs. Without it,
-      outputs must equal the default's; ``verify(answer, contents, atol=None)``
-      judges them instead, both lists with one element per argument.
+    - ``answer`` has each argument's correct content after a launch, None for inputs. Without it,
+      outputs must equal the default's; ``verify(answer, contents, atol=None)`` judges them instead,
+      both lists with one element per argument.
     - ``lang`` is ``C`` (also C++), ``OpenCL``, ``CUDA`` or ``HIP``. C is compiled with ``-O3`` by
-      default, and a function that returns no float is timed from outside.
+      default, and a function that does not return a float is timed from outside.
     - ``smem_args`` is ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
       number, an expression or a function of knobs. ``cmem_args`` maps a ``__constant__`` variable
       to its array. ``device`` is the number of the OpenCL device, of ``platform``, or of torch's
@@ -158,7 +157,7 @@ def tune_kernel(
     Raises:
         UsageError: an argument is not supported or invalid.
         MissingExtra: the compiler of the language is not installed.
-        MeterUnavailable: objective, limits or observers need power, which no meter here measures.
+        MeterUnavailable: objective, limits or observers need power, and no meter works here.
         MeasurementError: no configuration works; the message has the reason of the first.
     """
     check_options(options, KernelTunerOptions, function=tune_kernel)
@@ -184,7 +183,7 @@ def _read_source(
     text, others, path = read_source(given)
     language, flags = _language(lang, text, path), options.get("compiler_options")
     if smem_args is not None and (language not in TORCH_LANGUAGES or set(smem_args) != {"size"}):
-        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
+        raise UsageError("smem_args must be {'size': bytes}, and needs a CUDA or HIP kernel")
     return Source(
         name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
         options.get("compiler"), None if flags is None else tuple(flags), *numbers,
@@ -238,9 +237,9 @@ def _constants(
     """Return the content of constant memory."""
     for name, content in (cmem_args or {}).items():
         if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
-            raise UsageError(f"cmem_args: {name} is no NumPy array, nor a number with its type")
+            raise UsageError(f"cmem_args: {name} must be a NumPy array or a NumPy number")
     if cmem_args and language not in TORCH_LANGUAGES:
-        raise UsageError("cmem_args are of a CUDA or HIP kernel: pass an array")
+        raise UsageError("cmem_args are for CUDA and HIP kernels: pass an array instead")
     return {name: np.ascontiguousarray(content) for name, content in (cmem_args or {}).items()}
 
 
@@ -278,7 +277,7 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
             "the source is a function: give lang='C', lang='OpenCL', lang='CUDA' or lang='HIP'"
         )
     if path.endswith((".py", ".f90", ".F90")):
-        raise UsageError(f"{path} is not taken: C, C++, OpenCL, CUDA and HIP are")
+        raise UsageError(f"{path} is not supported: use C, C++, OpenCL, CUDA or HIP")
     if path.endswith(".hip") or "hip/hip_runtime" in str(text):
         return "HIP"
     if path.endswith(".cu") or "__global__" in str(text):
@@ -287,7 +286,7 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
 
 
 def _gpu_of_source(source: Source) -> Device | None:
-    """Return the GPU; None for the CPU, also as an OpenCL device."""
+    """Return the GPU; None for the CPU, including OpenCL CPU devices."""
     if source.language in TORCH_LANGUAGES:
         try:
             return local_device(f"cuda:{source.device}")
@@ -306,7 +305,7 @@ def _gpu_of_source(source: Source) -> Device | None:
 
 
 def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
-    """Return the options in Foretune's terms."""
+    """Translate the options to Foretune's."""
     shared = {n: v for n, v in given.items() if n in WrappedOptions.__optional_keys__}
     options = cast(TuneOptions, {**shared, "power": power})
     if given.get("quiet"):
@@ -314,9 +313,7 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
     limits = dict(given.get("strategy_options") or {})
     max_evaluations, seconds = limits.pop("max_fevals", None), limits.pop("time_limit", None)
     if limits:
-        raise UsageError(
-            f"tune_kernel does not take strategy option {min(limits)!r}: max_fevals or time_limit"
-        )
+        raise UsageError(f"unknown strategy option {min(limits)!r}: use max_fevals or time_limit")
     if (strategy := given.get("strategy")) is not None:
         options["searcher"] = STRATEGIES.get(strategy.lower(), strategy)
         if options["searcher"] == "exhaustive":
@@ -333,7 +330,7 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
         "time", *_ENERGY
     ):  # fmt: skip
         raise UsageError(
-            f"objective {objective!r} is not taken: minimize time or energy; metrics are in the "
+            f"objective {objective!r} is not supported: use time or energy; metrics are in the "
             "results"
         )
     options["objective"] = "time" if named[0] == "time" else "energy"
@@ -388,7 +385,7 @@ FAILURE_NAMES = {
 
 
 class KernelTunerCache:
-    """One cache file of Kernel Tuner.
+    """A cache file of Kernel Tuner.
 
     ``.json`` is added to its path if missing.
     """

@@ -15,7 +15,7 @@ from foretune.tune.job import check_options
 from foretune.values import Value
 
 EXTRA_RUNS = 10
-"""Additional runs that a single request to the measuring process may make."""
+"""Additional runs that one request to the measuring process may make."""
 
 
 def tune_program(
@@ -39,10 +39,10 @@ def tune_program(
     cost: CostOf | None = None,
     **options: Unpack[TuneOptions],
 ) -> Best:
-    """Find the values of a program's knobs with which it is fastest, and verify them.
+    """Find the fastest values of a program's knobs, and verify them.
 
-    ``{knob}`` stands for a value in the program's words, the build, the environment, and files made
-    from templates. ``{dir}`` is a folder per configuration, whose build runs once.
+    ``{knob}`` is replaced by a value in the program's words, the build, the environment, and files
+    made from templates. ``{dir}`` is a folder per configuration, whose build runs once.
 
     Args:
         command: the program and its arguments; not read by a shell.
@@ -54,10 +54,10 @@ def tune_program(
             counts. By default wall time.
         time_unit: unit of that time.
         check: regular expression that must match the output.
-        compare: command that judges the program's output files: exit code 0 is right.
-        shell: run the words, joined by blanks, and the other commands in a shell; values are
+        compare: command that judges the program's output files: exit code 0 means correct.
+        shell: run the words, joined by spaces, and the other commands in a shell; values are
             quoted.
-        sources: the program's source files that no command names; if their content changes,
+        sources: source files of the program that no command names; if their content changes,
             measurements are repeated.
         runs: number of runs of each configuration; by default more for a short program.
         time_limit_s: maximum seconds of one run.

@@ -1,4 +1,4 @@
-"""The result of tuning, the files that keep it (C header, JSON, .env), and stored choices."""
+"""The result of tuning, its export (C header, JSON, .env), and stored choices."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> s
     lines = [f"/* {key}: {text.replace('*/', '* /')} */" for key, text in notes.items()]
     for knob, value in config.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", knob):
-            raise UsageError(f"knob {knob!r} is no name that C has: export JSON instead")
+            raise UsageError(f"knob {knob!r} is not a valid name in C: export JSON instead")
         option = isinstance(value, str) and value.startswith("-")
         text = f"{knob} {int(value) if isinstance(value, bool) else value}"
         lines.append(f"/* compile with {text} */" if option else f"#define {text}")
@@ -52,18 +52,18 @@ def _env(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
 
 
 WRITERS = {"h": _header, "json": _json, "env": _env}
-"""Ending of a file -> function of kernel, configuration and notes that returns its content."""
+"""Suffix of a file -> function of kernel, configuration and notes that returns its content."""
 
 
 def export_format(path: str | os.PathLike[str]) -> str:
     """Return the format of a file's suffix.
 
     Raises:
-        UsageError: there is none for it.
+        UsageError: the suffix has no format.
     """
     kind = Path(path).suffix.removeprefix(".")
     if kind not in WRITERS:
-        raise UsageError(f"{path}: let it end in .{', .'.join(WRITERS)}")
+        raise UsageError(f"{path}: use a name that ends in .{', .'.join(WRITERS)}")
     return kind
 
 
@@ -81,7 +81,7 @@ class Best(Result):
 
     @property
     def default(self) -> dict[str, Any]:
-        """The configuration that it was compared with."""
+        """The configuration that the best was compared with."""
         return dict(self.result.baseline.config or {})
 
     @property
@@ -109,7 +109,7 @@ class Best(Result):
 
     @property
     def verified(self) -> bool:
-        """Whether the best beats the default for certain."""
+        """Whether the best significantly beats the default."""
         return self.result.verified
 
     @property
@@ -153,7 +153,7 @@ class Best(Result):
         ``.h`` is a header of ``#define``; ``.json``; ``.env`` has lines for a shell.
 
         Raises:
-            UsageError: the suffix is another one.
+            UsageError: the suffix is none of these.
             OutputError: the file cannot be written.
         """
         write = WRITERS[export_format(path)]
@@ -169,8 +169,8 @@ def best(
 ) -> dict[str, Any]:
     """Return the stored choice for a kernel, for example ``best("vector_add", n=4096)``.
 
-    A problem that was not tuned gets the choice of the nearest one: that with the nearest sizes on
-    a logarithmic scale, and otherwise equal values.
+    A problem that was not tuned gets the choice of the nearest one: the one with the nearest sizes
+    on a logarithmic scale, and otherwise equal values.
 
     ``device`` is needed if the kernel was tuned on several; ``problem`` are some or all of the
     problem's values.

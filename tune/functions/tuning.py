@@ -1,4 +1,4 @@
-"""Tunes a wrapped function, source or program: a working default, the search, the result."""
+"""Tunes a wrapped function, source or program: finds a working default, searches, verifies."""
 
 import math
 import time
@@ -70,9 +70,9 @@ MAX_DEFAULT_TRIES = 12
 """Number of configurations tried to find a working default."""
 
 _ADVICE = {
-    Status.COMPILE_ERROR: "mend the source or its options",
-    Status.RUNTIME_ERROR: "mend it, or give another default",
-    Status.WRONG_RESULT: "mend it, or what its output is compared with",
+    Status.COMPILE_ERROR: "fix the source or its options",
+    Status.RUNTIME_ERROR: "fix it, or give another default",
+    Status.WRONG_RESULT: "fix it, or the expected output",
     Status.TIMEOUT: "allow more time",
     Status.INVALID: "give another default",
 }
@@ -104,7 +104,7 @@ def tune_wrapped(
         ):
             return _tune_on(runner, kernel, problem, progress, options)
     except KeyboardInterrupt as e:  # a few lines of traceback, not fifty
-        raise KeyboardInterrupt(str(e) or "interrupted: run the same again to go on") from None
+        raise KeyboardInterrupt(str(e) or "interrupted: run it again to continue") from None
 
 
 def _tune_on(
@@ -137,7 +137,7 @@ def _tune_on(
 
 
 def _untuned(kernel: WrappedKernel, problem: Problem, options: TuneOptions) -> Best:
-    """Return the default, unmeasured: a measuring process imports a module that tunes."""
+    """Return the unmeasured default, for a measuring process that imports a module that tunes."""
     default = Comparison("default", kernel.default(problem), math.nan, 1.0, 1.0, 1.0)
     result = TuneResult(
         kernel.name, problem, options.get("device", "cpu"),
@@ -153,7 +153,7 @@ def with_working_default(
     cache: MeasurementCache,
     progress: Progress,
 ) -> tuple[WrappedKernel, int]:
-    """Return ``kernel`` with a default that works, and the number of measurements that took.
+    """Return ``kernel`` with a working default, and the number of measurements to find it.
 
     An explicit default must work. Otherwise some random configurations are tried. Measurements go
     to the store.
@@ -188,7 +188,7 @@ def _try_default(
     kernel: WrappedKernel, problem: Problem, config: Configuration, runner: Runner,
     cache: MeasurementCache, progress: Progress,
 ) -> str:  # fmt: skip
-    """Return why a configuration does not work as default; empty if it does."""
+    """Return why a configuration cannot be the default; empty if it works."""
     try:
         (measured,) = runner.run(kernel, problem, [config])
     except MeasurementError as e:

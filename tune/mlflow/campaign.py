@@ -1,4 +1,4 @@
-"""Tracks a campaign in MLflow: one run for the campaign, and one in it per tuned problem."""
+"""Tracks a campaign in MLflow: one run for the campaign, with a nested run per tuned problem."""
 
 import math
 from contextlib import suppress
@@ -17,8 +17,8 @@ from foretune.tune.results import TuneResult
 class CampaignTracker(CampaignObserver):
     """Writes a campaign to MLflow while it runs.
 
-    Without MLflow it says so once, and the campaign can be tracked later. The folder's state keeps
-    the ids of the runs, so that a continued campaign goes on in them.
+    Without MLflow it prints a notice once, and the campaign can be tracked later. The folder's
+    state keeps the ids of the runs, so that a continued campaign extends them.
 
     Raises:
         TrackingError: MLflow cannot be reached.

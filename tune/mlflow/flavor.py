@@ -1,4 +1,4 @@
-"""The MLflow flavor (a saved predictor as a model), and which alias a new predictor gets.
+"""The MLflow flavor (a saved predictor as a model), and the alias of a new predictor.
 
 MLflow loads, serves and compares the model. Its data is the folder of `Predictor.save`. Nothing is
 pickled, and loading runs only Foretune's code. The model maps rows of a run table to the prediction
@@ -52,7 +52,7 @@ def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "Mode
     """Log the predictor saved in ``folder`` to MLflow's active run and return its model info.
 
     Raises:
-        MlflowException: the server refuses it.
+        MlflowException: the server rejects it.
     """
     import mlflow
 
@@ -142,7 +142,7 @@ def decide_promotion(
             error,
         )
     if present is None:
-        reason = "there is no champion to beat"
+        reason = "there is no champion yet"
         if name:
             words = _comparison_text(error, others[name], f"of the best baseline, {name!r}", True)
             reason = f"{reason}; {words}"

@@ -61,7 +61,7 @@ _MAX_BATCH_METRICS = 1000
 class Tracker:
     """Writes campaigns, trainings and plans to an MLflow server or file.
 
-    Without ``uri`` it is ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+    The default ``uri`` is ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
 
     Raises:
         TrackingError: the server cannot be reached.
@@ -254,7 +254,7 @@ class Tracker:
     def log_charts(self, run_id: str, charts: Mapping[Callable[..., Any], Any]) -> None:
         """Write charts as images, if Matplotlib is installed: function of `plot` -> its argument.
 
-        A chart that has nothing to draw is left out.
+        Charts without data are left out.
         """
         if find_spec("matplotlib") is None:
             return

@@ -72,7 +72,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Spans:
-    """Upright bars from ``low`` to ``high``: intervals."""
+    """Vertical bars from ``low`` to ``high``: intervals."""
 
     x: Sequence[float]
     low: Sequence[float]
@@ -95,7 +95,7 @@ ChartLayer = Points | Line | Spans | Note
 
 @dataclass(frozen=True)
 class Chart:
-    """Layers between two axes, the first at the bottom; a square chart is no wider than high."""
+    """Layers between two axes, the first at the bottom; a square chart is as wide as it is high."""
 
     x: Axis
     y: Axis
@@ -196,7 +196,7 @@ class Bars:
 
 
 def value_axis(values: Iterable[float], title: str, force_log: bool = False) -> Axis:
-    """Return an axis for positive ``values``: logarithmic, ticks at 1, 2, 5, if they span much."""
+    """Return an axis for positive ``values``; a wide range is logarithmic, with ticks 1, 2, 5."""
     finite = [v for v in values if math.isfinite(v) and v > 0]
     if not finite:
         return Axis(title, 0.0, 1.0, ())
@@ -232,5 +232,5 @@ def count_axis(n: int, title: str) -> Axis:
 
 
 def kind_of(drawn: Chart | Bars | ChartLayer) -> str:
-    """Return which part of the template draws it."""
+    """Return the template part that draws a layer."""
     return type(drawn).__name__.lower()

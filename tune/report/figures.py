@@ -1,4 +1,4 @@
-"""The charts of a campaign's report, rates, and the command that tunes a problem again.
+"""Charts of a campaign's report, rates of contenders, and the command to tune a problem again.
 
 ``"@name"`` is a color of the page's style.
 """
@@ -162,7 +162,7 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
 
 
 def worth_figure(importance: pd.DataFrame) -> Bars:
-    """Return one bar per tunable parameter: its worst over its best effect, from 1."""
+    """Return one bar per tunable parameter: the ratio of its worst to its best effect, from 1."""
     rows = importance.sort_values("factor", ascending=False)
     highest = max([1.1, *rows["factor"]])
     return Bars(

@@ -36,7 +36,7 @@ def percent(fraction: float) -> str:
 
 
 def spaced(named: object) -> str:
-    """Return names and values with a blank after each comma."""
+    """Return names and values with a space after each comma."""
     return str(named).replace(",", ", ")
 
 

@@ -1,4 +1,4 @@
-"""HTML pages in one file each: a campaign's report, a tuned problem, a predictor's validation."""
+"""Self-contained HTML pages: a campaign's report, a tuned problem, a predictor's validation."""
 
 import math
 import os
@@ -129,7 +129,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
 
 
 def headline(results: Sequence[TuneResult], space_size: int) -> str:
-    """Return the outcome of a campaign in one sentence; none of its problems was profiled."""
+    """Return a campaign's outcome in one sentence; none of its problems was profiled."""
     wins = sum(r.verified for r in results)
     outcome = (
         f"{wins} of {counted(len(results), 'unseen problem')} "
@@ -152,8 +152,8 @@ def _lead(data: ReportData) -> str:
     lines = [weak] if (weak := data.validation.weakness) else []
     if open_ones := sum(r.verdict == "inconclusive" for r in data.results):
         lines.append(
-            f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a gain "
-            "worth having. A longer search or a quieter machine may settle that."
+            f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a relevant "
+            "gain. A longer search or a quieter machine may settle that."
         )
     if 0 < sum(r.verified for r in data.results) < len(data.results):
         lines.append("Without a measurable win, the default stays and counts as 1.00×.")
@@ -182,7 +182,7 @@ class ReportObserver(CampaignObserver):
     """Writes ``report.html`` when a campaign finishes."""
 
     def on_start(self, start: CampaignStart) -> None:
-        """Remember what the report is about."""
+        """Store the subject of the report."""
         self._start = start
 
     def on_finish(self, campaign: Campaign) -> None:
@@ -292,7 +292,7 @@ _WIDTH, _MARGIN = 160.0, 5.0
 
 
 class RatioScale:
-    """The scale of the strips with each problem's ratio to its default."""
+    """The scale of the strips that show each problem's ratio to its default."""
 
     def __init__(self, results: Sequence[TuneResult]) -> None:
         ratios = [1.0]
@@ -336,7 +336,7 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
 
 
 def notebook_view(result: TuneResult) -> str:
-    """Return what a notebook shows of a result: the verdict, a table and the trace's chart."""
+    """Return the notebook view of a result: the verdict, a table and the trace's chart."""
     template = Path(__file__).with_name("notebook.html")
     return render(
         template, title="", headline=result.headline, best=result.winner.config or {},

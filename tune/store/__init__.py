@@ -1,7 +1,7 @@
 """The tuning store: measurements and choices, shared by threads, processes and machines.
 
-It has one row per configuration, so a new configuration costs one measurement. A launch with a
-known configuration does not touch it.
+It has one row per configuration, so a new configuration costs one measurement. Launches with a
+known configuration do not access it.
 """
 
 from foretune.tune.store.reader import StoreFile

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 StoreLocation = Store | str | os.PathLike[str] | bool | None
-"""A store, its path, or a URL of PostgreSQL; None or True is the user's own, False none."""
+"""A store, its path, or a PostgreSQL URL; None or True is the user's own store, False is none."""
 LEAST_TIME = ConstrainedObjective(Objective.TIME, ())
 
 
 class FallibleStore:
-    """A store that is ignored after its first failure, which costs one warning."""
+    """A store that is ignored after its first failure, with one warning."""
 
     def __init__(self, location: StoreLocation) -> None:
         self._location: StoreLocation = location
@@ -51,7 +51,7 @@ class FallibleStore:
         except ForetuneError as e:
             self._location = False
             # one place, so that a second store of the same name is silent
-            warn(f"tuned results are not kept: {e}", stacklevel=1)
+            warn(f"tuned results are not stored: {e}", stacklevel=1)
             return default
 
 
@@ -61,7 +61,7 @@ class MeasurementCache:
     Args:
         subject: the kernel's code, device and toolchain.
         store: shared with other processes.
-        log: gets a copy of everything measured or found, e.g. the run table a user asked for.
+        log: gets a copy of everything measured or found, e.g. the run table that a user requested.
         shipped: results that came with a library; the store's are newer.
         space_id: identifies the search space if the kernel has several; part of a choice's key.
     """
@@ -110,7 +110,7 @@ class MeasurementCache:
         return self._log is not None or self._store.is_used
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
-        """Return the log's measurement of a configuration, or the store's, which the log gets."""
+        """Return a configuration's measurement from the log, or from the store (then logged)."""
         if self._log is not None and (found := self._log.find(problem, config)) is not None:
             return found
         found = self._loaded().get(problem, {}).get(config)
@@ -161,8 +161,8 @@ class MeasurementCache:
         """Return the choice for a problem with the same objective, limits and candidates.
 
         ``candidates`` identifies the configurations to choose from (None: the whole space),
-        ``among`` the accepted ones (None: all). ``unfinished`` returns what an interrupted search
-        left.
+        ``among`` the accepted ones (None: all). ``unfinished`` returns the choice of an interrupted
+        search.
         """
         if problem in self._forgotten:
             return None
@@ -181,10 +181,10 @@ class MeasurementCache:
         candidates: str | None = None,
         unfinished: bool = False,
     ) -> Choice:
-        """Settle on ``choice``, or return what another process settled on meanwhile.
+        """Store ``choice``, or return a choice that another process stored in the meantime.
 
-        A choice takes the place of ``replacing`` only if it rests on more measurements. That of an
-        ``unfinished`` search is kept apart: it only says how much of the budget is spent.
+        A choice replaces ``replacing`` only if it is based on more measurements. The choice of an
+        ``unfinished`` search is kept separately: it only records how much of the budget is spent.
         """
         key, standing = self._choice_key(problem, objective, candidates, unfinished), choice
         if problem not in self._forgotten:
@@ -233,7 +233,7 @@ class MeasurementCache:
         return self._runs
 
     def _read(self, problem: Problem | None) -> None:
-        """Read what was measured of a problem, or of all."""
+        """Read the measurements of a problem, or of all."""
         self._remember(self._ask_all(lambda reader: reader.measurements(self.subject, problem)))
 
     def _remember(self, measurements: Iterable[Measurement]) -> None:
@@ -242,7 +242,7 @@ class MeasurementCache:
             runs.setdefault(m.problem, {})[m.config] = m
 
     def _ask_all(self, question: Callable[[StoreReader], list[T]]) -> list[T]:
-        """Return the answers of what was shipped, then of the store, which is newer."""
+        """Return the answers of the shipped file, then of the store, which is newer."""
         shipped = question(self._shipped) if self._shipped else list[T]()
         return shipped + self._store.query(question, list[T]())
 
@@ -264,7 +264,7 @@ class MeasurementCache:
 
 
 def open_shipped(path: str | os.PathLike[str] | None) -> StoreReader | None:
-    """Return the results that came with a library; None without a file, or after a warning."""
+    """Return the results that came with a library; None if there is no file, or after a warning."""
     if path is None:
         return None
     try:

@@ -23,7 +23,7 @@ _SIDE_FILES = ("-wal", "-shm")
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
 )
-"""Shared between machines. A write-ahead log needs memory shared by its users, so one machine."""
+"""Shared between machines; a write-ahead log only works for processes that share memory."""
 _Identity = tuple[int, int]
 """Device and inode."""
 
@@ -42,7 +42,7 @@ class OpenFile:
         return self._identity is not None and _identity(self._path) == self._identity
 
     def remove_log(self) -> None:
-        """Delete the log after closing; SQLite would apply it to the file that came instead."""
+        """Delete the log after closing; SQLite would apply it to a file that replaced this one."""
         for suffix, identity in self._side_files.items():
             beside = _beside(self._path, suffix)
             with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ class OpenFile:
 def _remove_stale_index(path: Path) -> None:
     """Delete the index of a log whose database was deleted while others had it open.
 
-    Call it in an exclusive transaction, so that no other process makes the tables meanwhile.
+    Call it in an exclusive transaction, so that no other process creates the tables meanwhile.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size == 0:
@@ -61,10 +61,10 @@ def _remove_stale_index(path: Path) -> None:
 
 
 def _make_file(path: Path) -> None:
-    """Make an empty file and its folder, for their owner alone; SQLite's other files follow it.
+    """Create an empty file and its folder for their owner alone; SQLite's other files inherit this.
 
     Raises:
-        StoreError: it cannot be made.
+        StoreError: it cannot be created.
     """
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _make_file(path: Path) -> None:
 
 
 def is_network_file_system(path: Path) -> bool:
-    """Return whether other machines may write to the file system of ``path``, too."""
+    """Return whether other machines may also write to the file system of ``path``."""
     import psutil
 
     mounts = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
@@ -161,7 +161,7 @@ class Database:
             self._lock.release()
 
     def renew_after_fork(self) -> None:
-        """Forget, in a child process, what other threads of the parent had in use."""
+        """Forget, in a child process, what other threads of the parent were using."""
         self._lock = threading.RLock()
         if self._connection is not None and self._finalizer is not None:
             _INHERITED.append(self._connection)
@@ -189,14 +189,14 @@ class Database:
             raise
 
     def _open(self) -> None:
-        """Connect, and make missing tables."""
+        """Connect, and create missing tables."""
         try:
             if self._url is None:
                 self._open_file()
             elif self._url == "sqlite://":
-                raise StoreError("a database in memory forgets everything: name a file")
+                raise StoreError("a database in memory keeps nothing: name a file")
             elif not _SCHEME.match(self._url):
-                raise StoreError(f"{self.name}: a store is an SQLite file or in PostgreSQL")
+                raise StoreError(f"{self.name}: a store is an SQLite file or a PostgreSQL URL")
             with self._begin("DEFERRED") as table:
                 found = table.version()
             if found is None:
@@ -225,7 +225,7 @@ class Database:
         self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def _create(self) -> None:
-        """Make the tables in one transaction, unless another process was faster."""
+        """Create the tables in one transaction, unless another process was faster."""
         if not self._may_create:
             raise StoreError(f"{self.name} is not a store: it has no tables of Foretune's")
         if self._url is None:
@@ -241,9 +241,9 @@ class Database:
                     raise
 
     def _enable_write_ahead_log(self) -> None:
-        """Let readers read while one process writes; the file remembers it.
+        """Let readers read while one process writes; the file keeps this mode.
 
-        Changing the journal fails at once while others read, so it is tried for a while.
+        Changing the journal fails immediately while others read, so it is retried for a while.
         """
         give_up = time.monotonic() + self._patience_s
         while self._connection is not None and not is_network_file_system(self._path):
@@ -280,15 +280,15 @@ class Database:
 
 _MESSAGES = {
     ("locked", "busy"): f"{{name}} is locked by another process: wait for it, or {PATH_ADVICE}",
-    ("not a database",): "{name} is not a store ({reason}): name another file, or move it away, "
-    "and a new one is made",
-    ("malformed",): "{name} is damaged ({reason}): move it away, and a new one is made",
+    ("not a database",): "{name} is not a store ({reason}): name another file, or move it away; "
+    "then a new one is created",
+    ("malformed",): "{name} is damaged ({reason}): move it away; then a new one is created",
     ("readonly", "unable to open", "disk"): f"cannot write {{name}} ({{reason}}): {PATH_ADVICE}",
 }
-"""What a part of the database's reason means for the user."""
+"""Part of the database's reason -> its meaning for the user."""
 _DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _INHERITED: list[sqlite3.Connection] = []
-"""Connections of a parent process, kept: closing them would disturb the parent's."""
+"""Connections of a parent process. They stay open: closing them would disturb the parent's."""
 _SCHEME = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
 
 

@@ -61,7 +61,7 @@ def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) ->
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """Return the items of a list, from one line to another."""
+    """Return the items of a list, one per line."""
     joined = ",\n".join(texts)
     return f"{joined}\n" if joined else ""
 
@@ -91,15 +91,15 @@ def read_file(path: Path) -> Any:
         text = read_bytes(path)
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
-    says = "is no exported store ({}): write one with 'foretune store --export'"
+    says = "is not an exported store ({}): write one with 'foretune store --export'"
     with translate_read_errors(path, StoreError, says):
         data = parse_json(text)
         if data.get("format") != FORMAT:
-            raise ValueError("it says no format, or another")
+            raise ValueError("its format is missing or different")
         version = int(data["version"])
     if version > VERSION:
         raise StoreError(
-            f"{path} has version {version}, this Foretune reads up to {VERSION}: "
+            f"{path} has version {version}, but this Foretune reads up to {VERSION}: "
             "install a newer Foretune"
         )
     return data
@@ -113,7 +113,7 @@ def problems_in(
     Damaged files raise ValueError, KeyError, TypeError or AttributeError.
     """
     if unknown := {*data} - {"format", "version", "rows", "subjects"}:
-        raise ValueError(f"{min(unknown)!r} is not known")
+        raise ValueError(f"{min(unknown)!r} is unknown")
     seen, missing = set(), data["rows"]
     for described in data["subjects"]:
         names = ("kernel", "source", "device", "versions")
@@ -122,13 +122,13 @@ def problems_in(
         subject = Subject(*(str(described[name]) for name in names))
         for entry in described["problems"]:
             if not {"problem", "measurements"} <= {*entry} <= {"problem", "choice", "measurements"}:
-                raise ValueError("a problem has measurements, and a choice at most")
+                raise ValueError("a problem has measurements and at most one choice")
             problem = Problem(entry["problem"])
             choice = choice_from_record(entry["choice"]) if "choice" in entry else None
             rows = [measurement_from_record(row, subject, problem) for row in entry["measurements"]]
             found = {row.config: row for row in rows}
             if (subject, problem) in seen or len(found) < len(rows):
-                raise ValueError(f"{problem} or a configuration of it is there twice")
+                raise ValueError(f"{problem} or a configuration of it occurs twice")
             seen.add((subject, problem))
             missing -= len(found) + (choice is not None)
             yield subject, problem, choice, found
@@ -176,7 +176,7 @@ class StoreReader(ABC):
         return [s for s in found if kernel in (None, s.kernel)]
 
     def newest_subject(self, kernel: str, device: str | None = None) -> Subject:
-        """Return the subject of a kernel that was tuned last; its code or versions may differ.
+        """Return the most recently tuned subject of a kernel; its code or versions may differ.
 
         Raises:
             UnknownName: the kernel was never tuned on that device.
@@ -217,7 +217,7 @@ class StoreReader(ABC):
         return validate(runs, self.name) if found else runs
 
     def export(self, path: str | os.PathLike[str], kernel: str | None = None) -> None:
-        """Write one kernel's or all measurements and choices to a JSON file, one per line.
+        """Write one kernel's (or all) measurements and choices to a JSON file, one per line.
 
         The same content gives the same file.
 

@@ -1,6 +1,6 @@
-"""The store's tables and SQL, which SQLite and PostgreSQL both read. Rows hold opaque JSON.
+"""The store's tables and SQL, valid for SQLite and PostgreSQL. Rows hold opaque JSON.
 
-What varies between kernels is one JSON column, so a new parameter needs no new table.
+All data that varies between kernels is in one JSON column, so a new parameter needs no new table.
 """
 
 import re
@@ -39,8 +39,8 @@ CREATE INDEX IF NOT EXISTS ix_foretune_measurements_sequence ON foretune_measure
 CREATE INDEX IF NOT EXISTS ix_foretune_choices_sequence ON foretune_choices (sequence);
 INSERT INTO foretune_version (version) VALUES ({SCHEMA_VERSION}) ON CONFLICT DO NOTHING
 """
-"""``described`` is the problem, in ``foretune_begun`` the configuration. ``sequence`` is the order
-of writing; the clocks of several machines differ."""
+"""``described`` is the problem; in ``foretune_begun``, the configuration. ``sequence`` is the order
+of writing, because the clocks of several machines differ."""
 _MARK_KEY = ("subject", "problem", "config", "host", "pid")
 _COLUMNS = {
     "subjects": ("id", "kernel", "source", "device", "versions"),
@@ -53,7 +53,7 @@ _KEYS = {"measurements": ("subject", "problem", "config"), "choices": ("subject"
 Row = Mapping[str, Any]
 TableName = Literal["measurements", "choices"]
 Replace = Literal["always", "not worse", "better"]
-"""When a row takes the place of another with the same key: by the number of measurements."""
+"""When a row replaces another with the same key: by the number of measurements."""
 _UPSERT_CONDITIONS: Mapping[Replace, str] = {
     "always": "",
     "not worse": " WHERE excluded.measured >= foretune_choices.measured",
@@ -62,7 +62,7 @@ _UPSERT_CONDITIONS: Mapping[Replace, str] = {
 
 
 class StoreTransaction:
-    """The tables within a transaction that has begun; ``server`` is whether in PostgreSQL."""
+    """The tables within an open transaction; ``server`` is whether it is PostgreSQL."""
 
     def __init__(self, cursor: Any, server: bool = False) -> None:
         self._cursor = cursor
@@ -72,7 +72,7 @@ class StoreTransaction:
         """Return the version of the tables; None without tables.
 
         Raises:
-            StoreError: another version of Foretune made them.
+            StoreError: another version of Foretune created them.
         """
         tables = "SELECT name FROM sqlite_master WHERE name = 'foretune_version'"
         if self._server:
@@ -89,7 +89,7 @@ class StoreTransaction:
         return found
 
     def create_tables(self) -> None:
-        """Make the tables that do not exist."""
+        """Create the missing tables."""
         for statement in _SCHEMA.split(";"):
             self._cursor.execute(statement)
 
@@ -116,7 +116,7 @@ class StoreTransaction:
         )
 
     def marks_of_configuration(self, config: Row) -> list[tuple[Any, ...]]:
-        """Return (host, pid, start time, time of marking) of the marks of a configuration."""
+        """Return (host, pid, start time, time of marking) of a configuration's marks."""
         return self._fetch(
             "SELECT host, pid, started, since FROM foretune_begun WHERE subject = :subject "
             "AND problem = :problem AND config = :config ORDER BY since", config,
@@ -140,7 +140,7 @@ class StoreTransaction:
         self._execute(_insert("choices", "ON CONFLICT DO NOTHING"), rows)
 
     def upsert(self, name: TableName, rows: Sequence[Row], replace: Replace = "always") -> None:
-        """Write rows in the place of those with the same keys."""
+        """Write rows, replacing those with the same keys."""
         keys = _KEYS[name]
         updates = ", ".join(f"{c} = excluded.{c}" for c in _COLUMNS[name] if c not in keys)
         conflict = f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
@@ -154,7 +154,7 @@ class StoreTransaction:
         self._execute(_insert("begun", ""), [mark])
 
     def unmark(self, configs: Sequence[Row]) -> None:
-        """Delete marks of configurations, by all processes or by the process that they name."""
+        """Delete marks of configurations, by all processes or by the process given in them."""
         if configs:
             same = " AND ".join(f"{name} = :{name}" for name in _MARK_KEY if name in configs[0])
             self._execute(f"DELETE FROM foretune_begun WHERE {same}", configs)
@@ -201,5 +201,5 @@ def _where(subject: str | None, problem: str | None) -> str:
 
 @cache
 def _for_server(sql: str) -> str:
-    """Return a statement with parameters as psycopg writes them."""
+    """Convert a statement's parameters to psycopg's notation."""
     return re.sub(r":(\w+)", r"%(\1)s", sql)

@@ -31,14 +31,14 @@ from foretune.tune.store.subject import (
 from foretune.values import FrozenParameters
 
 LOCK_TIMEOUT_S = 10.0
-"""Seconds to wait for other processes that write before the store counts as locked."""
+"""Seconds to wait for writers before the store counts as locked."""
 
 MAX_CLAIM_S = 120.0
 """Age in seconds at which another process's claim expires."""
 
 
 FATAL_DEATHS = 2
-"""Processes that a configuration takes with it before it is given up; one may have been killed."""
+"""Process deaths after which a configuration is given up; one may have been a kill from outside."""
 
 MAX_CLOCK_SKEW_S = 3600.0
 """Maximum difference between the clocks of two machines."""
@@ -53,7 +53,7 @@ class Store(StoreReader):
     Args:
         location: path of an SQLite file, or a URL (``postgresql+psycopg://…``); None is
             ``$FORETUNE_STORE``, else ``tuned.db`` in the user's cache folder.
-        patience_s: seconds to wait for other processes that write.
+        patience_s: seconds to wait for other processes that are writing.
         create: whether to create a missing database on first use; otherwise that is a StoreError.
     """
 
@@ -71,7 +71,7 @@ class Store(StoreReader):
         return self._database.name
 
     def close(self) -> None:
-        """Close the connection that is kept open; the next use opens another."""
+        """Close the open connection; the next use opens another."""
         self._database.close()
 
     def put(self, subject: Subject, measurements: Iterable[Measurement]) -> None:
@@ -98,7 +98,7 @@ class Store(StoreReader):
             ]
 
     def begin_measurement(self, subject: Subject, problem: Problem, config: Configuration) -> None:
-        """Mark a configuration as being measured here; `put` and `end_measurement` undo it."""
+        """Mark a configuration as being measured here, until `put` or `end_measurement`."""
         with self._database.transaction(write=True) as table:
             table.mark(_new_mark(subject, problem, config))
 
@@ -154,9 +154,9 @@ class Store(StoreReader):
     ) -> Choice:
         """Store a choice unless another process was first, and return the stored one.
 
-        Processes that tune at the same time thus agree. A stored choice is replaced only by one
-        that rests on more measurements and names it as ``replacing``. If it is verified again, it
-        only becomes newer.
+        So processes that tune at the same time agree. A stored choice is replaced only by one that
+        is based on more measurements and names it as ``replacing``. If it is verified again, only
+        its time is updated.
 
         Raises:
             UsageError: the choice's method does not exist.
@@ -198,7 +198,7 @@ class Store(StoreReader):
             The number of deleted measurements and choices.
 
         Raises:
-            UsageError: a problem without its subject.
+            UsageError: a problem is given without its subject.
         """
         if subject is None and problem is not None:
             raise UsageError("a problem can be forgotten for one subject only: name it")
@@ -210,8 +210,8 @@ class Store(StoreReader):
     def merge(self, path: str | os.PathLike[str]) -> MergeReport:
         """Merge an exported file; newer measurements and better choices replace existing ones.
 
-        The better of two choices rests on more measurements; ties go to the later one. Timestamps
-        in the future do not count as newer. Merging a file again changes nothing.
+        The better of two choices is based on more measurements; ties go to the later one.
+        Timestamps in the future do not count as newer. Merging a file again changes nothing.
 
         Raises:
             StoreError: the file cannot be read, or is not an export; nothing is merged.
@@ -260,7 +260,7 @@ class Store(StoreReader):
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
             raise StoreError(
                 f"{self.name} holds a damaged row ({type(e).__name__} {e}): "
-                "move it away, and a new one is made"
+                "move it away; then a new one is created"
             ) from e
 
 
@@ -275,7 +275,7 @@ def _default_location() -> str:
 def _measured_row(subject: Subject, m: Measurement) -> dict[str, Any]:
     if (m.kernel, m.device) != (subject.kernel, subject.device):
         raise UsageError(
-            f"a measurement of {m.kernel} on {m.device} is none of {subject.kernel} "
+            f"a measurement of {m.kernel} on {m.device} is not of {subject.kernel} "
             f"on {subject.device}"
         )
     return {
@@ -292,7 +292,7 @@ def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str,
 
 
 def _is_verified_again(stands: Choice, choice: Choice) -> bool:
-    """Return whether a choice only confirms the one that stands."""
+    """Return whether a choice only confirms the stored one."""
     known = choice.measured <= stands.measured
     return known and choice.how == "verified" and choice.config == stands.config
 
@@ -303,7 +303,7 @@ def _choice_rank(choice: Choice) -> tuple[int, float]:
 
 
 def _trusted_timestamp(iso: str) -> float:
-    """Return a time in seconds; 0 for one in the future, which is of a wrong clock."""
+    """Return a time in seconds; 0 for a time in the future, which comes from a wrong clock."""
     when = timestamp(iso)
     return when if when <= time.time() + MAX_CLOCK_SKEW_S else 0.0
 
@@ -321,7 +321,7 @@ def _json(values: FrozenParameters) -> str:
 
 
 _START_TOLERANCE_S = 2.0
-"""Setting the clock changes a process's apparent start time by up to this much."""
+"""A change of the clock changes a process's apparent start time by up to this much."""
 
 
 @dataclass(frozen=True)
@@ -344,7 +344,7 @@ class Process:
 
 
 def this_process() -> Process:
-    """Return the calling process; after a fork, the child."""
+    """Return the calling process; in a forked child, the child."""
     return _process(os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""Subject, Choice, MergeReport."""
+"""Subjects, choices, and their records."""
 
 import datetime
 import hashlib
@@ -52,7 +52,7 @@ class Choice:
     """The configuration chosen for a problem.
 
     Attributes:
-        measured: the number of configurations measured before.
+        measured: number of configurations that had been measured.
         regret: expected loss against the best, relative; NaN if unknown.
         chosen_at: ISO time; it breaks ties when stores are merged.
     """
@@ -82,7 +82,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class MergeReport:
-    """Counts of a merge: new subjects, newer measurements, better choices, and what was known."""
+    """Counts of a merge: new subjects, newer measurements, better choices, and known rows."""
 
     subjects: int = 0
     measurements: int = 0
@@ -112,7 +112,7 @@ def without_names(problem: Problem, *names: str) -> Problem:
 
 
 def sort_key(values: FrozenParameters) -> list[tuple[str, bool, Any]]:
-    """Return a sort key: numbers by size, before texts."""
+    """Return a sort key: numbers by value, before texts."""
     return [(name, isinstance(v, str), v) for name, v in sorted(values.items())]
 
 
@@ -129,7 +129,7 @@ _FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
 
 
 def measurement_to_record(m: Measurement) -> dict[str, Any]:
-    """Return a measurement without subject, problem and unknown values.
+    """Return a measurement as a dictionary without subject, problem and unknown values.
 
     Raises:
         RunTableError: the measurement contradicts itself.
@@ -149,7 +149,7 @@ def measurement_from_record(
 ) -> Measurement:
     """Invert `measurement_to_record`; damaged records raise ValueError, KeyError or TypeError."""
     if unknown := {*record} - _FIELDS:
-        raise ValueError(f"{min(unknown)!r} is not known")
+        raise ValueError(f"{min(unknown)!r} is unknown")
     rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
     rest |= {n: str(record.get(n, "")) for n in _TEXTS}
     measurement = Measurement(
@@ -167,7 +167,7 @@ def measurement_from_record(
 
 
 def choice_to_record(choice: Choice) -> dict[str, Any]:
-    """Return a choice without an unknown regret.
+    """Return a choice as a dictionary, without an unknown regret.
 
     Raises:
         UsageError: its method does not exist.

@@ -1,7 +1,7 @@
 """vLLM's tuned configurations of its fused mixture-of-experts kernel.
 
-vLLM finds a file by the name of a `Layer` (``fused_moe.get_config_file_name``), and in it the
-number of tokens M nearest to the call's::
+vLLM finds a file by the name of a `Layer` (``fused_moe.get_config_file_name``), and uses the entry
+whose number of tokens M is nearest to the call's::
 
     E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json
     {"triton_version": "3.5.0", "1": {"BLOCK_SIZE_M": 16, …, "num_warps": 4, "num_stages": 5}, …}
@@ -60,7 +60,7 @@ class Layer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the layer of a file name.
+        """Parse a file name.
 
         Raises UsageError for other names.
         """
@@ -68,7 +68,7 @@ class Layer:
         found = _NAME.fullmatch(name)
         if found is None:
             raise UsageError(
-                f"{name!r} is not named as tuned files of vLLM's experts: "
+                f"{name!r} is not a name of vLLM's tuned expert files: "
                 "E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json"
             )
         block = (int(found["n"]), int(found["k"])) if found["n"] else None
@@ -77,7 +77,7 @@ class Layer:
 
     @property
     def file_name(self) -> str:
-        """The file name that vLLM looks for; it has one for all H200s."""
+        """The file name that vLLM looks for; all H200s share one name."""
         device = self.device.replace(" ", "_")
         device = "NVIDIA_H200" if "H200" in device.split("_") else device
         dtype = f",dtype={self.dtype}" if self.dtype else ""
@@ -85,7 +85,7 @@ class Layer:
         return f"E={self.experts},N={self.size},device_name={device}{dtype}{block}.json"
 
     def problem(self, tokens: int) -> Problem:
-        """Return the problem of a number of tokens: M and the values in the name."""
+        """Return the problem for a number of tokens: M and the values in the name."""
         values: dict[str, Value] = {TOKENS: tokens, "E": self.experts, "N": self.size}
         if self.dtype:
             values["dtype"] = self.dtype
@@ -107,7 +107,7 @@ class ParameterNames:
     extra: Mapping[str, Value] = field(default_factory=dict)
 
     def to_kernel_problem(self, problem: Problem) -> Problem:
-        """Return one of our problems with the kernel's names."""
+        """Rename the parameters of one of our problems to the kernel's."""
         return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.extra})
 
     def tokens(self, problem: Problem, layer: Layer) -> int | None:
@@ -151,7 +151,7 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
     except (ValueError, TypeError, AttributeError) as e:
-        raise StoreError(f"{path} does not hold configurations by number of tokens: {e}") from e
+        raise StoreError(f"{path} does not map numbers of tokens to configurations: {e}") from e
     for tokens, config in configs.items():
         if missing := [name for name in REQUIRED if name not in config]:
             raise StoreError(f"{path}: M = {tokens} has no {', '.join(missing)}")
@@ -186,7 +186,7 @@ def import_vllm(
 
     Their times and regrets are unknown. ``subject`` defaults to any code of ``kernel`` tuned with
     the file's Triton version on the file's device. Returns the subject, the number of new choices,
-    and the number of problems that had one.
+    and the number of problems that already had a choice.
     """
     tuned = read_vllm(path)
     versions = f"triton {tuned.triton}" if tuned.triton else ""

@@ -45,14 +45,14 @@ from foretune.tune.triton.runtime import (
 from foretune.tune.triton.stalled import StalledCallDriver
 
 _STOCK_RUN = Stock.run
-"""If a library replaces `Stock.run`, its version runs."""
+"""Triton's own `run`, to detect a library's replacement."""
 MAX_ONLINE_SEARCHES = 64
 """Maximum number of online searches; the least recently called one is dropped."""
 MAX_FALLBACK_CONFIGS = 200
 
 
 class Autotuner(Stock):  # type: ignore[misc]
-    """See `foretune.autotune`; arguments are those of Triton's class, and ``options``."""
+    """See `foretune.autotune`; takes the arguments of Triton's class, and ``options``."""
 
     _plans: Sequence[CallPlan] = ()
     pre_hook: Callable[..., Any]
@@ -81,7 +81,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         self.tuner_factory = CallTunerFactory(self.options)
 
     def _unwrap_descriptors_in_hooks(self) -> None:
-        """Let Triton's hooks zero and restore the tensors below descriptors."""
+        """Let Triton's hooks reset and restore the tensors of descriptors."""
         before, after = self.pre_hook, self.post_hook
 
         def tensors(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     @cached_property
     def do_bench(self) -> Callable[..., Any]:
-        """The benchmarker: the user's, the driver's, or a clock in the interpreter."""
+        """The benchmarker: the user's, the driver's, or a wall clock in the interpreter."""
         if self._do_bench is None and is_interpreted():
             return bench_in_interpreter
         options = getattr(self, "options", None)  # subclasses may skip our constructor
@@ -124,7 +124,7 @@ class Autotuner(Stock):  # type: ignore[misc]
     def choose(self, *args: Any, grid: Any = None, **kwargs: Any) -> triton.Config:
         """Return the configuration that a call would run with, without launching or measuring.
 
-        A tuned problem returns its choice; any other returns the configuration predicted fastest.
+        For a tuned problem it is the stored choice, else the one predicted fastest.
         """
         with self._named(args):
             self._require_device()
@@ -153,7 +153,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Keep only ``configs``, or the choices made so far; return this kernel.
 
         Use it for compilers that read ``configs`` and bypass `run`. torch.compile measures the
-        configurations that are left, none if there is only one.
+        remaining configurations; if only one remains, it measures nothing.
 
         Raises:
             UsageError: nothing has been chosen yet.
@@ -163,7 +163,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if not kept:
             name = self.base_fn.__name__
             raise UsageError(
-                f"{name} has no configuration to keep: call it first, or {name}.choose(...)"
+                f"{name} has chosen no configuration yet: call it first, or {name}.choose(...)"
             )
         self.configs = kept
         return self
@@ -228,7 +228,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         return self._run_untuned(new, pruned)
 
     def _run_untuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
-        """Launch a problem without a choice here: record it, and choose as the options say."""
+        """Launch a problem without a choice: record the call, and choose as the options say."""
         if new.plan_and_key not in self._recorded:
             self._recorded.add(new.plan_and_key)
             call = KernelCall(self, self.options, new.args, new.kwargs)
@@ -258,7 +258,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                     self._stale.add((plan, problem_key))
 
     def _run_captured(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
-        """Launch the stored or predicted choice: during graph capture nothing is measured."""
+        """Launch the stored or predicted choice; in a graph capture nothing is measured."""
         driver, which = self._make_driver(new.args, new.kwargs, pruned), new.plan_and_key
         if which not in self._provisional_choices:
             self._provisional_choices[which] = self._fall_back_on_error(
@@ -279,7 +279,7 @@ class Autotuner(Stock):  # type: ignore[misc]
     def _launch_first(
         self, new: UntunedCall, driver: StalledCallDriver, config: triton.Config, final: bool
     ) -> Any:
-        """Launch ``config``, or the next best if it cannot run; keep the one that ran."""
+        """Launch ``config``, or the next best one that can run; keep the one that ran."""
         first = config
         while True:
             if final:
@@ -325,7 +325,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         self._print_choice(key, driver)
 
     def _benchmark_like_stock(self, driver: StalledCallDriver) -> None:
-        """Measure as stock Triton does, within the budget, because Foretune failed."""
+        """Measure like stock Triton, within the budget, after an error in Foretune."""
         limit = min(self.options.max_measurements(len(driver.configs)), MAX_FALLBACK_CONFIGS)
         timings = {config: driver.kernel.bench(config) for config in driver.configs[:limit]}
         driver.timings, driver.new_count = timings, len(timings)
@@ -383,7 +383,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         return plan
 
     def _stock_key(self, kwargs: dict[str, Any]) -> Key:
-        """Return the key of stock Triton: values of the key arguments, then every dtype."""
+        """Return stock Triton's key: values of the key arguments, then every dtype."""
         given = {n: v for n, v in {**self.nargs, **kwargs}.items() if n in self.arg_names}
         values = [given[name] for name in self.keys if name in given]
         return (*values, *(str(v.dtype) for v in given.values() if hasattr(v, "dtype")))
@@ -441,7 +441,7 @@ class StockAutotuner(Autotuner):
 
 
 def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:
-    """Raise Triton 3.9's error for names that are no arguments.
+    """Raise Triton 3.9's error for names that are not arguments.
 
     Older versions ignore them: a typo in ``key`` makes a kernel tune only once.
     """

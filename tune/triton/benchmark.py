@@ -1,6 +1,6 @@
 """Measures one configuration of a call with the tuner's hooks and benchmarker.
 
-A configuration fails if it does not compile, exceeds the resources or computes other numbers than
+A configuration fails if it does not compile, exceeds the resources, or computes other numbers than
 the first one. If it breaks the device, the failure is recorded and the search ends.
 """
 
@@ -39,14 +39,14 @@ class UserKernelError(Exception):
 
 
 class CannotRun(Exception):
-    """A configuration may not be launched to see what it computes."""
+    """A configuration must not be launched to compute outputs."""
 
 
 class ConfigurationBenchmark:
     """Measures configurations of one call.
 
-    ``configs`` are all candidates, and ``can_run`` tells which may be launched to get the expected
-    outputs. ``timings`` holds the benchmarker's results of configurations that passed.
+    ``configs`` are all candidates; ``can_run`` returns whether one may be launched to get the
+    expected outputs. ``timings`` holds the benchmarker's results of configurations that passed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ConfigurationBenchmark:
                 self._raise_unless_config_error(e, failure)
                 return failure
             if not math.isfinite(float(np.ravel(timing)[0])):
-                reason = "does not compile, or needs more than the device has"
+                reason = "does not compile, or exceeds the device's resources"
                 return self._failure(config, Status.INVALID, reason)
             return self._checked_measurement(config, timing)
 
@@ -136,17 +136,17 @@ class ConfigurationBenchmark:
         if checker.outvoted:
             warn(
                 f"{checker.outvoted} of {self._call.kernel} differs from {checker.source}, so it "
-                "counts as wrong: name what is right with reference="
+                "counts as wrong: give the correct result with reference="
             )
         if checker.changed:
             warn(
-                f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
-                "back after every measurement: name it in restore_value or reset_to_zero"
+                f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, restored "
+                "after every measurement: list them in restore_value or reset_to_zero"
             )
         return checker
 
     def _launch(self, config: triton.Config) -> None:
-        """Launch for the checker; a configuration that ends the process is to blame itself."""
+        """Launch for the checker; if the process ends, the configuration counts as the cause."""
         problem, named = self._call.problem, to_configuration(config)
         if named == self._measuring:
             return self._kernel.launch(config)
@@ -173,7 +173,7 @@ class ConfigurationBenchmark:
         """Raise ``error`` unless only this configuration is at fault.
 
         If the device is broken, the failure is recorded first. Errors of hooks and of the call
-        itself would hit every configuration.
+        itself would affect every configuration.
         """
         try:
             synchronize()

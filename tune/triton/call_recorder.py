@@ -20,7 +20,7 @@ from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.problem_key import is_descriptor
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
-"""Environment variable with the file to which calls of new problems are added."""
+"""Environment variable that names the file to which calls of new problems are added."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class RecordedCall:
         """Return the call that `to_line` wrote.
 
         Raises:
-            UsageError: the line is no recorded call.
+            UsageError: the line is not a recorded call.
         """
-        with translate_read_errors(json_line[:60], UsageError, "is no recorded call: {}"):
+        with translate_read_errors(json_line[:60], UsageError, "is not a recorded call: {}"):
             data = parse_json(json_line)
             kwargs = {str(n): _decode(a) for n, a in data["kwargs"].items()}
             grid = data["grid"]
@@ -82,7 +82,7 @@ class RecordedCall:
 
 
 def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> None:
-    """Add a call to the file that `RECORD_VARIABLE` names, if any; warn if that fails."""
+    """Add a call to the file in `RECORD_VARIABLE`, if set; warn if that fails."""
     if not (path := os.environ.get(RECORD_VARIABLE)):
         return
     function = call.tuner.base_fn
@@ -119,7 +119,7 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
     """Return the distinct calls in a file, in file order.
 
     Raises:
-        UsageError: the file does not exist, or a line is no recorded call.
+        UsageError: the file does not exist, or a line is not a recorded call.
     """
     with translate_read_errors(
         path, UsageError, f"cannot be read: record calls with {RECORD_VARIABLE}=FILE ({{}})"
@@ -129,7 +129,7 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
 
 
 def _encode(argument: Any) -> Any:
-    """Return what JSON has no form for as a dictionary."""
+    """Return a value that JSON cannot represent as a dictionary."""
     if isinstance(argument, Tensor):
         layout = {"shape": argument.shape, "strides": argument.strides}
         return {"tensor": argument.element, **layout, "address": argument.address}
@@ -138,7 +138,7 @@ def _encode(argument: Any) -> Any:
         return {"descriptor": argument.base, **how}
     if isinstance(argument, triton.language.dtype):
         return {"dtype": argument.name}
-    raise UsageError(f"an argument of {type(argument).__name__} cannot be written down")
+    raise UsageError(f"an argument of {type(argument).__name__} cannot be recorded")
 
 
 def _decode(data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Stored choices, the tuner of one call (order, experience, stop), its factory, and a ranking."""
+"""Stored choices, the tuner of one call (order, earlier runs, stop), its factory, and a ranking."""
 
 import dataclasses
 import hashlib
@@ -37,7 +37,7 @@ def known_runs(cache: MeasurementCache, call: Call) -> list[Measurement]:
 
 @dataclass(frozen=True)
 class StoredChoices:
-    """The choices for a call in the store, among candidates."""
+    """The choices in the store for a call, among candidates."""
 
     cache: MeasurementCache
     call: Call
@@ -45,7 +45,7 @@ class StoredChoices:
     options: Options
 
     def find(self) -> Choice | None:
-        """Return the choice among these candidates, or among others if it is one of these."""
+        """Return the choice among these candidates, also if it was made among others."""
         cache, problem, among = self.cache, self.call.problem, self.candidates
         found = cache.choice(problem, self._objective, candidates=self._id, among=among)
         if found is None and self._objective == LEAST_TIME:
@@ -53,7 +53,7 @@ class StoredChoices:
         return found
 
     def settle(self, choice: Choice, replacing: Choice | None = None) -> Choice:
-        """Settle on a choice, or return what another process settled on meanwhile."""
+        """Store a choice, or return one that another process stored in the meantime."""
         return self.cache.choose(
             self.call.problem, self._objective, choice, replacing, candidates=self._id
         )
@@ -64,7 +64,7 @@ class StoredChoices:
 
     @property
     def _id(self) -> str:
-        """What identifies the candidates, and whether their results are compared."""
+        """Identifies the candidates, and whether their results are compared."""
         return _digest(tuple(self.candidates), str(self.options.check))
 
 
@@ -89,7 +89,7 @@ class CallTuner:
         self.call = call
         self.space = ListedSpace(configs)
         self.new_count = 0
-        """Measurements of this process in this search."""
+        """Number of measurements by this process in this search."""
         self.claimed_by_others: list[Configuration] = []
         """Candidates of the search that other processes are measuring."""
         self._options, self.cache = options, cache
@@ -101,7 +101,7 @@ class CallTuner:
         self._searcher: OrderedSearcher | None = None
         self._searcher_is_current = False
         self._expected_log_ratios: dict[Configuration, float] = {}
-        """Expected log time of each candidate over the fastest, by the order."""
+        """Expected log time of each candidate relative to the fastest, by the order."""
 
     def sufficient_choice(self) -> Choice | None:
         """Return the stored choice if it meets the options and no measurement refutes it."""
@@ -139,7 +139,7 @@ class CallTuner:
 
     @property
     def best(self) -> Configuration:
-        """The incumbent, else the candidate predicted fastest.
+        """The incumbent, else the candidate predicted to be fastest.
 
         Of equally fast candidates it is the one whose quantiles are lower.
         """
@@ -150,7 +150,7 @@ class CallTuner:
     def start_search(self, parallel: int | None = None) -> SearchLoop[Configuration]:
         """Return the search loop of this call.
 
-        By default it runs one measurement here besides those in `claimed_by_others`.
+        By default it runs one measurement at a time here, besides those in `claimed_by_others`.
         """
         return search(
             self,
@@ -170,7 +170,7 @@ class CallTuner:
         return proposed
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Take in measurements, made here or by other processes (`claimed_by_others`)."""
+        """Record measurements made here or by other processes (`claimed_by_others`)."""
         new = [m for m in measurements if m.config not in self.claimed_by_others]
         reported = {m.config for m in measurements}
         self.claimed_by_others = [c for c in self.claimed_by_others if c not in reported]
@@ -205,9 +205,9 @@ class CallTuner:
         return [self.space[int(i)] for i in posterior.indices[order[: min(n, int(free.sum()))]]]
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Take in measurements of this process.
+        """Record measurements of this process.
 
-        Failures are recorded after the first success: if nothing runs, the call is at fault.
+        Failures are recorded only after a success, because if nothing runs, the call is at fault.
         """
         self.new_count += len(measurements)
         self._unrecorded += [
@@ -231,7 +231,7 @@ class CallTuner:
         known = {m.config for m in self.measured()}
         for config in self.cache.crashed_configurations(self.call.problem):
             if config in self.space and config not in known:
-                reason = "its measurement took two processes with it"
+                reason = "two processes died while measuring it"
                 self._record([self.call.failure(config, Status.RUNTIME_ERROR, reason)])
 
     def fallback_configuration(self) -> Configuration:
@@ -245,7 +245,7 @@ class CallTuner:
         return [found[config] for config in self._candidates if config in found]
 
     def was_measured(self, config: Configuration) -> bool:
-        """Whether there is a measurement of a candidate, if only one that does not count."""
+        """Whether a candidate has a measurement, even one that does not count."""
         problem = self.call.problem
         return any(m.config == config and m.problem == problem for m in self._runs)
 
@@ -271,7 +271,7 @@ class CallTuner:
         return self._choices.settle(choice, self._previous_choice)
 
     def promised_regret(self) -> float:
-        """Return the expected regret that is stored with a choice; NaN if unknown."""
+        """Return the expected regret to store with a choice; NaN if unknown."""
         regret = float(self.searcher.search_posterior.expected_regret)
         return regret if math.isfinite(regret) else math.nan
 
@@ -295,7 +295,7 @@ class CallTuner:
 
     @cached_property
     def _runs(self) -> list[Measurement]:
-        """All measurements of the kernel on this device, the unrecorded ones too."""
+        """All measurements of the kernel on this device, including unrecorded ones."""
         return [*known_runs(self.cache, self.call), *self._unrecorded]
 
     def _invalidate_runs(self) -> None:
@@ -307,7 +307,7 @@ class CallTuner:
         return self._options.parsed_objective.value_of(measurement)
 
     def _is_candidate(self, measurement: Measurement) -> bool:
-        """Whether it is of a candidate, and its output compared if the options ask for it."""
+        """Whether a run is of a candidate, with its output compared if the options require that."""
         matches = measurement.problem == self.call.problem and measurement.config in self.space
         check = self._options.check
         passed = check is None or not measurement.ok or measurement.relative_error <= check
@@ -316,7 +316,7 @@ class CallTuner:
     def _is_refuted(self, choice: Choice) -> bool:
         """Whether later measurements show a larger regret than the choice promised.
 
-        A verified choice stands: its times were compared in turn, times of other days were not.
+        A verified choice is never refuted, because its times were compared in interleaved rounds.
         """
         if choice.how == "verified":
             return False
@@ -385,12 +385,12 @@ class CallTunerFactory:
 
 
 def _with_measurable_objective(options: Options, device: Device) -> Options:
-    """Return ``options``, with the time as objective if ``device`` has no power meter."""
+    """Return ``options``; without a power meter for ``device``, the objective is time."""
     objective = options.parsed_objective
     if not objective.needs_power or find_meter(device.kind, device.index) is not None:
         return options
     reason = explain_missing_meter(device.kind)
-    warn(f"objective {objective.value!r} needs a power meter ({reason}): time is minimized instead")
+    warn(f"objective {objective.value!r} needs a power meter ({reason}): minimizing time instead")
     return dataclasses.replace(options, objective=Objective.TIME)
 
 

@@ -59,7 +59,7 @@ def autotune(
 
     Raises:
         UsageError: an option is invalid, or ``configs`` does not fit the kernel.
-        ValueError: ``key`` or another list names no argument of the kernel.
+        ValueError: ``key`` or another list has a name that is not an argument of the kernel.
         MissingExtra: Triton is not installed.
     """
     given = locals()
@@ -80,7 +80,7 @@ def _decorate(configs: Any, stock: tuple[Any, ...], options: Options, fn: Any) -
 
     if not hasattr(fn, "arg_names"):
         name = getattr(fn, "__name__", fn)
-        raise UsageError(f"{name} is no Triton kernel: put @triton.jit below @autotune")
+        raise UsageError(f"{name} is not a Triton kernel: put @triton.jit below @autotune")
     listed = to_triton_configs(configs, fn.arg_names)
     kind = StockAutotuner if is_disabled() else Autotuner
     return kind(fn, fn.arg_names, listed, *stock, options=options)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")
-"""Counter at the end of a choice's name; it carries no information."""
+"""Counter at the end of a choice's name; it has no meaning."""
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 
@@ -57,7 +57,7 @@ def patch_inductor(
         import torch
 
         raise UsageError(
-            f"Inductor of torch {torch.__version__} cannot be asked: install a newer one"
+            f"Inductor of torch {torch.__version__} has no such interface: install a newer one"
         )
     if budget < 1:
         raise UsageError(f"budget is {budget}: at least one template must be timed")
@@ -87,7 +87,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class OperationSearch:
-    """The search among an operation's templates; Inductor measures its first batch, `started`."""
+    """The search over an operation's templates; Inductor measures its first batch, `started`."""
 
     listed: list[Configuration]
     tuner: "CallTuner"
@@ -107,7 +107,7 @@ class InductorChooser:
         self._searches: dict[Problem, OperationSearch] = {}
 
     def shorten(self, choices: list[Any]) -> list[Any]:
-        """Return the choices that Inductor has to time; one if a choice is stored."""
+        """Return the choices that Inductor must time; a single one if a choice is stored."""
         try:
             with self._tuner_factory.lock:
                 return self._shorten(choices)
@@ -123,7 +123,7 @@ class InductorChooser:
             with self._tuner_factory.lock:
                 self._record_timings(timings)
         except Exception as e:
-            warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
+            warn(f"times of Inductor's {name} are not stored: {type(e).__name__}: {e}")
 
     def _shorten(self, choices: list[Any]) -> list[Any]:
         if len(choices) < 2:

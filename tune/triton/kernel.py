@@ -1,4 +1,4 @@
-"""Calls of a decorated kernel, configurations (Triton's and ours), and compiling ahead."""
+"""Calls of a decorated kernel, its configurations (Triton's and ours), and compiling ahead."""
 
 import copy
 import os
@@ -49,7 +49,7 @@ class KernelCall:
         return replace(call, function=self.tuner.fn)
 
     def bench(self, config: triton.Config) -> Any:
-        """Return what the benchmarker says of a configuration."""
+        """Return the benchmarker's result for a configuration."""
         return self.tuner._bench(*self.args, config=config, **self.kwargs)
 
     def launch(self, config: triton.Config) -> None:
@@ -75,7 +75,7 @@ class KernelCall:
 
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Parameters that every Triton kernel has; all others are its constants."""
+"""Parameters that every Triton kernel has; the others are constants of the kernel."""
 
 
 def to_triton_configs(
@@ -85,8 +85,8 @@ def to_triton_configs(
 
     Raises:
         SpaceError: the space has no configuration.
-        UnknownName: the space has a parameter that is no argument of the kernel.
-        UsageError: the list has an item that is no configuration.
+        UnknownName: the space has a parameter that is not an argument of the kernel.
+        UsageError: the list has an item that is not a configuration.
     """
     if isinstance(configs, SearchSpace):
         require_known("parameter of the space", configs.names, (*arg_names, *LAUNCH_OPTIONS))
@@ -107,7 +107,7 @@ def to_triton_configs(
 
 
 def to_configuration(config: triton.Config) -> Configuration:
-    """Return ``config`` for a table; values become numbers, text or their `repr`."""
+    """Return ``config`` as a `Configuration`; values become numbers, text or their `repr`."""
     values = {n: plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
     if config.pre_hook is not None:  # the hook can change the launch
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
@@ -119,9 +119,9 @@ def arguments_after_hook(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments after the hook of ``config`` ran on copies of the descriptors.
 
-    A hook sets the block shapes of tensor descriptors (TMA), for which Triton compiles, and writes
-    into the caller's. It sees tensors without memory and may raise any error. Without descriptors
-    or a hook, the arguments are returned unchanged.
+    A hook sets the block shapes of tensor descriptors (TMA), for which Triton compiles, in the
+    caller's descriptors. It sees tensors without memory and may raise any error. Without
+    descriptors or a hook, the arguments are returned unchanged.
     """
     given = {**dict(zip(arg_names, args, strict=False)), **kwargs}
     copies = {n: copy.copy(v) for n, v in given.items() if is_descriptor(v)}
@@ -140,7 +140,7 @@ MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
 
 
 class CompileAhead:
-    """Compiles configurations of one call."""
+    """Compiles the configurations of one call in advance."""
 
     def __init__(self, kernel: KernelCall) -> None:
         self._fn, self._args = kernel.tuner.fn, kernel.args

@@ -31,7 +31,7 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
         store: path or URL; None for the user's own.
 
     Returns:
-        a function that ends it.
+        a function that stops listening.
 
     Raises:
         UsageError: Triton is older than 3.7 and has no listener.
@@ -53,7 +53,7 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
         try:
             _record(factory, event, _caller_locals())
         except Exception as e:  # our errors must not stop the tuning
-            warn(f"a tuning was not written down: {e}")
+            warn(f"a tuning was not stored: {e}")
 
     def undo() -> None:
         knobs.listener = before
@@ -75,7 +75,7 @@ def _caller_locals() -> Mapping[str, Any]:
 def _record(
     factory: "CallTunerFactory", event: Mapping[str, Any], caller: Mapping[str, Any]
 ) -> None:
-    """Store a tuning, unless it is our own (which stores its measurements itself)."""
+    """Store a tuning, unless it is Foretune's own, whose measurements are already stored."""
     from foretune.tune.triton.autotuner import Autotuner
     from foretune.tune.triton.problem_key import make_call
 

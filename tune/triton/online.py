@@ -2,7 +2,7 @@
 
 Every call launches exactly once. The search step after a measurement (ask, compile) runs in the
 background. Meanwhile, and until the device has finished the timed launches, calls run with the
-incumbent. The search holds stand-ins of the arguments (shape, type, alignment), no tensors.
+incumbent. The search keeps descriptions of the arguments (shape, type, alignment), no tensors.
 """
 
 import os
@@ -23,7 +23,7 @@ from foretune.tune.triton.stalled import StalledCallDriver
 REPEATS = 3
 """Timed launches of a trial, after one warm-up launch."""
 MAX_STEPS = 2
-"""Maximum number of search steps at the same time, of all problems."""
+"""Maximum number of concurrent search steps, over all problems."""
 _slots = threading.Semaphore(MAX_STEPS)
 if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in the child
     os.register_at_fork(
@@ -32,7 +32,7 @@ if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in 
 
 
 class OnlineDriver:
-    """Searches for the configuration of one problem over its calls.
+    """Searches for one problem's configuration over its calls.
 
     Attributes:
         choice: the result; None until the search is over.
@@ -98,7 +98,7 @@ class OnlineDriver:
                 self._incumbent = after
 
     def _advance(self, measurements: Sequence[Measurement] | None) -> None:
-        """Run the next step of the search in the background; there is one at a time."""
+        """Run the next step of the search in the background, one at a time."""
         step = self._step = Future[tuple[triton.Config | None, triton.Config]]()
 
         def run() -> None:
@@ -124,7 +124,7 @@ class OnlineDriver:
         return None, driver.store_best()
 
     def _apply_step(self) -> None:
-        """Take the result of a step that is done."""
+        """Apply the result of a finished step."""
         if self._step is None or not self._step.done():
             return
         step, self._step = self._step, None

@@ -29,7 +29,7 @@ class Options:
             configuration runs; 0 only predicts. ``"all"`` measures every configuration, as stock
             Triton does. ``"auto"`` measures until the expected regret is below ``regret``.
         seconds: wall time of compiling and measuring for a new problem, after which no measurement
-            is started; None for no limit. What one process measured in this time is enough for all.
+            is started; None for no limit. One process's measurements in this time suffice for all.
         mode: ``"stall"`` measures before the first call of a new problem returns. ``"graph"`` does
             too, but measures replays of a CUDA graph: back to back, with a warm cache, without the
             host. ``"online"`` measures real calls, one configuration per call. Choices are stored
@@ -118,7 +118,7 @@ class Options:
 
     @cached_property
     def problem_tags(self) -> dict[str, str]:
-        """Parameters of a problem that say how it was timed and compared."""
+        """Parameters of a problem that state how it was timed and compared."""
         tags: dict[str, str] = {} if self.mode == "stall" else {"timed": self.mode}
         if self.reference is not None:
             from foretune.code_hash import source_hash_of_function
@@ -138,7 +138,7 @@ class Options:
 
     @property
     def stopping(self) -> "Stopping":
-        """When a search ends."""
+        """The stopping rule of a search."""
         from foretune.search.stopping import Stopping
 
         regret = self.regret if self.budget == "auto" else None

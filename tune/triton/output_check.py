@@ -17,7 +17,7 @@ RERUN_TOLERANCE = 1e-3
 
 
 Reference = Callable[..., Mapping[str, Any]]
-"""A function of a call's arguments, by name, that returns the tensors that the call should leave.
+"""A function of a call's arguments, by name, that returns the tensors expected after the call.
 
 The result maps names of arguments to tensors of the same shape and of any number type. It may
 overwrite its arguments; they are restored.
@@ -29,11 +29,11 @@ class ComparisonError(Exception):
 
 
 class OutputChecker:
-    """Compares the outputs of configurations with what is expected.
+    """Compares the outputs of configurations with the expected outputs.
 
-    That is what a reference returns. Without one, it is what the first configuration that runs
-    computes, unless two others agree with each other but not with it. All tensors among the
-    arguments are compared, also below tensor descriptors, and restored after every launch; with a
+    These come from a reference. Without one, the first configuration that runs computes them,
+    unless two others agree with each other but not with it. All tensors among the arguments,
+    including those of tensor descriptors, are compared and restored after every launch; with a
     reference, only those that it returns. Copies are in host memory.
 
     Outputs agree up to a relative error of ``limit``. ``configs`` are launched until enough ran.
@@ -46,7 +46,7 @@ class OutputChecker:
 
     Raises:
         ComparisonError: an argument cannot be read, or there is no memory for copies.
-        UsageError: the reference returns something else.
+        UsageError: the reference does not return such tensors.
         Exception: the error of the last configuration, if none runs, or of the reference.
     """
 
@@ -126,7 +126,7 @@ class OutputChecker:
             self.restore_arguments()
 
     def _majority(self, others: Sequence[triton.Config], limit: float) -> list[Any] | None:
-        """Return the outputs of two of ``others`` that agree, but not with what is expected."""
+        """Return the outputs of two of ``others`` that agree, but differ from the expected."""
         middle = len(others) // 2  # neighbors in a list may share a fault
         found: list[list[Any]] = []
         for config in dict.fromkeys([*others[middle : middle + 1], *reversed(others)]):
@@ -144,7 +144,7 @@ class OutputChecker:
         return None
 
     def _referred(self, reference: Reference, arguments: Mapping[str, Any]) -> list[Any | None]:
-        """Return what the reference expects in each tensor; None where it expects nothing."""
+        """Return the expected content of each tensor by the reference; None for those it omits."""
         try:
             outputs = reference(**arguments)
             if not isinstance(outputs, Mapping) or not outputs or outputs.keys() - {*self._names}:
@@ -194,7 +194,7 @@ def _relative_error(output: Any, expected: Any) -> float:
 
 
 def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield pieces of both tensors as doubles on the device of the first."""
+    """Yield both tensors in pieces, as doubles on the device of the first."""
     if tensor.numel() <= PIECE:
         yield tensor.double(), other.to(tensor.device).double()
         return

@@ -15,10 +15,10 @@ def patch_triton() -> "Patch":
 
     Call it before importing the modules with the kernels. Classes that libraries derive from
     Triton's autotuner then derive from ours. It warns (`ForetuneWarning`) about classes that it
-    cannot reach: they were derived before, or have a `run` without ``super()``.
+    cannot reach: they were derived before, or their `run` does not call ``super()``.
 
     Returns:
-        a patch; call it to undo the change.
+        a patch; call it to undo the replacement.
 
     Raises:
         MissingExtra: Triton is not installed.
@@ -88,11 +88,11 @@ def _calls_super(run: Any) -> bool:
 
 
 KEPT = 4
-"""Number of configurations that are left where the budget is no number, besides the default."""
+"""Number of configurations kept, besides the default, if the budget is not a number."""
 
 
 def _patch_tracing() -> Callable[[], None]:
-    """Shorten the lists that torch sees, where torch has the method that is replaced; undo it."""
+    """Shorten the lists that torch sees, if its method exists; return an undo function."""
     try:
         from torch._higher_order_ops import triton_kernel_wrap
 
@@ -117,7 +117,7 @@ def _patch_tracing() -> Callable[[], None]:
 
 
 def _with_few(tracer: Any, variable: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return torch's variable of the kernel, with fewer configurations where it is one of ours."""
+    """Return torch's variable of the kernel; if the kernel is ours, with fewer configurations."""
     from foretune.tune.triton.autotuner import Autotuner
 
     kernel = variable.kernel
@@ -136,7 +136,7 @@ def _with_few(tracer: Any, variable: Any, args: Any, kwargs: Mapping[str, Any]) 
 
 
 def _value(traced: Any) -> Any:
-    """Return an argument as a launch has it; dynamic sizes are those of the example."""
+    """Return an argument's value as in a launch; dynamic sizes are those of the example."""
     from foretune.collect.compiled.arguments import Tensor
 
     value = traced.as_proxy() if hasattr(traced, "as_proxy") else traced

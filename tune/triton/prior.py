@@ -54,7 +54,7 @@ KERNELS: Mapping[str, _Kernel] = {
     "_silu_and_mul_kernel_fast": _Kernel("silu_and_mul", "size_m", "size_n", "input_ptr"),
     "_rotary_kernel": _Kernel("rotary", "max_total_len", "HEAD_Q", "Q"),
 }
-"""By the function's name."""
+"""Function name -> its kernel."""
 
 
 def popular_log_shares(call: Call, configs: Sequence[Configuration]) -> np.ndarray | None:
@@ -83,7 +83,7 @@ def _size(arguments: Mapping[str, Any], where: str) -> int:
 
 
 def _dtype(tensor: Any) -> str:
-    """Return the type of weights as tunings name it: 16 for all of 16 bits."""
+    """Return the type of weights by its name in tunings; 16 for all 16-bit types."""
     name = str(tensor.dtype).removeprefix("torch.")
     return "fp8" if name.startswith("float8") else name if name in ("int8", "uint8") else "16"
 
@@ -94,12 +94,12 @@ because it cannot be computed later without the call."""
 UNFIT_PROBABILITY = 0.02
 """Probability that a configuration runs although a rule says it exceeds shared memory."""
 SLOWDOWN_PER_LOG_VOTE = 0.05
-"""Log slow-down of a candidate with 1/e of the published tunings of another; a guess, since
-published tunings tell no times."""
+"""Log slow-down of a candidate with 1/e of another's published tunings. It is a guess, since
+published tunings have no times."""
 ROW_ELEMENTS_PER_THREAD = 16.0
-"""Elements per thread that run best in kernels without a product of tiles."""
+"""Fastest number of elements per thread in kernels without a product of tiles."""
 ROW_COST_PER_OCTAVE, ROW_SPREAD = 0.1, 0.2
-"""Log slow-down per octave off that number, and the error of this rule: those of a softmax on an
+"""Log slow-down per octave from that number, and the error of this rule, both from a softmax on an
 RTX 3090."""
 
 
@@ -139,7 +139,7 @@ class PriorFactory:
         return self._guide is not None
 
     def make_prior(self, call: Call, rows: KernelRuns) -> Prior | None:
-        """Return the prior of a call's candidates; None for a kernel of which nothing is known."""
+        """Return the prior of a call's candidates; None for a kernel without any information."""
         if (predicted := self._predict(rows)) is not None:
             assert self._guide is not None
             # the spread is smaller on devices that the predictor was trained on

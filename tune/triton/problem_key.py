@@ -27,7 +27,7 @@ Key = tuple[Any, ...]
 
 
 class CachedChoice(NamedTuple):
-    """The choice for one problem, void if the ``cache`` of stock Triton changed."""
+    """The choice for one problem; invalid if stock Triton's ``cache`` changed."""
 
     config: triton.Config
     knobs: Mapping[str, Any]
@@ -35,7 +35,7 @@ class CachedChoice(NamedTuple):
     key: Key
     """The problem in stock Triton's ``cache``."""
     cache_entry: triton.Config
-    """The entry of ``cache`` then."""
+    """The entry of ``cache`` at that time."""
 
 
 class CallPlan:
@@ -60,7 +60,7 @@ class UntunedCall(NamedTuple):
     kwargs: dict[str, Any]
     plan: CallPlan
     problem_key: Key
-    """The problem among calls of the plan."""
+    """The problem among the calls with this plan."""
     key: Key
     """The problem in stock Triton's ``cache``; coarser."""
 
@@ -109,7 +109,7 @@ def _type_checks(
     values: Sequence[Any],
     scope: dict[str, Any],
 ) -> str:
-    """Return code that unpacks arguments, and returns None if their types are not these."""
+    """Return code that unpacks arguments, and returns None if their types differ from these."""
     counts = [f"len(args) != {len(args)}", f"len(kwargs) != {len(kwargs)}"]
     counts += [f"{name!r} not in kwargs" for name in kwargs]
     scope |= {f"t{i}": type(value) for i, value in enumerate(values)}
@@ -125,7 +125,7 @@ def _classes(
     keys: Set[str],
     parameters: Mapping[str, Any],
 ) -> list[str]:
-    """Return expressions of what else Triton compiles for: constants, ones, alignment, device."""
+    """Return expressions of what Triton also compiles for: constants, ones, alignment, device."""
     read, addresses = [], []
     for name, expression in given.items():
         parameter, value = parameters.get(name), values[name]
@@ -239,8 +239,8 @@ def make_call(
 ) -> Call:
     """Return a call of the undecorated kernel ``function``.
 
-    ``named`` has the arguments by name, and ``grid``; others are ignored. ``bucket`` maps name and
-    value of a key argument to its bucket. ``tags`` are further parameters of the problem
+    ``named`` has the arguments by name, and ``grid``; other entries are ignored. ``bucket`` maps
+    name and value of a key argument to its bucket. ``tags`` are further parameters of the problem
     (`Options.problem_tags`).
     """
     arguments = {n: v for n, v in named.items() if n in function.arg_names}

@@ -41,7 +41,7 @@ def active_driver() -> Any:
 
 
 def require_device() -> None:
-    """Raise UsageError unless there is a device."""
+    """Raise UsageError if there is no device."""
     if active_driver() is None and not is_interpreted():
         raise UsageError(
             "Triton finds no GPU here: set TRITON_INTERPRET=1 to interpret kernels on the CPU, or "
@@ -71,7 +71,7 @@ def is_capturing() -> bool:
 def allow_code_loading() -> Iterator[None]:
     """Let this thread load code while it captures a graph.
 
-    By default CUDA forbids it, and the capture is lost. Without the driver's library it does
+    By default CUDA forbids it, and the capture fails. Without the driver's library, this does
     nothing.
     """
     exchange = _exchange()
@@ -135,10 +135,10 @@ def _driver_device(index: int) -> Device:
 
 
 class EventTimer:
-    """Times launches between `start` and `stop` by device events; by the clock if interpreted.
+    """Times launches between `start` and `stop` by device events; by the clock in the interpreter.
 
-    The device is delayed before the first event. With an empty queue, the time of the launch call
-    would count otherwise.
+    The device is delayed before the first event. Otherwise, with an empty queue, the time of the
+    launch call would count.
     """
 
     def __init__(self) -> None:

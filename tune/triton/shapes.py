@@ -1,8 +1,8 @@
-"""Reads from a kernel's code what its blocks compute: products of tiles, or elements.
+"""Derives from a kernel's code what its blocks compute: products of tiles, or elements.
 
-Names of parameters say little, so the first code of some configurations is generated, without
-compiling it: one, and one more per parameter with another value. It shows which sizes each
-parameter multiplies.
+Names of parameters say little. So the unoptimized code of some configurations is generated: one,
+and one more for each parameter, with another value of it. This shows which sizes each parameter
+multiplies.
 """
 
 import math
@@ -22,7 +22,7 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)+)")
 
 @dataclass(frozen=True)
 class BlockShapes:
-    """What one block computes.
+    """The computation of one block.
 
     Attributes:
         products: rows, columns and depth of every product of tiles, in the order of the code.
@@ -34,7 +34,7 @@ class BlockShapes:
 
     @classmethod
     def from_code(cls, code: str) -> "BlockShapes":
-        """Read Triton's first code (TTIR)."""
+        """Parse Triton's unoptimized code (TTIR)."""
         products = []
         for left, result in _DOT.findall(code):
             depth = int(left.split("x")[-1])
@@ -45,7 +45,7 @@ class BlockShapes:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """All sizes in a row: `elements`, then those of the products."""
+        """All sizes as one tuple: `elements`, then those of the products."""
         return (self.elements, *(size for product in self.products for size in product))
 
 
@@ -54,7 +54,7 @@ class ShapeLaw:
     """The shapes of a kernel's blocks as a function of its parameters.
 
     Attributes:
-        base: the configuration that `shapes` are of.
+        base: the configuration whose shapes are `shapes`.
         shapes: shapes of this configuration.
         exponents: parameter -> the power with which it multiplies each of `BlockShapes.sizes`.
     """
@@ -80,8 +80,8 @@ class ShapeLaw:
 def shape_law(call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
     """Return the shapes of a call's blocks; None if the code cannot be generated.
 
-    The kernel may be one of Triton's interpreter, the device none of a known target, or the
-    arguments too unusual to be described without a launch.
+    That happens if the kernel runs in the interpreter, the device is not a known target, or the
+    arguments are too unusual to be described without a launch.
     """
     if call.function is None:
         return None

@@ -73,7 +73,7 @@ class StalledCallDriver:
         return None if choice is None else self.triton_configs[choice.config]
 
     def predicted_best(self) -> triton.Config:
-        """Return the incumbent, else the candidate predicted fastest."""
+        """Return the incumbent, else the candidate predicted to be fastest."""
         with self.lock:
             return self.triton_configs[self.tuner.best]
 
@@ -151,7 +151,7 @@ class StalledCallDriver:
         """Return a failed measurement if `compile` gave up a candidate, else None."""
         if self._compile_ahead.is_ready(self.triton_configs[config]):
             return None
-        reason = f"compiles for more than {self.kernel.options.compile_limit_s:g} s"
+        reason = f"takes more than {self.kernel.options.compile_limit_s:g} s"
         return self.tuner.call.failure(config, Status.TIMEOUT, reason)
 
     @cached_property
@@ -189,7 +189,7 @@ class StalledCallDriver:
             self._benchmark.close()
 
     def _fail_if_wrong(self) -> None:
-        """Raise UserKernelError if configurations ran, but none computes what is expected."""
+        """Raise UserKernelError if configurations ran, but none computes the expected outputs."""
         wrong = [m for m in self.tuner.measured() if m.status is Status.WRONG_RESULT]
         if wrong:
             raise UserKernelError(UsageError(
@@ -212,7 +212,7 @@ class StalledCallDriver:
         return claimed
 
     def _results_of_others(self, wait: bool) -> list[Measurement]:
-        """Return results of candidates that other processes claimed; with ``wait`` at least one.
+        """Return results of candidates claimed by other processes; with ``wait``, at least one.
 
         A claim that ended without a result, or lasts longer than the timeout, is measured here.
         """

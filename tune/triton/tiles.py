@@ -1,9 +1,9 @@
-"""Derives the tiles of a call's candidates, whatever its arguments are called.
+"""Derives the tiles of a call's candidates, whatever the names of its arguments.
 
 Tile edges are recognized by name (``BLOCK_M``, ``BLOCK_SIZE_N``, ``BK``), else by the grid. The
 grid is evaluated with an edge of 1 and with an unbounded edge. If the number of programs differs,
 the edge divides the output, and the ratio is the output's size. Otherwise the block loops over it.
-Where neither suffices, the kernel's code tells (`foretune.tune.triton.shapes`).
+If neither works, the kernel's code is used (`foretune.tune.triton.shapes`).
 """
 
 import math
@@ -23,7 +23,7 @@ MIN_EDGE = 8
 DEFAULT_DEPTH, DEFAULT_HEAD_WIDTH = 1024.0, 64.0
 """Inner size of a product and width of an attention head, if unknown."""
 NON_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}
-"""Words in the names of arguments that are no sizes."""
+"""Words in the names of arguments that are not sizes."""
 _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint8": 8}
 """Element types of operands; longer integers are indices."""
@@ -34,8 +34,8 @@ def tile_launches(
 ) -> list[TileLaunch] | None:
     """Return the launch of every candidate; None if no product of tiles is recognized.
 
-    ``law`` is what the kernel's code shows: without a product in it there is none, and where names
-    and grid do not tell the tiles, it does.
+    ``law`` is derived from the kernel's code. Without a product in the code, there is none; if
+    names and grid do not determine the tiles, the code does.
     """
     operands = [t for t in _tensors(call.arguments) if _bits(t)]
     if not operands or (law is not None and not law.shapes.products):
@@ -104,7 +104,7 @@ class _Tiles:
 def _tiles_by_name(
     call: Call, configs: Sequence[Configuration], operands: Sequence[Any]
 ) -> _Tiles | None:
-    """Return the tiles that parameter names and grid tell; None if they do not."""
+    """Return the tiles that parameter names and grid determine; None if they do not."""
     divided = {name: _divided_size(call, configs[0], name) for name in _edge_candidates(configs)}
     over_grid = [name for name, size in divided.items() if size > 1]
     letters = {_edge_letter(name): name for name in divided}
@@ -165,7 +165,7 @@ def _edge_candidates(configs: Sequence[Configuration]) -> list[str]:
 
 
 def _edge_letter(name: str) -> str | None:
-    """Return the edge's letter, else its name; None if the parameter is no edge."""
+    """Return the edge's letter, else its name; None if the parameter is not an edge."""
     if name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
         return None
     if any(word in name.upper() for word in ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")):
@@ -200,7 +200,7 @@ def _head_width(arguments: Mapping[str, Any], a: Any) -> float:
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[Any]:
-    """Return the tensors, also below descriptors, in the order of the arguments."""
+    """Return the tensors, including those of descriptors, in the order of the arguments."""
     values = [getattr(v, "base", v) for v in arguments.values()]
     return [v for v in values if hasattr(v, "dtype") and hasattr(v, "stride")]
 

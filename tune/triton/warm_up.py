@@ -22,7 +22,7 @@ class WarmedCall(NamedTuple):
     time_ms: float
     """NaN if it was not measured."""
     measured: int
-    """Measured configurations, now or before."""
+    """Number of measured configurations, including earlier ones."""
 
 
 def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
@@ -53,7 +53,7 @@ def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
 
 
 def allocate_argument(argument: Any, device: Any) -> Any:
-    """Return an argument with memory: random floats, zeros for integers."""
+    """Allocate an argument: random floats, zeros for integers."""
     import torch
 
     if isinstance(argument, tuple):

@@ -1,1 +1,1 @@
-"""CPU code in LLVM's intermediate representation: read, followed and counted, never run."""
+"""CPU code in LLVM's intermediate representation: parsed, followed and counted, never run."""

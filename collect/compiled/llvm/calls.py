@@ -1,4 +1,4 @@
-"""What a call of a CPU kernel costs, from its code, or by LLVM's machine code analyzer."""
+"""The cost of calling a CPU kernel, from its code or LLVM's machine code analyzer."""
 
 import inspect
 import re
@@ -126,7 +126,7 @@ CALL_OR_RETURN = ("call", "ret")
 
 
 def simulated_cycles(code: Code) -> float | None:
-    """Return the cycles of one call by llvm-mca, its memory all in the first cache.
+    """Return the cycles of one call by llvm-mca, with all data in the first cache.
 
     None if llvm-mca is not installed.
     """

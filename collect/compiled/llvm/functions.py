@@ -17,7 +17,7 @@ CONVERSIONS = ("fptosi", "fptoui", "sitofp", "uitofp", "fpext", "fptrunc")
 POINTER_CASTS = ("bitcast", "ptrtoint", "inttoptr", "addrspacecast")
 CASTS = frozenset({"zext", "sext", "trunc", *POINTER_CASTS, *CONVERSIONS})
 PRINTED = frozenset({"icmp", "getelementptr", "shufflevector", "fmul"})
-"""Opcodes of which llvmlite tells a part as text only; printing takes long."""
+"""Opcodes with details that llvmlite shows only in the printed text; printing is slow."""
 OF_OPERAND = frozenset({"store", "icmp", "fcmp", "extractelement", *CASTS})
 """Opcodes whose first operand's type is needed, too."""
 SCALARS = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8, "void": 0}
@@ -42,8 +42,8 @@ UNKNOWN = Unknown()
 class Instruction:
     """One instruction.
 
-    ``name`` is that of its result (``%x``), or empty; ``type`` that of its result, or of the value
-    stored or compared; ``operands`` are names, and of constants the integers, else the text.
+    ``name`` is that of its result (``%x``), or empty; ``type`` is that of its result, or of the
+    value stored or compared; ``operands`` are names, or constants: integers if possible, else text.
     ``detail`` is the predicate of a comparison, the source type of a cast or an address, (value,
     block) pairs of a phi, targets of a branch, or the callee of a call. A multiplication that
     ``contracts`` may fuse with an addition.
@@ -66,7 +66,7 @@ class Loop:
     parent: "Loop | None" = None
 
     def nest(self) -> "Iterator[Loop]":
-        """Yield this loop and those around it, from the inside."""
+        """Yield this loop and the loops around it, innermost first."""
         loop: Loop | None = self
         while loop is not None:
             yield loop
@@ -93,7 +93,7 @@ class Function:
 
     @cached_property
     def loops(self) -> dict[str, Loop]:
-        """Loops by header: blocks that reach each other; inside, without the way to the header."""
+        """Loops by header: blocks that reach each other; within a loop, without its back edges."""
         found: dict[str, Loop] = {}
         work: list[tuple[list[str], Loop | None]] = [(list(self.blocks), None)]
         while work:

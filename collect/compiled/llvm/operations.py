@@ -1,7 +1,7 @@
-"""What a call computes and moves: cycles on a core of today, and lines between the caches.
+"""What a call computes and moves: cycles on a current core, and lines between the caches.
 
-Throughputs and latencies are those of current x86 cores, rounded. Learned costs correct them, so
-that they need not be exact.
+Throughputs and latencies are rounded ones of current x86 cores. They need not be exact, because
+learned costs correct them.
 """
 
 import math
@@ -41,7 +41,7 @@ IGNORED = re.compile(r"llvm\.(assume|lifetime|dbg|experimental|expect|prefetch|s
 
 
 class Operations:
-    """Counts the operations of a call that was followed."""
+    """Counts the operations of a `SampledRun`."""
 
     def __init__(self, run: SampledRun) -> None:
         self.run, self.function = run, run.function
@@ -73,7 +73,7 @@ class Operations:
         return dict(total)
 
     def _overlap(self, loop: ir.Loop, operations: float) -> float:
-        """Return how many entries of a loop within another run at once, out of order."""
+        """Return how many runs of an inner loop overlap through out-of-order execution."""
         entries = self.run.counts[loop]
         if loop.parent is None or not entries:
             return 1.0
@@ -98,7 +98,7 @@ class Operations:
         return ("valu" if vector else "alu", units, 1)
 
     def _float_cost(self, i: ir.Instruction, units: float) -> Cost | None:
-        """Return the cost of what floats, loads, stores or moves lanes."""
+        """Return the cost of an instruction on floats or lanes, of a load, or of a store."""
         if i.op in ("fdiv", "frem"):
             return _division(i.type, 11)
         if i.op == "fcmp" and self._is_extreme(i):
@@ -129,19 +129,19 @@ class Operations:
         return (found[1], 6 if found[1] == "reduce" else units, found[2])
 
     def _fuses(self, i: ir.Instruction) -> bool:
-        """Whether a product becomes part of a fused addition."""
+        """Whether a product becomes part of a fused multiply-add."""
         uses = self._uses[i.name]
         return i.contracts and len(uses) == 1 and uses[0].op in ("fadd", "fsub")
 
     def _is_extreme(self, i: ir.Instruction) -> bool:
-        """Whether a comparison and a selection of the same values are one minimum or maximum."""
+        """Whether a comparison and a selection of the same values form one minimum or maximum."""
         uses = self._uses[i.name]
         return len(uses) == 1 and uses[0].op == "select" and set(uses[0].operands[1:]) == set(
             i.operands
         )  # fmt: skip
 
     def chain_cycles(self, loop: ir.Loop) -> float:
-        """Return cycles per iteration of the longest chain from one iteration to the next."""
+        """Return the cycles per iteration of the longest loop-carried dependency chain."""
         phis = [i for i in self.function.blocks[loop.header] if i.op == "phi"]
         reached: dict[Any, dict[int, float]] = {i.name: {n: 0.0} for n, i in enumerate(phis)}
         for block, code in self.function.blocks.items():  # in the order of the flow
@@ -162,7 +162,7 @@ class Operations:
 
 
 def throughput(kinds: Counts) -> float:
-    """Return the cycles that operations need if none waits for another."""
+    """Return the cycles of operations that do not wait for each other."""
     k = kinds
     vector = k["fmul"] + k["fma"] + k["fadd"] + k["valu"] + k["shuffle"] + k["cvt"] + k["vmul"]
     return max(
@@ -184,7 +184,7 @@ def throughput(kinds: Counts) -> float:
 
 
 def copied_bytes(run: SampledRun, i: ir.Instruction) -> float:
-    """Return the bytes of a call of memcpy or memset; a line if it is unknown."""
+    """Return the bytes that a call of memcpy or memset moves; one line if unknown."""
     length = run.values.get_value(i.operands[2])
     return float(length) if isinstance(length, int) else 64.0
 
@@ -196,7 +196,7 @@ def _division(kind: str, latency: float) -> Cost:
 
 
 def _cycle_time(longest: np.ndarray) -> float:
-    """Return the largest mean latency of a cycle: by how much time grows per iteration."""
+    """Return the maximum mean latency of a cycle, the growth in time per iteration."""
     if not longest.size:
         return 0.0
     reached, history = np.zeros(len(longest)), []
@@ -214,11 +214,11 @@ Signature = tuple[tuple[float, float], ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """An access, as often as it happens in a call (``count``).
+    """A memory access; ``count`` is how often it happens in a call.
 
-    ``region`` is the array, if known; ``nest`` has the loops around it, from the inside;
+    ``region`` is the array, if known; ``nest`` has the loops around it, innermost first;
     ``strides`` are bytes from one iteration to the next, per loop, None if data decides the
-    address; ``offset`` is an address, ``width`` bytes at once.
+    address; ``offset`` is an address, ``width`` the bytes per access.
     """
 
     region: int | None
@@ -230,16 +230,16 @@ class Access:
 
 
 Group = tuple[float, list[Access]]
-"""Lines that accesses to one array touch in one run of a loop, and these."""
+"""Lines that accesses to one array touch in one run of a loop, and these accesses."""
 
 
 class Traffic:
     """The memory traffic of a call; ``sizes`` are the bytes of each array, by region.
 
     Each access is a set of strides, one for each loop around it. A loop whose lines fit into a
-    cache keeps them there; what the smallest loop that does not fit touches enters the cache each
-    time that loop runs (the layer condition of stencils, for any loops). Calls follow each other:
-    what fits as a whole stays.
+    cache keeps them there. The lines of the smallest loop that does not fit enter the cache each
+    time that loop runs (the layer condition of stencils, for any loops). Calls follow each other,
+    so data that fits as a whole stays.
     """
 
     def __init__(self, run: SampledRun, sizes: Mapping[int, float]) -> None:
@@ -369,7 +369,7 @@ def _stride(addresses: Mapping[tuple[int, ...], int], level: int) -> float:
 
 
 def _merge(pieces: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Join pieces of memory that are less than a line apart."""
+    """Join memory ranges that are less than a line apart."""
     joined: list[tuple[float, float]] = []
     for low, high in sorted(pieces):
         if joined and low - joined[-1][1] <= LINE:

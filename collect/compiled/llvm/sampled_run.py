@@ -1,8 +1,8 @@
 """How often each block of a call runs, and at which addresses, without running it.
 
 A sampled run interprets the integers of a function for known arguments. In each loop it follows the
-first two iterations, the middle and the last one: the comparison that leaves the loop changes by
-the same step each time, so that the first two give the number of iterations.
+first two iterations, the middle and the last one. The operands of the exit comparison change by
+constant steps, so the first two iterations give the number of iterations.
 """
 
 import math
@@ -144,18 +144,18 @@ def _signed(value: Any, width: int) -> Any:
 
 UNKNOWN_TRIPS = 4  # assumed iterations of a loop that data ends
 MAX_FOLLOWED = 64
-"""Most iterations that are followed one by one, of a loop without a linear comparison."""
+"""Maximum iterations followed one by one, in a loop without a linear exit comparison."""
 MAX_ADDRESSES = 400  # most addresses kept per instruction
 FEW_TRIPS = 4  # up to this many iterations, all are followed
 NEGATED = {"eq": "ne", "ne": "eq", "gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
 Edge = tuple[str, str]
 Counts = defaultdict[Any, float]
 Exit = tuple[str, int, int, bool]
-"""Predicate, its operands, and whether the loop is left if it holds."""
+"""A predicate, its operands, and whether the loop ends when the predicate holds."""
 
 
 class Pass:
-    """One pass over a loop's body: how often its blocks ran, and where control went."""
+    """One pass over a loop's body: how often its blocks ran, and where control flow went."""
 
     def __init__(self) -> None:
         self.counts: Counts = defaultdict(float)
@@ -224,7 +224,7 @@ class SampledRun:
                 self.values[i.name] = self.values.evaluate(i)
 
     def _enter(self, block: str, before: dict[str, float]) -> None:
-        """Set a block's phis to what flows in."""
+        """Set a block's phis to the incoming values."""
         total, new = sum(before.values()), {}
         for i in self.function.blocks[block]:
             if i.op != "phi":
@@ -237,7 +237,7 @@ class SampledRun:
         self.values.update(new)
 
     def _branch(self, loop: ir.Loop | None, block: str, done: Pass) -> dict[str, float]:
-        """Return the share of each following block."""
+        """Return the share of the flow to each successor."""
         last, following = self.function.blocks[block][-1], self.function.successors(block)
         if last.op != "br" or len(following) != 2:
             return dict.fromkeys(following, 1 / max(1, len(following)))
@@ -265,7 +265,7 @@ class SampledRun:
     def _run_loop(
         self, loop: ir.Loop, before: dict[str, float]
     ) -> tuple[Counts, dict[Edge, float]]:
-        """Return counts for one entry of a loop, and the share of each way out."""
+        """Return counts for one entry of a loop, and the share of each exit."""
         outer, phis = self._iterations, [
             i.name for i in self.function.blocks[loop.header] if i.op == "phi"
         ]  # fmt: skip
@@ -361,7 +361,7 @@ def _goes_on(done: Pass) -> bool:
 def _samples(trips: int | None, is_simple: bool) -> dict[int, int]:
     """Return the iterations to follow after the first one, and how many each stands for.
 
-    Empty if all are followed.
+    The result is empty if all iterations are followed.
     """
     if trips is None or trips <= FEW_TRIPS:
         return {}
@@ -380,7 +380,7 @@ def _difference(after: Any, before: Any) -> Any:
 
 
 def _count(before: Exit, after: Exit) -> int | None:
-    """Return the iterations until a comparison that changes by equal steps leaves the loop."""
+    """Return the iterations until a comparison of linearly changing operands leaves the loop."""
     predicate, a, b, leaves = before
     kind = predicate[-2:]
     distance = a - b

@@ -1,4 +1,4 @@
-"""Step times and latencies of continuous batching, in closed form, and power.
+"""Step times, latencies and power of continuous batching, in closed form.
 
 In steady state, each step generates one token per running request of a rank. Finished requests are
 replaced, so ``(running - 1) / osl`` prompts of other requests are prefilled per step, up to the
@@ -36,16 +36,16 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     """Return one row per deployment: the inputs of its latency formulas.
 
     Times are in milliseconds. Requests per rank: ``batch``, ``running`` and ``most`` (that fit).
-    Decode step: ``decode`` (including ``host``, the CPU time added to it),
-    ``cpu`` (CPU time of a step with its prompts, which bounds the time per token),
-    ``decode_communication``, the shares of its parts, ``alone`` (a step of one request). Prefill:
-    ``prompt`` (one prompt alone), ``prefill`` and ``prefill_communication`` (what a prompt adds to
-    a full step). ``decode_energy_mj`` and ``prefill_energy_mj`` are those of one rank.
-    ``…_compute_bound`` is the compute-bound share, ``…_bound`` the roofline time. ``guessed`` and
-    ``energy_guessed`` are extrapolated shares. With offloading: ``share_host`` (share of a decode
-    step waiting for weights; included in the times and in ``guessed``) and ``fetch`` (wait for a
-    prefix). ``step_prompts`` is the number of prompts that fit in a step. The rest are parallel
-    degrees and lengths.
+    Decode step: ``decode`` (including ``host``, the CPU time added to it), ``cpu`` (CPU time of a
+    step with its prompts, which bounds the time per token), ``decode_communication``, the shares of
+    its parts, ``alone`` (a step of one request). Prefill: ``prompt`` (one prompt alone),
+    ``prefill`` and ``prefill_communication`` (what a prompt adds to a full step).
+    ``decode_energy_mj`` and ``prefill_energy_mj`` are the energies of one rank. ``…_compute_bound``
+    is the compute-bound share, ``…_bound`` the roofline time. ``guessed`` and ``energy_guessed``
+    are extrapolated shares. With offloading: ``share_host`` (share of a decode step waiting for
+    weights; included in the times and in ``guessed``) and ``fetch`` (wait for a prefix).
+    ``step_prompts`` is the number of prompts that fit in a step. The rest are parallel degrees and
+    lengths.
     """
     rows = _load_independent_rows(deployments, timers)
     decode = _step_times(deployments, decode_step, timers)
@@ -222,8 +222,8 @@ def _step_times(
 def decode_step(deployment: Deployment, requests: int = 0) -> Step:
     """Return a decode step of an attention-DP group through all pipeline stages.
 
-    Each stage has its own batch. ``requests`` is 0 for all that run. With drafting, it yields
-    several tokens (`Deployment.accepted_tokens`).
+    Each stage has its own batch. ``requests`` 0 means all running ones. With drafting, the step
+    yields several tokens (`Deployment.accepted_tokens`).
     """
     batch = requests or _requests_per_step(deployment)
     context = int(deployment.workload.mean_context)
@@ -265,9 +265,9 @@ def _prompts_per_step(deployment: Deployment) -> int:
 
 
 def _cpu_ms(deployment: Deployment, prompts: float) -> float:
-    """Return the CPU time of a step with ``prompts`` prompts, which bounds the step's.
+    """Return the CPU time of a step with ``prompts`` prompts, a lower bound of the step's time.
 
-    That of a pipeline is in its step already.
+    For a pipeline, the step already includes it.
     """
     if deployment.layout.pp > 1:
         return MIN_MS
@@ -278,7 +278,7 @@ def _cpu_ms(deployment: Deployment, prompts: float) -> float:
 
 
 def _pipeline_host_ms(deployment: Deployment) -> float:
-    """Return the CPU time that a pipeline adds; without a pipeline the GPU hides it."""
+    """Return the CPU time that a pipeline adds; without a pipeline, GPU work hides it."""
     stages = deployment.layout.pp
     if stages == 1:
         return 0.0
@@ -345,7 +345,7 @@ def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
 
 
 def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
-    """Return a generous bound of the time to first token, if all others are ahead."""
+    """Return a generous upper bound of the time to first token, with all others ahead."""
     steps = 5.0 + np.sqrt(rows["running"])
     demand = rows["running"] / rows["osl"] * rows["prefill"] / rows["decode"]
     others = (rows["running"] - 1.0).clip(0.0) * rows["prefill"] / _prefill_groups(rows, demand)
@@ -367,7 +367,7 @@ def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataF
 
 
 def _prefill_groups(rows: pd.DataFrame, demand: "pd.Series[float]") -> "pd.Series[float]":
-    """Return prefill groups per decode group; if unknown, as many as keep up."""
+    """Return prefill groups per decode group; if unknown, as many as are needed."""
     return rows["readers"].where(rows["readers"] > 0, np.ceil(demand).clip(1.0))
 
 

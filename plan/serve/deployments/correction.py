@@ -3,7 +3,7 @@
 A grouped Gaussian process predicts log(measured / formula). The interval's width comes from
 held-out models for unknown models, and from held-out configurations for known ones. The lines of a
 user's own stack are results of ``vllm bench serve --save-result`` or ``sglang.bench_serving``.
-Their errors condition such a process, too, which says how far each candidate shares them.
+Their errors condition another such process, which determines how far each candidate shares them.
 """
 
 import hashlib
@@ -53,8 +53,8 @@ MIN_VARIANCE = 1e-12
 COVERAGE = 0.9
 INNER_FOLDS = 5
 MIN_PROBABILITY = 0.85
-"""Minimum probability of meeting the latency limits. The fastest deployment predicted to meet a
-limit likely has a prediction that is too good; with this, one choice in twenty misses a limit."""
+"""Minimum probability of meeting the latency limits. The fastest deployment that is predicted to
+meet a limit is likely predicted too well; with this, one choice in twenty misses a limit."""
 DEGREES_OF_FREEDOM = 3.0
 """Degrees of freedom of the errors' Student's t; most errors are small, some are very large.
 
@@ -64,11 +64,11 @@ Half of them are within 0.31 of half a 90 % interval. This distribution gives 0.
 T_QUANTILE_95 = 2.353363
 """Half a 90 % interval, in scales of that distribution."""
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
-"""Packages that determine a correction: measured operators and boosted trees."""
+"""Packages that influence a correction: measured operators and boosted trees."""
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of Foretune and of those `PACKAGES` that are installed."""
+    """Return the versions of Foretune and of the installed `PACKAGES`."""
     versions = {"foretune": __version__}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -165,8 +165,8 @@ class LatencyPredictor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file from `save`; raises PredictorError if it is no correction."""
-        says = "is no latency correction, or damaged ({}): train it again from its table"
+        """Read a file from `save`; raises PredictorError if it is not a correction."""
+        says = "is not a latency correction, or is damaged ({}): train it again"
         with translate_read_errors(path, PredictorError, says):
             data = read_json(path)
             return cls(
@@ -225,7 +225,7 @@ def probability_within(latencies: pd.DataFrame, target: str, limit_ms: float) ->
 
 
 def probability_below(values: np.ndarray) -> np.ndarray:
-    """Return the probability that an error, in scales of its distribution, is below values."""
+    """Return the probability that an error is below ``values``, in scales of its distribution."""
     from scipy.special import stdtr
 
     return stdtr(DEGREES_OF_FREEDOM, values)
@@ -271,7 +271,7 @@ def log_metric(
 
 
 PUBLISHED = "published"
-"""Names the deployments that come with aiconfigurator-core."""
+"""Name of the deployments that come with aiconfigurator-core."""
 CODE_PACKAGES = (
     foretune.features,
     foretune.models,
@@ -289,8 +289,8 @@ def fit_or_load_correction(
 ) -> LatencyPredictor:
     """Return the latency correction of a table of measured deployments.
 
-    Fitting takes minutes, plus some for each system without operator predictors. The result is
-    cached under the table's content and the versions it depends on.
+    Fitting takes minutes, and a few more for each system without operator predictors. The result is
+    cached by the table's content and the versions that it depends on.
 
     Args:
         name: a table of measured deployments, or ``published``.
@@ -334,13 +334,13 @@ def _fingerprint(path: Path) -> str:
 
 
 MIN_LINES = {"tpot_ms": 1, "ttft_ms": 8}
-"""Lines from which a latency is shifted: with fewer, times to the first token get no better."""
+"""Minimum lines for correcting a latency; with fewer, times to the first token do not improve."""
 TOKENS = ("input", "output")
 
 
 @dataclass
 class Calibration:
-    """Corrections by a stack's lines: processes of log(measured / predicted), by latency."""
+    """Corrections from a stack's lines: processes of log(measured / predicted), by latency."""
 
     processes: dict[str, GroupedGaussianProcess]
 
@@ -391,7 +391,7 @@ def read_calibration(
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file with one JSON object, a list of them, or one per line."""
-    with translate_read_errors(path, RunTableError, "is no result of a serving benchmark: {}"):
+    with translate_read_errors(path, RunTableError, "is not a result of a serving benchmark: {}"):
         text, decoder = read_bytes(path).decode("utf-8").strip(), json.JSONDecoder()
         found: list[dict[str, Any]] = []
         while text:

@@ -1,4 +1,4 @@
-"""Deployments: a model served on a system by an engine, under a load; and those measured.
+"""Deployments: a model served on a system by an engine under a load; measured deployments.
 
 Measured ones are rows of AIConfigurator's sample table. Its labels are incomplete; assumptions are
 documented where they are made.
@@ -30,16 +30,16 @@ from foretune.plan.describe.formats import Formats, supported
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
-"""Engine -> its name as its makers spell it."""
+"""Engine -> its official spelling."""
 ENGINES = tuple(ENGINE_NAMES)
 """Engines with measured operators and deployments."""
 ZERO_COPY_ENGINES = ("vllm",)
-"""Engines whose kernels read weights in host memory in place (``cpu_offload_gb``, unified
-addressing), those of experts only if tokens are routed there. SGLang copies every layer before it
-runs. Neither overlaps this with compute."""
+"""Engines whose kernels read weights directly from host memory (``cpu_offload_gb``, unified
+addressing), and experts only if tokens are routed there. SGLang copies every layer before running
+it. Neither overlaps this with compute."""
 LAYERWISE_FETCH_ENGINES = ("sglang",)
-"""Engines that fetch a layer of a cached prefix while computing the one before (hierarchical
-cache). In vLLM and TensorRT-LLM the request waits while others compute."""
+"""Engines that fetch a layer of a cached prefix while computing the previous one (hierarchical
+cache). In vLLM and TensorRT-LLM, the request waits while others compute."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Pools:
     """Separate workers for prefill and decode (disaggregation).
 
     Attributes:
-        prefill_workers: their number; 0 means as many as keep up.
+        prefill_workers: their number; 0 means as many as are needed.
         decode_workers: workers with the deployment's own layout.
     """
 
@@ -64,8 +64,8 @@ class Deployment:
         concurrency: requests in flight of the replica (of all workers of ``pools``).
         load: ``steady`` if each finished request is replaced; ``burst`` if requests start in waves
             or one by one, as some benchmarks send them.
-        speculative: whether the model drafts tokens; set for measured deployments, which do not say
-            how.
+        speculative: whether the model drafts tokens; set for measured deployments, where the method
+            is unknown.
         version: engine version; empty if unknown.
         speculation: how a planned deployment drafts tokens.
         max_request_tokens: length of the longest request, if longer than in ``workload``.
@@ -126,7 +126,7 @@ class Deployment:
 
     @cached_property
     def loaded_model(self) -> ModelDescription:
-        """The model as its engine loads it, with its drafter.
+        """The model as its engine loads it, including its drafter.
 
         By default, TensorRT-LLM allocates the full context for layers with a window
         (``max_attention_window``).
@@ -194,7 +194,7 @@ class Deployment:
         return self.system.transfer_ms(self.prefix_bytes) if self.offload.cache_gib else 0.0
 
     def exposed_fetch_ms(self, prompt_ms: float) -> float:
-        """Return how long fetching its prefix delays a request whose rest takes ``prompt_ms``."""
+        """Return how long fetching the prefix delays a request that takes ``prompt_ms`` without."""
         fetch = self.prefix_fetch_ms
         if self.backend not in LAYERWISE_FETCH_ENGINES:
             return fetch
@@ -215,14 +215,14 @@ COLUMNS = ("backend", "model_path", "system", "mode", "isl", "osl", "gemm_quant_
            "moe_quant_mode", "batch_size", "tp_size", "silicon_ttft_ms",
            "silicon_tpot_ms")  # fmt: skip
 POSITIVE = ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")
-"""Numbers without which a row is excluded."""
+"""Columns that must be positive; otherwise a row is excluded."""
 LENGTH_SHARE = 0.9
 """InferenceX draws each length uniformly between 0.8 times its nominal value and the nominal
 value."""
 MAX_TP = 8
 """Maximum tensor parallelism of attention in the table.
 
-Larger labels count attention-DP ranks whose experts are distributed over all of them.
+Larger labels include attention-DP ranks, over all of which experts are distributed.
 """
 
 
@@ -318,7 +318,7 @@ def _deployment(row: Mapping[str, Any]) -> Deployment:
 
 
 def _is_speculative(row: Mapping[str, Any]) -> bool:
-    """Return whether the row's engine drafted tokens; this is inferred, as no label says so.
+    """Return whether the row's engine drafted tokens; this is inferred, as no label states it.
 
     In one source, runs labeled DeepSeek-R1 need a third less time per token than runs of the same
     architecture, engine and layout labeled DeepSeek-V3. Drafting is the only plausible cause.
@@ -330,7 +330,7 @@ def _is_speculative(row: Mapping[str, Any]) -> bool:
 def _concurrency(row: Mapping[str, Any]) -> float | None:
     """Return the requests in flight: labeled, or from the batch per rank; None if neither.
 
-    For separate pools, it is unknown if the number of workers is.
+    For separate pools, it is unknown if the number of workers is unknown.
     """
     labeled = _number(row, "silicon_concurrency")
     if row["mode"] == "disagg":
@@ -353,10 +353,10 @@ def _layout(model: ModelDescription, row: Mapping[str, Any], prefix: str) -> Lay
 
 
 def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) -> Formats:
-    """Return the formats that labels mean.
+    """Return the formats that the labels stand for.
 
     NVFP4 checkpoints with latent attention keep its projections in 16 bits. Models with experts
-    published in MXFP4 are served so, whatever the label.
+    published in MXFP4 are served in it, whatever the label.
     """
     weights, moe = (_text(row, f"{name}_quant_mode") or "bf16" for name in ("gemm", "moe"))
     quantized = weights != "bf16" or moe != "bf16"

@@ -20,9 +20,9 @@ LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
     "prefill": 4.5, "step": 4.5, "slot": 6.0, "communication": 3.0, "attention": 3.0,
 }  # fmt: skip
-"""Coordinate -> length scale, in octaves or as `deployment_points` scales it."""
+"""Coordinate -> length scale, in octaves or in the units of `deployment_points`."""
 SLOW_LENGTH_RATIO = 3.0
-"""Length scale of the slow functions over that of the fast ones."""
+"""Ratio of the length scale of the slow functions to that of the fast ones."""
 NU = 3.0
 """Degrees of freedom of the noise; heavy tails, because many measurements are mislabeled."""
 REWEIGHTINGS = 3
@@ -32,8 +32,8 @@ REWEIGHTINGS = 3
 class VarianceComponent:
     """Variance shared by rows that agree in a label.
 
-    ``constant`` is that of an offset, ``slow`` and ``fast`` those of functions with long and short
-    length scales.
+    ``constant`` is the variance of an offset, ``slow`` and ``fast`` those of functions with long
+    and short length scales.
     """
 
     constant: float = 0.0
@@ -121,7 +121,7 @@ class GroupedGaussianProcess:
     """Posterior of the deployments' log errors.
 
     Attributes:
-        components: label columns, joined by blanks -> variance shared by rows that agree in all.
+        components: label columns, joined by spaces -> variance shared by rows that agree in all.
         noise: variance of a repeated measurement.
     """
 

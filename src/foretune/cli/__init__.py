@@ -12,6 +12,6 @@ def main(argv: list[str] | None = None) -> int:
     try:
         from foretune.cli.app import run  # here, so that Ctrl-C meanwhile is one line, too
     except KeyboardInterrupt:
-        print("foretune: interrupted: nothing was begun", file=sys.stderr)
+        print("foretune: interrupted before it started", file=sys.stderr)
         return 130
     return run(sys.argv[1:] if argv is None else argv)

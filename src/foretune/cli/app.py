@@ -83,14 +83,14 @@ class RootGroup(TyperGroup):
         formatter.write_text("More: foretune COMMAND --help, foretune --help-all")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a line whose root options are anywhere on it."""
+        """Parse a command line that may have root options anywhere."""
         if args and args[0] == HELP_ALL:
             ctx.meta[HELP_ALL], args = True, ["--help"]
         return super().parse_args(ctx, move_root_options(args))
 
 
 def move_root_options(arguments: list[str]) -> list[str]:
-    """Return ``arguments`` with the root's options first; the words of a program stay."""
+    """Return ``arguments`` with the root's options first; a program's own words stay in place."""
     program, front, rest = find_program(arguments), [], []
     words = enumerate(arguments)
     for i, word in words:
@@ -144,7 +144,7 @@ def _root(
     as_json: bool = typer.Option(
         False, "--json", help="Print one JSON object on stdout, all text on stderr."
     ),
-    seed: int | None = typer.Option(None, min=0, help="Seed of everything random. Default: 0."),
+    seed: int | None = typer.Option(None, min=0, help="Seed of all random choices. Default: 0."),
     store: str | None = typer.Option(
         None,
         help="Store of measurements: path or database URL; "
@@ -187,7 +187,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
-        return _fail("out of memory: take a smaller problem or fewer configurations", 1, debug)
+        return _fail("out of memory: use a smaller problem or fewer configurations", 1, debug)
     except Exception as e:
         if message := _usage_error(e):
             return _fail(message, 2, False)

@@ -27,7 +27,7 @@ def calibrate(
     kernel: str = options.ONLY_KERNEL,
     map_: list[str] = options.MAP,
     choose: int | None = typer.Option(
-        None, help="Choose this many runs to measure there, instead: 64 is a good number."
+        None, help="Choose this many runs to measure instead; 64 is a good number."
     ),
     device: str = typer.Option(
         None,
@@ -39,7 +39,7 @@ def calibrate(
 ) -> None:
     """Correct a predictor for a new device, with a few runs measured there.
 
-    --choose writes the most useful runs to measure first. 'foretune collect KERNEL --rows' measures
+    --choose selects the most useful runs to measure. 'foretune collect KERNEL --rows' measures
     them; or fill in their times as column time_ms, then 'foretune import --format generic'.
     """
     output = Output(options.root_options(context).as_json)
@@ -48,7 +48,7 @@ def calibrate(
         return
     options.reject_options(context, ("device",), "without --choose, calibrate takes no")
     if not files:
-        raise UsageError("give run tables of the new device; --choose 64 says which runs to make")
+        raise UsageError("give run tables of the new device; --choose 64 selects runs to measure")
     from foretune.models.saved.lookup import read_predictor
 
     before = read_predictor(predictor)
@@ -94,10 +94,10 @@ def _protect_filled_times(out: Path, chosen: "pd.DataFrame") -> None:
     import pandas as pd
 
     if out.suffix != ".csv":
-        raise UsageError(f"--out {out}: the runs are written as CSV, end its name in .csv")
+        raise UsageError(f"--out {out}: the runs are written as CSV: use a name that ends in .csv")
     try:
         added = set(pd.read_csv(out, nrows=0)) - set(chosen) if out.exists() else set()
     except ValueError as e:
-        raise UsageError(f"{out} is no list of runs: give another --out") from e
+        raise UsageError(f"{out} is not a list of runs: give another --out") from e
     if added:
         raise UsageError(f"{out} has {', '.join(sorted(added))} filled in: give another --out")

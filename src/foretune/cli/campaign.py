@@ -30,7 +30,7 @@ BUDGET = typer.Option(
     "", help="Per search, as in 'tune'. Default: the preset's.", show_default=False
 )
 PREDICTOR = typer.Option("none", help="Start from this predictor, as in 'tune'.")
-REPORT = typer.Option(None, help="Only write this campaign's report again.")
+REPORT = typer.Option(None, help="Only rewrite this campaign's report.")
 TRACK = typer.Option(
     None, help="Only track this campaign's folder in MLflow, at $MLFLOW_TRACKING_URI."
 )
@@ -42,7 +42,7 @@ def campaign(
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    preset: str = typer.Option("quick", help="quick, or full: 13 times the runs."),
+    preset: str = typer.Option("quick", help="quick, or full (13 times the runs)."),
     problem: list[str] = PROBLEM,
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
@@ -56,7 +56,7 @@ def campaign(
 ) -> None:
     """Profile a kernel, train a predictor, tune other problems, report.
 
-    MLflow tracks everything. If it is interrupted, run the same command again to continue.
+    MLflow tracks everything. An interrupted campaign continues if you run the same command again.
     """
     root = options.root_options(context)
     output = Output(root.as_json)
@@ -148,6 +148,6 @@ def _show(output: Output, done: "Campaign") -> None:
     if done.mlflow_uri is not None:
         output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
     if done.mlflow_uri is not None and not done.mlflow_uri.startswith("http"):
-        needs = "" if find_spec("flask") else " (needs the extra ui)"
-        output.say(f"         to view it: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}")
+        needs = "" if find_spec("flask") else " (needs extra 'ui')"
+        output.say(f"         view it with: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}")
     output.say(f"took     {done.seconds:.0f} s")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foretune.plan import Operator
 
 TYPICAL = "typical"
-"""Name of the models whose operators are measured for other models, too."""
+"""Name of the set of models whose operators also serve to plan other models."""
 MAX_SIZE = 2**20
 """Maximum number of tokens or ranks; larger ones are typing errors."""
 MIN_RUNS_IN_BUDGET = 1000
@@ -49,7 +49,7 @@ FORMATS = _operator_option(
     "", "Formats of weights, bf16,fp8. Default: all that torch and the device support."
 )
 TOKENS = _operator_option("1..8192", "Tokens of a step: 1,64,4096, or 1..8192 (doubling).")
-MINUTES = _operator_option(10.0, "Start no operator after this time.")
+MINUTES = _operator_option(10.0, "Start no operator after this many minutes.")
 
 
 def collect(

@@ -24,14 +24,14 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "plan train": ("system", "gpus", "batch", "sequence", "tokens"),
     "plan fleet": ("requests", "systems", "prices", "power_kw"),
 }
-"""Command -> the options that its ``--help`` shows; a command that is not named shows all."""
+"""Command -> the options that its ``--help`` shows; commands that are not listed show all."""
 
 
 class Command(TyperCommand):
     """A command with short and with full help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take ``--help-all`` as a ``--help`` that shows all."""
+        """Treat ``--help-all`` as ``--help`` with all options."""
         if HELP_ALL in args:
             ctx.meta[HELP_ALL], args = True, ["--help"]
         return super().parse_args(ctx, args)
@@ -76,7 +76,7 @@ def add_command(
 
 
 def find_program(arguments: Sequence[str]) -> range:
-    """Return where the words of a program are: after ``--``, up to the first ``--param``."""
+    """Return the positions of a program's words: after ``--``, up to the first ``--param``."""
     if "--" not in arguments:
         return range(0)
     start = arguments.index("--") + 1

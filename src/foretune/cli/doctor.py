@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def doctor(
     context: typer.Context,
-    known: bool = typer.Option(False, "--known", help="Only list the devices Foretune knows."),
+    known: bool = typer.Option(False, "--known", help="Only list the devices that Foretune knows."),
     probe: bool = typer.Option(
         False, "--probe", help="Only measure the CPU's caches, rates and overheads (a minute)."
     ),
@@ -65,7 +65,7 @@ def doctor(
 
 
 def _probe(output: Output, plot: Path | None) -> None:
-    """Dissect the CPU and the GPUs, print the results, and keep the CPU's rates."""
+    """Measure the CPU and the GPUs in detail, print the results, and cache the CPU's rates."""
     from foretune.collect.cpu import cache_sizes, cpu_name
     from foretune.collect.devices import local_gpus, probe_cpu
     from foretune.collect.dissection import dissect_cpu
@@ -109,7 +109,7 @@ def _draw(curve: "MemoryCurve", path: Path) -> None:
 def _show_levels(
     output: Output, name: str, curve: "MemoryCurve", told_kib: Mapping[str, float]
 ) -> None:
-    """Print the levels of a device's memory beside the sizes that the system tells."""
+    """Print a device's measured memory levels, next to the sizes the system reports."""
     told = {cache.removesuffix("_kib").upper(): size for cache, size in told_kib.items()}
     rows = [
         [
@@ -123,11 +123,11 @@ def _show_levels(
     output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
     small = [v.name for v in curve.levels if v.size_kib < 0.7 * told.get(v.name, 0.0)]
     if small:
-        output.say(f"{', '.join(small)}: smaller than the system says, perhaps shared with others")
+        output.say(f"{', '.join(small)}: smaller than the system reports, perhaps shared")
 
 
 def _show_dissection(output: Output, found: "Dissection") -> None:
-    """Print the rates of vectors, and the overheads."""
+    """Print the rates of vector operations, and the overheads."""
     rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
     output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
     times = {
@@ -141,7 +141,7 @@ def _show_dissection(output: Output, found: "Dissection") -> None:
 
 
 def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") -> None:
-    """Print the rates that were kept before a probe, and those kept now."""
+    """Print the rates that were cached before the probe, and those cached now."""
     old, new = (probe.specs if probe else {} for probe in (before, now))
     rows = [
         [spec, f"{old[spec]:,.1f}" if spec in old else "-", f"{new[spec]:,.1f}"] for spec in new
@@ -182,12 +182,12 @@ DOORS = {
     "optuna": ("5.0.0", "create_study(sampler=foretune.search.SurrogateSampler())"),
     "tilelang": ("0.1.15", "docs/doors.md has the code"),
 }  # fmt: skip
-"""Package -> the version that was tested, what lets Foretune in."""
+"""Package -> (the tested version, the call or variable that lets Foretune in)."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked part."""
+    """The result of one check."""
 
     what: str
     works: bool

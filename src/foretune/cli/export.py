@@ -37,9 +37,9 @@ def export(
 ) -> None:
     """Write choices as a Python function, or runs for Optuna.
 
-    The function maps a problem to a configuration, without Foretune. Prints how much of the best
-    measured performance it keeps, on the same problems and on held-out ones, and compares it with
-    the single best configuration.
+    The function maps a problem to a configuration, and does not need Foretune. The command prints
+    the share of the best measured performance that it keeps, on the same problems and on held-out
+    ones, and compares it with the single best configuration.
     """
     from foretune.tune.efficiency import efficiency_table
     from foretune.tune.exported_function import export_function
@@ -48,9 +48,9 @@ def export(
     options.require_positive_int(max_configs, "--max-configs")
     parsed_objective = Objective.parse(objective)
     if (out is None) == (optuna is None):
-        raise UsageError("say what to write: --out FILE.py or --optuna sqlite:///study.db")
+        raise UsageError("give --out FILE.py or --optuna sqlite:///study.db")
     if files and root.store_name is not None:
-        raise UsageError("give run tables, or --store: one of the two")
+        raise UsageError("give either run tables or --store")
     runs = (
         _runs_from_files(files, kernel, device)
         if files
@@ -119,16 +119,16 @@ def _show(
     )
     leaves = counted(exported.leaves, "leaf", "leaves")
     used = f"{counted(len(exported.configs), 'configuration')}, {leaves}"
-    best = f"the best of them for each problem would keep {percent(exported.oracle_share)}"
+    best = f"the best of them per problem would keep {percent(exported.oracle_share)}"
     notes = [f"{used}; knowing {best}"]
     for what, found in (("same", exported.training_score), ("held-out", exported.held_out)):
         if found is not None and found.unmeasured:
             notes.append(
                 f"on {found.unmeasured} of {found.problems} {what} problems its choice was not "
-                f"measured; were it to fail there, {percent(found.at_least)} would be kept"
+                f"measured; if it failed there, {percent(found.at_least)} would be kept"
             )
     if shares.excluded_problems:
-        notes.append(f"left out: {shares.excluded_problems} problems on which nothing ran")
+        notes.append(f"left out: {shares.excluded_problems} problems on which no configuration ran")
     for note in notes:
         output.console.print(note, markup=False)  # wrapped
     output.say(f"function: {out}")

@@ -39,8 +39,8 @@ def import_(
 ) -> None:
     """Turn another tool's results into a run table.
 
-    Rows that cannot be right are left out and counted by reason. With --shipped, --out copies a
-    table that comes with Foretune.
+    Impossible rows are left out and counted by reason. With --shipped, --out copies a table that
+    comes with Foretune.
     """
     output = Output(options.root_options(context).as_json)
     if shipped:

@@ -1,4 +1,4 @@
-"""``foretune judge``: checks whether an implementation is right, and how much faster it is."""
+"""``foretune judge``: checks whether an implementation is correct, and how much faster it is."""
 
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,13 @@ def judge(
     inputs: str = typer.Option("", help="FILE.py:NAME. Default: 'inputs' in the reference's file."),
     beside: list[str] = typer.Option([], help="Another rival: 'blas=FILE.py:NAME' (repeatable)."),
     tolerance: float = typer.Option(1e-4, help="Maximum relative error of an output."),
-    max_seconds: float = typer.Option(0.5, help="Seconds of rounds in each process, per problem."),
+    max_seconds: float = typer.Option(0.5, help="Seconds of timed rounds per process and problem."),
     device: str = options.DEVICE,
 ) -> None:
-    """Check whether a function is right, and faster than another.
+    """Check whether a function is correct, and faster than another.
 
     Each runs in a separate process, on inputs that it has never seen. Code that only looks fast is
-    refused with the reason, and exit code 1.
+    rejected with the reason and exit code 1.
 
     Example: foretune judge new.py:sums old.py:sums --problem N=1000
     """

@@ -103,7 +103,7 @@ def predict_network(
     if len(entries) == 1:
         _show_operators(output, predicted)
     if unknown := sorted({op for e in entries for op in e["by_roofline"]}):
-        output.say(f"by roofline, since none was measured: {', '.join(unknown)}")
+        output.say(f"not measured, so by roofline: {', '.join(unknown)}")
     output.result({"model": model, "device": device.name, "predictions": entries})
 
 
@@ -118,7 +118,7 @@ def _show(output: Output, model: str, entries: list[dict[str, Any]]) -> None:
         ]
         for e in entries
     ]  # fmt: skip
-    names = ("batch", "threads", "ms", "90 % interval", "ms an item", "peak MiB")
+    names = ("batch", "threads", "ms", "90 % interval", "ms per item", "peak MiB")
     output.table(f"{model}: predicted", (*names, "mJ") if metered else names, rows)
 
 

@@ -46,7 +46,7 @@ class RootOptions:
 
     @property
     def store(self) -> str | Literal[False] | None:
-        """The store as functions of Python take it."""
+        """The store in the form that Python functions take."""
         return False if self.store_name == NO_STORE else self.store_name
 
     @property
@@ -82,7 +82,7 @@ PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
 PREDICTOR_OPTION = typer.Option(
     "auto",
     "--predictor",
-    help="A folder (a campaign's, too), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
+    help="A folder (also a campaign's), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
     "auto: shipped; code: the kernel's own; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
@@ -198,7 +198,7 @@ def check_memory(kernel: Kernel, problem: Problem) -> None:
     if needed > free:
         raise ProblemError(
             f"{problem} needs about {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: "
-            "take a smaller problem"
+            "use a smaller problem"
         )
 
 
@@ -230,7 +230,7 @@ def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" 
 
 
 def device_for(predictor: "Predictor", name: str | None) -> Device:
-    """Return a device the predictor was trained on, one of this machine, or a known one."""
+    """Return a training device of the predictor, else a device of this machine or a known one."""
     try:
         return predictor.device(name)
     except UnknownName:
@@ -272,7 +272,7 @@ def parse_key_values(
     known: Sequence[str] = (),
     value_form: str = "VALUE",
 ) -> dict[str, str]:
-    """Parse texts ``KEY=VALUE``, each key once, and among ``known`` if these are given.
+    """Parse ``KEY=VALUE`` texts; each key may occur once, and must be in ``known`` if given.
 
     ``form`` and ``value_form`` name key and value in messages.
     """

@@ -20,7 +20,7 @@ _STDOUT: ContextVar[TextIO | None] = ContextVar("_STDOUT", default=None)
 
 @contextmanager
 def only_results_to_stdout() -> Iterator[None]:
-    """Send to stderr what anything else prints, like a user's module when it is imported."""
+    """Redirect other output to stderr, such as that of a user's module at its import."""
     token = _STDOUT.set(sys.stdout)
     try:
         with redirect_stdout(sys.stderr):
@@ -37,7 +37,7 @@ class Output:
         self.console = Console(stderr=as_json, highlight=False)
 
     def say(self, text: str, wrapped: bool = False) -> None:
-        """Print a line; a ``wrapped`` one as several if it is too long."""
+        """Print a line; with ``wrapped``, a long one is broken into several."""
         self.console.print(redact(text), markup=False, soft_wrap=not wrapped)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from foretune.plan.fleet.capacity import Demand, Fleet
 
 NOTES = (
-    "rates are predicted for Poisson arrivals: nine in ten requests are within the limits",
+    "rates are for Poisson arrivals, with nine in ten requests within the limits",
     "requests of different lengths on one instance are assumed to share its time",
 )
 REQUESTS = typer.Option(..., help="CSV or Parquet file with columns isl, osl and requests_per_s.")
@@ -42,7 +42,7 @@ def fleet(
     limit: list[str] = LIMIT,
     power_kw: float | None = typer.Option(None, help="Maximum kilowatts of the site."),
 ) -> None:
-    """Choose the cheapest mix of GPUs that serves all requests, and what serves which.
+    """Choose the cheapest mix of GPUs that serves all requests, and assign requests to them.
 
     The file of requests has a row per pair of lengths. A row 1024,256,5 means:
     five requests per second with 1024 input and 256 output tokens.
@@ -60,7 +60,7 @@ def fleet(
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, known=LIMITS)
     if power_kw is not None and not power_kw > 0:
-        raise UsageError(f"--power-kw {power_kw:g} feeds nothing: give more than 0")
+        raise UsageError(f"--power-kw {power_kw:g} must be above 0")
     cost = plan_options.read_prices(prices)
     names = [name.strip() for name in systems.split(",") if name.strip()]
     chosen = [find_system(name, cost) for name in (dict.fromkeys(names) or cost)]

@@ -73,7 +73,7 @@ def read_prices(path: Path | None) -> dict[str, float]:
 
 
 def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, OperatorTables | None]":
-    """Return timers of the user's operators or the installed tables, and these."""
+    """Return the timers of operators and their tables: the user's, else the installed ones."""
     from foretune.plan.cost.operator_predictor import TrainedPredictorCache
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import find_tables

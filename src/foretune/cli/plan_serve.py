@@ -43,17 +43,15 @@ RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
     None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
 )
-GOAL = typer.Option(
-    "throughput", "--for", help="What is best: throughput, cost, energy or latency."
-)
+GOAL = typer.Option("throughput", "--for", help="Goal: throughput, cost, energy or latency.")
 RATE = typer.Option(None, help="Requests per second (Poisson arrivals); finds the fewest GPUs.")
 TRACE = typer.Option(
-    None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
+    None, help="CSV or Parquet of requests to replay: at_s, isl, osl, optionally cached."
 )
 SPECULATIVE = typer.Option(
     "",
-    help="TOKENS:ACCEPTANCE[:MODEL], like 3:0.7: draft 3 tokens per step, by the model's own "
-    "layers or a smaller model; each is accepted with this probability after the one before.",
+    help="TOKENS:ACCEPTANCE[:MODEL], like 3:0.7: draft 3 tokens per step with the model's own "
+    "layers or a smaller model. ACCEPTANCE: probability per token if all before were accepted.",
     show_default=False,
 )
 FORMATS = typer.Option(
@@ -64,7 +62,7 @@ FORMATS = typer.Option(
 )
 OFFLOAD = typer.Option(
     [],
-    help="Maximum GiB of each GPU's weights in host memory (vllm, sglang); cache=GIB: host "
+    help="Maximum GiB of weights per GPU in host memory (vllm, sglang); cache=GIB: host "
     "memory per GPU for the cache of --prefix (repeatable).",
 )
 MEASURED = typer.Option(
@@ -72,7 +70,7 @@ MEASURED = typer.Option(
 )
 CALIBRATE = typer.Option(
     None, help="Results of vllm bench serve or sglang.bench_serving (JSON) of this model on your "
-    "own GPUs, 3 to 10: they shift the plan. Add the layout: --metadata tp=4."
+    "own GPUs, 3 to 10, to correct the plan. Record the layout: --metadata tp=4."
 )  # fmt: skip
 QUALITIES = typer.Option(
     None,
@@ -82,12 +80,12 @@ QUALITIES = typer.Option(
 )
 OUT = typer.Option(
     None,
-    help="Keep report, table and JSON in a folder here; MLflow tracks it.",
+    help="Save report, table and JSON in a new folder in this one; MLflow tracks it.",
     rich_help_panel=RESULTS_PANEL,
 )
 KUBERNETES = typer.Option(
     None,
-    help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
+    help="Write a manifest that starts the best plan with --backend: kubectl apply -f FILE.",
     rich_help_panel=RESULTS_PANEL,
 )
 
@@ -96,14 +94,14 @@ def serve(
     context: typer.Context,
     model: str = plan_options.MODEL,
     system: str = SYSTEM,
-    gpus: int = typer.Option(None, help="How many GPUs."),
+    gpus: int = typer.Option(None, help="Number of GPUs."),
     isl: int = typer.Option(None, help="Input tokens per request."),
     osl: int = typer.Option(None, help="Output tokens per request."),
-    prefix: int = typer.Option(0, help="Input tokens that the prefix cache already holds."),
+    prefix: int = typer.Option(0, help="Input tokens that are already in the prefix cache."),
     goal: str = GOAL,
     rate: float | None = RATE,
     trace: Path = TRACE,
-    pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
+    pools: bool = typer.Option(False, "--pools", help="Also try separate prefill workers."),
     speculative: str = SPECULATIVE,
     formats: str = FORMATS,
     offload: list[str] = OFFLOAD,
@@ -213,7 +211,7 @@ def _calibration(
     from foretune.plan.serve.deployments.correction import read_calibration
 
     if len(question.systems) > 1:
-        raise UsageError(f"--calibrate {path} is of one system: give --system that one alone")
+        raise UsageError(f"--calibrate {path} is for one system: give only that --system")
     return read_calibration(
         path, question.model, question.systems[0], question.backend, clocks, correction
     )
@@ -222,7 +220,7 @@ def _calibration(
 def _write_manifest(
     output: Output, path: Path | None, best: "Deployment", engine: str, replicas: int
 ) -> None:
-    """Write the file given that starts the best deployment on Kubernetes."""
+    """Write the best deployment's Kubernetes manifest to ``path``, if one is given."""
     from foretune.plan.serve.saving import manifest
 
     if path is None:
@@ -252,7 +250,7 @@ def _show(
     output: Output, plan: "Plan", question: "Question", commands: dict[str, str], top: int,
     replay: "SimulationResult | None", left_out: str,
 ) -> None:  # fmt: skip
-    """Print the Pareto front, its explanation, and the commands that start the best."""
+    """Print the Pareto front, its explanation, and the commands that start the best deployment."""
     from foretune.plan.serve.explanation import notes, sentences
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE, describe_layout
 
@@ -323,7 +321,7 @@ def _parse_formats(
 ) -> "tuple[list[Formats] | None, list[str]]":
     """Parse ``--formats`` into formats of deployments (None: all weights) and of caches.
 
-    ``/fp8`` is a cache for weights without one; by default, those have the usual caches.
+    ``/fp8`` alone is a cache for all weights without their own; `_default_caches` if there is none.
     """
     from foretune.plan import Formats
     from foretune.plan.describe.formats import find_format
@@ -344,7 +342,7 @@ def _parse_formats(
 
 
 def _default_caches(systems: "Sequence[System]") -> list[str]:
-    """Return the default cache formats that all GPUs support; 16 bits always."""
+    """Return the default cache formats that all GPUs support; 16 bits are always included."""
     from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, supported
 
     first, *others = DEFAULT_CACHE_FORMATS
@@ -353,7 +351,7 @@ def _default_caches(systems: "Sequence[System]") -> list[str]:
 
 
 def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
-    """Return ``top`` rows spread over the front, with the best, fastest first."""
+    """Return ``top`` rows spread over the front, fastest first; the best one is included."""
     import numpy as np
 
     front, best = plan.pareto, plan.best

@@ -29,7 +29,7 @@ ZERO_BUBBLE_NOTE = (
 TOKENS = typer.Option(0.0, help="Tokens to train on; adds days and cost.", show_default=False)
 FORMATS = typer.Option(
     "bf16/fp32",
-    help="Of matrix products (bf16 or fp8), and of the sum of gradients (fp32 or bf16).",
+    help="Formats of matrix products (bf16 or fp8) and of summed gradients (fp32 or bf16).",
 )
 SOFTWARE = typer.Option(
     "megatron", help="megatron (fused kernels) or pytorch (its own, with FSDP)."
@@ -40,7 +40,7 @@ OVERLAP = typer.Option(
 ZERO_BUBBLE = typer.Option(
     False,
     "--zero-bubble",
-    help="Also fill pipelines' bubbles with weights' gradients, where the software can (zb1, zb2).",
+    help="Also fill pipelines' bubbles with weights' gradients, if the software can (zb1, zb2).",
 )
 OFFLOAD = typer.Option(
     0.0,
@@ -54,7 +54,7 @@ def train(
     context: typer.Context,
     model: str = plan_options.MODEL,
     system: str = typer.Option(..., help="Kind of GPU, like h100_sxm."),
-    gpus: int = typer.Option(..., help="How many GPUs."),
+    gpus: int = typer.Option(..., help="Number of GPUs."),
     batch: int = typer.Option(..., help="Sequences per optimizer step, over all replicas."),
     sequence: int = typer.Option(..., help="Tokens per sequence."),
     tokens: float = TOKENS,
@@ -126,7 +126,7 @@ def _assumptions(
         yield ZERO_BUBBLE_NOTE
     if shown["offload"].any():
         rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
-        yield f"offload as in ZeRO-Offload, not measured: {rates}; the host has memory enough"
+        yield f"offload as in ZeRO-Offload, not measured: {rates}; assumes enough host memory"
     if measured is None:
         yield "operators are rooflines: no measured tables (pip install '.[llm]')"
     elif system.name not in measured:
@@ -143,7 +143,7 @@ def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
         for name in ("weights", "gradients", "optimizer", "activations", "buffers")
     )
     offloaded = (
-        f"; {best['offloaded_gib']:.1f} of the optimizer in host memory" if best["offload"] else ""
+        f"; {best['offloaded_gib']:.1f} of optimizer state on the host" if best["offload"] else ""
     )
     share = percent(best[limit] / best["step_ms"])
     rate = f"{best['step_ms'] / 1e3:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
@@ -151,11 +151,11 @@ def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
     lines = [
         f"best of {recipes} ({training_plan.recipes_considered} considered): {rate}",
         f"GiB of the fullest GPU: {parts}{offloaded}",
-        f"apart from computing, it waits most for {STEP_PARTS[limit]}: {share} of the step",
+        f"besides computing, it waits longest for {STEP_PARTS[limit]}: {share} of the step",
     ]
     if len(training_plan.distinct) > 1:
         gap = training_plan.distinct["step_ms"][1] / best["step_ms"] - 1
-        lines.append(f"the next recipe is {percent(gap)} behind")
+        lines.append(f"the next recipe is {percent(gap)} slower")
     if tokens > 0:
         price = training_plan.cost(tokens)
         cost = f", {price:,.0f} USD" if price == price else ", at an unknown price"

@@ -41,7 +41,7 @@ def predict(
         "", help="Name of the kernel. Default: the predictor's.", show_default=False
     ),
     problem: str = typer.Option("", help="M=…,N=…,…", show_default=False),
-    top: int = typer.Option(10, help="How many of the best to show."),
+    top: int = typer.Option(10, help="Number of best configurations to show."),
     explain: bool = typer.Option(
         False, "--explain", help="Show bottleneck and feature importance, or compare two --config."
     ),
@@ -61,11 +61,11 @@ def predict(
 
     For a network (MODEL.pt2 of torch.export), show latency, energy and peak memory.
 
-    With --explain, show what limits the runs and what predictions rest on, or why one configuration
-    is predicted faster and what limits either.
-    Contributions are exact (TreeSHAP); this needs a predictor of model xgboost.
+    --explain shows what limits the runs and which features matter. With two --config, it shows why
+    one is predicted faster, and what limits each. Contributions are exact (TreeSHAP), which
+    requires a predictor of model xgboost.
 
-    With --from code, name a CPU kernel that never ran instead of a predictor: a function of
+    With --from code, give a CPU kernel that need not have run instead of a predictor: a function of
     numba.njit, or a source in C (with clang).
     """
     count = options.require_positive_int(top, "--top")
@@ -129,7 +129,7 @@ def _rank_by_code(
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
-    """Show what a saved predictor says."""
+    """Show the predictions of a saved predictor."""
     from foretune.models.saved.guides import require_kernel
     from foretune.models.saved.lookup import read_predictor
 
@@ -153,11 +153,11 @@ def _check_question(problem: str, explain: bool, config: list[str], objective: s
     if config and not explain:
         raise UsageError("--config needs --explain: add it")
     if objective and explain:
-        raise UsageError("--objective is for rankings: leave it or --explain out")
+        raise UsageError("--objective applies to rankings: leave out --objective or --explain")
     if not explain and not problem:
         raise UsageError("give --problem M=…,N=…, the sizes to predict for, or --explain")
     if explain and (problem or config) and (not problem or len(config) != 2):
-        raise UsageError("to compare, give --problem and --config twice; without them, neither")
+        raise UsageError("to compare, give --problem and two --config; otherwise neither")
 
 
 def _show_ranking(
@@ -265,7 +265,7 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
 
     target = _primary_target(predictor)
     found = importance(predictor, target=target)
-    title = f"what predicted {target} rests on ({found.rows:,} rows)"
+    title = f"what determines predicted {target} ({found.rows:,} rows)"
     rows = [
         [str(f["feature"]), str(f["group"]), f"{f['factor']:.3f}×"]
         for f in found.features.head(MAX_FEATURES_SHOWN).to_dict("records")

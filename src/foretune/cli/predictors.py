@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 UNUSABLE_SPLIT_REASONS = {
     "random": "there are too few rows",
-    "grouped": "there is one group only, or too few rows",
-    "device": "there is one device only, too few rows, or some devices lack specifications",
-    "time": "the runs have no time of recording (recorded_at), or all the same",
+    "grouped": "there is only one group, or there are too few rows",
+    "device": "there is only one device, too few rows, or a device without specifications",
+    "time": "the runs have no recorded_at, or all the same",
 }
 CURVE = "curve"
 WORK_KEYS = ("flops", "bytes", "blocks")
@@ -111,7 +111,7 @@ def train(
         log(done, out)
     summary = _show_training(output, done, runs, splits)
     curves = _learning_curves(output, done.predictor, group) if with_curve else {}
-    output.say(f"\npredictor: {out}{', which held another one' if replaced else ''}")
+    output.say(f"\npredictor: {out}{', which replaced another one' if replaced else ''}")
     output.result({"out": str(out), **summary, "validate": level, "curves": curves})
 
 
@@ -157,8 +157,8 @@ def _show_training(
     for name, share in done.validation.seen_problem_share.items():
         if share > 0.5 and "grouped" in done.scores[name]:
             output.say(
-                f"{percent(share)} of the randomly held-out rows for {name} have their problem in "
-                "training\ntoo: judge by the grouped split"
+                f"{percent(share)} of the randomly held-out rows for {name} have a problem seen in "
+                "training\ntoo: use the grouped split"
             )
     return {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
 
@@ -186,7 +186,7 @@ def evaluate(
     kernel: str = options.ONLY_KERNEL,
     map_: list[str] = options.MAP,
     drift: bool = typer.Option(
-        False, "--drift", help="Only check whether the predictor still holds; exit code 1 if not."
+        False, "--drift", help="Only check if the predictor is still valid; exit code 1 if not."
     ),
 ) -> None:
     """Score a saved predictor on runs it never saw."""
@@ -227,7 +227,7 @@ def _say_learned_from(output: Output, predictor: "Predictor", runs: "pd.DataFram
 
     if seen := count_seen_before(predictor, runs):
         output.say(
-            f"{seen:,} of these {len(runs):,} runs were learned from: "
+            f"{seen:,} of these {len(runs):,} runs were in training: "
             "their errors say nothing about new runs"
         )
 
@@ -287,8 +287,8 @@ def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "p
     if predictor.calibration_.devices:
         devices = ", ".join(predictor.calibration_.devices)
         raise PredictorError(
-            f"{folder} was calibrated on {devices}, whose runs were not trained on: resume the one "
-            "it was made from, and give those runs too"
+            f"{folder} was calibrated on {devices}, whose runs are not in training: resume the "
+            "predictor it was made from, and also give those runs"
         )
     return pd.concat([predictor.runs_, new], ignore_index=True)
 

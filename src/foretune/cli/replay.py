@@ -35,7 +35,7 @@ SEARCHER = typer.Option(
     autocompletion=SEARCHER_COMPLETION,
 )
 PRIOR = typer.Option(
-    [], help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}."
+    [], help=f"Run tables of other devices (repeatable), or a predictor. {options.PREDICTOR_HELP}."
 )
 
 
@@ -53,7 +53,7 @@ def replay(
     """Compare searchers on recorded spaces, without hardware.
 
     A searcher learns a configuration's time only by spending an evaluation on it. --prior trains a
-    predictor on the runs of other devices, or names one that never saw the space.
+    predictor on the runs of other devices, or names one that was not trained on the space.
     """
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces

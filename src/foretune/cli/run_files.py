@@ -1,4 +1,4 @@
-"""Run tables that commands are given: Parquet files of ours, CSV files with anybody's columns."""
+"""Reads the run tables of commands: Parquet files, or CSV files with arbitrary columns."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
-"""How the names of files with anybody's columns end."""
+"""Suffixes of files with arbitrary columns."""
 
 
 def read_files(
@@ -24,12 +24,12 @@ def read_files(
     predictor: "Predictor | None" = None,
     problem: Sequence[str] = (),
 ) -> "pd.DataFrame":
-    """Return the rows of ``files``, of one kernel where it is named.
+    """Return the rows of ``files``; with ``kernel``, only those of this kernel.
 
-    Raises RunTableError, UsageError if a file cannot be read, or has no such kernel or column. Of
-    CSV files, columns with other names than a run table's are sizes of the problem (all, or those
-    in ``problem``, or those that the ``predictor`` knows) or configuration; ``maps`` has texts
-    ``COLUMN=SOURCE``, see `generic`. ``kernel`` chooses one, or names that of a CSV file.
+    Columns of CSV files that a run table lacks are sizes of the problem (all, or those in
+    ``problem``, or those that the ``predictor`` knows), or else configuration. ``maps`` has texts
+    ``COLUMN=SOURCE``, see `generic`. A CSV file without a kernel column gets the name ``kernel``.
+    Raises RunTableError, UsageError if a file cannot be read, or lacks the kernel or a column.
     """
     import pandas as pd
 
@@ -37,7 +37,7 @@ def read_files(
 
     csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
     if (problem or maps) and len(csv_files) < len(files):
-        raise UsageError("run tables say what their columns are: leave out --sizes and --map")
+        raise UsageError("run tables have fixed columns: leave out --sizes and --map")
     sources = parse_key_values(maps, "--map")
     parts = [
         _read_csv_file(f, kernel, sources, predictor, problem) if f in csv_files else read_runs(f)
@@ -72,7 +72,7 @@ def _read_csv_file(
     mapping = run_columns(columns, problem, sources)
     if "time_ms" not in mapping:
         raise UsageError(
-            f"{file} has no column time_ms: say which is the time with "
+            f"{file} has no column time_ms: name the time's column with "
             f"--map time_ms=COLUMN*FACTOR; there are {', '.join(columns)}"
         )
     imported = import_runs(

@@ -47,7 +47,7 @@ def store(
         [], help="Add an exported file or one of vLLM's tuned files (repeatable)."
     ),
     forget: bool = typer.Option(
-        False, "--forget", help="Delete measurements and choices, so that they are made again."
+        False, "--forget", help="Delete measurements and choices, to tune again."
     ),
     everything: bool = typer.Option(False, "--all", help="With --forget: the whole store."),
     map_: list[str] = typer.Option(
@@ -56,13 +56,13 @@ def store(
 ) -> None:
     """List what has been tuned; show, export, merge or forget it.
 
-    A kernel's choices for a mixture-of-experts layer can be written as the file that vLLM finds
-    in $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. --problem adds what the kernel's
-    problems have besides, like top_k=8.
+    A kernel's choices for a mixture-of-experts layer can be written as the file that vLLM finds in
+    $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. For these, --problem gives further
+    parameters of the kernel's problems, such as top_k=8.
     """
     root = options.root_options(context)
     if sum((export is not None, bool(merge), forget)) > 1:
-        raise UsageError("give one of --export, --merge and --forget")
+        raise UsageError("give only one of --export, --merge and --forget")
     if everything and not forget:
         raise UsageError("--all is for --forget: add it")
     output, where = Output(root.as_json), root.required_store
@@ -87,7 +87,7 @@ def store(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The kernel that a command selects, and only this device, code or part of the problems."""
+    """The part of a store that a command selects: kernel, and perhaps device, code or problem."""
 
     kernel: str
     device: str
@@ -95,7 +95,7 @@ class _Chosen:
     problem: Problem | None
 
     def subjects(self, tuned: "StoreReader") -> "list[Subject]":
-        """Return those of a store that are meant."""
+        """Return the selected subjects of a store."""
         found = tuned.find_subjects(self.kernel)
         wanted = [s for s in found if self.device in ("", s.device)]
         return [s for s in wanted if s.source.startswith(self.source)]
@@ -164,13 +164,13 @@ def _export(output: Output, where: str | None, kernel: str, target: Path) -> Non
         write_runs(target, _with_local_specs(runs))
         message = f"{target}: {len(runs)} runs of {tuned.name}"
     else:
-        raise UsageError(f"{target}: end it in .json, to ship or merge, or .parquet, to train on")
+        raise UsageError(f"{target}: use .json, to ship or merge, or .parquet, to train on")
     output.say(message)
     output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
 
 
 def _with_local_specs(runs: "pd.DataFrame") -> "pd.DataFrame":
-    """Return ``runs`` with the specs of this machine's devices, as its own tables have them."""
+    """Return ``runs`` with the specs of this machine's devices, as in a collected table."""
     import pandas as pd
 
     from foretune.collect.devices import local_cpu, local_gpus
@@ -210,7 +210,7 @@ def _merge(
         merged.append({"file": str(file), **asdict(report)})
         output.say(
             f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
-            f"{report.unchanged} known already"
+            f"{report.unchanged} already known"
         )
     output.result({"store": target.name, "merged": merged, "imported": imported})
 
@@ -225,12 +225,12 @@ def _import_vllm(
     known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
     subject = target.newest_subject(kernel, device_name) if known else None
     subject, new, kept = import_vllm(target, file, kernel, subject, naming)
-    output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} known already")
+    output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} already known")
     return {"file": str(file), **asdict(subject), "choices": new, "kept": kept}
 
 
 def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
-    """Return how the kernel names vLLM's parameters, and what else its problems hold."""
+    """Return the kernel's names of vLLM's parameters, and its problems' additional values."""
     from foretune.tune.store.vllm import ParameterNames
 
     names = options.parse_key_values(maps, "--map", "NAME")
@@ -241,7 +241,7 @@ def _forget(output: Output, where: str | None, chosen: _Chosen, everything: bool
     from foretune.tune.store import Store
 
     if everything == bool(chosen.kernel):
-        raise UsageError("--forget: name a kernel, or give --all: one of the two")
+        raise UsageError("--forget: give either a kernel or --all")
     if everything and (chosen.problem is not None or chosen.device or chosen.source):
         raise UsageError("--forget --all deletes everything: leave --problem, --device and "
                          "--source out")  # fmt: skip

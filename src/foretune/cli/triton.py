@@ -99,7 +99,7 @@ def _compile(
 
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
-    """Return the configurations of the kernel's autotuner; an empty one if it has none."""
+    """Return the configurations of the kernel's autotuner; without one, an empty configuration."""
     from foretune.collect.compiled.compile_pool import load_kernel
 
     layer: Any = load_kernel(kernel)
@@ -135,7 +135,7 @@ def warm_up(
 ) -> None:
     """Tune recorded calls of Triton kernels ahead of use.
 
-    The program that made the calls finds the choices in the store, and does not wait.
+    The program then finds the choices in the store, and does not wait for tuning.
     """
     require("triton", "gpu", "warming up Triton kernels")
     from foretune.tune.triton.call_recorder import read_calls

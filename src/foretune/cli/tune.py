@@ -49,13 +49,11 @@ KERNEL = typer.Argument(
     help="A kernel's name, FILE.py:NAME, a source file, or -- PROGRAM …",
     autocompletion=options.registered_completion("kernels"),
 )
-WORKLOAD = typer.Option(
-    None, help="CSV with columns kernel, problem, calls: tune all of them with one budget."
-)
+WORKLOAD = typer.Option(None, help="CSV of kernel, problem, calls: tune all with one budget.")
+BUDGET_HELP = f"{options.BUDGET_HELP}. Default: 10; functions, programs: 20; workloads: 100."
+BUDGET = typer.Option("", help=BUDGET_HELP, show_default=False)
 OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a Pareto front.")
-LIMIT = typer.Option(
-    [], help="Reject configurations above COLUMN=VALUE, like power_w=300 (repeatable)."
-)
+LIMIT = typer.Option([], help="Reject runs above COLUMN=VALUE, like power_w=300 (repeatable).")
 EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
     [], help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).", rich_help_panel=KNOB_PANEL
@@ -65,7 +63,7 @@ RESTRICT = typer.Option(
 )
 DEFAULT = typer.Option(
     "",
-    help="KNOB=VALUE,… to compare with. Default: the first configuration that works.",
+    help="KNOB=VALUE,… to compare with. Default: the function's own, else the first that works.",
     rich_help_panel=KNOB_PANEL,
 )
 
@@ -75,7 +73,7 @@ def tune(
     kernel: str = KERNEL,
     problem: str = typer.Option("", help="Problem to tune: M=…,N=…,…"),
     workload: Path | None = WORKLOAD,
-    budget: str = typer.Option("", help=f"{options.BUDGET_HELP}. Default: 10.", show_default=False),
+    budget: str = BUDGET,
     objective: list[str] = OBJECTIVE,
     limit: list[str] = LIMIT,
     searcher: str = options.SEARCHER,
@@ -148,7 +146,7 @@ def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") 
 
 
 def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") -> "Best":
-    """Tune a Python function that nothing decorates."""
+    """Tune an undecorated Python function."""
     taken = tune_program.FUNCTION_OPTIONS
     rest = [name for name in tune_program.WRAPPED_OPTIONS if name not in taken]
     unused = ("problem", "runs", "runner", "ray_address", *rest)
@@ -189,7 +187,7 @@ def _tune_workload(
 def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     """Read a workload: a CSV file with columns kernel, problem (M=…,N=…) and calls.
 
-    Problems with commas are quoted; ``kernel`` is for lines that do not name one.
+    Problems with commas are quoted; ``kernel`` applies to lines without a kernel.
     """
     from foretune.tune.workload import Calls
 
@@ -232,9 +230,7 @@ def _tune_kernel(
     kernel = registry.get_kernel(given["kernel"]) if given["kernel"] else None
     options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
     if kernel is None:
-        raise UsageError(
-            "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
-        )
+        raise UsageError("nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …")
     objectives = [Objective.parse(text) for text in dict.fromkeys(given["objective"])]
     problem = options.read_problem(kernel, given["problem"])
     registry.load("searchers", given["searcher"])
@@ -242,9 +238,9 @@ def _tune_kernel(
     guide = predictor if predictor in names else read_guide(predictor)
     is_front = len(objectives) > 1
     if is_front and (search.get("budget") == "auto" or "regret" in search):
-        raise UsageError("a Pareto front has no regret: give --budget a number")
+        raise UsageError("a Pareto search has no regret: give a number as --budget")
     if is_front and export:
-        raise UsageError("a Pareto front is no single configuration: leave --export out")
+        raise UsageError("a Pareto front is not a single configuration: leave --export out")
     with (
         options.make_runner(context, kernel) as runner,
         RunLog(runs, runner.device) if runs else nullcontext() as log,
@@ -265,7 +261,7 @@ def _tune_kernel(
 
 
 def _check_exports(paths: list[Path]) -> None:
-    """Refuse, before anything is measured, a file ending or a folder that cannot be written."""
+    """Check, before anything is measured, that all exports can be written."""
     from foretune.tune.functions.result import export_format
 
     for path in paths:
@@ -283,7 +279,7 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
         output.say(result.failures, wrapped=True)
     _say_rejected(output, summary)
     if result.default_breaks:
-        output.say(f"the default breaks a limit: {result.default_breaks}")
+        output.say(f"the default violates a limit: {result.default_breaks}")
     trace = result.to_dict()["trace"]
     for path in export:
         output.say(f"written: {best.export(path)}")
@@ -307,10 +303,10 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
         f"{short_number(value)} {objective.unit}"
         for value, objective in zip(result.reference, result.objectives, strict=True)
     )
-    output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")
+    output.say(f"hypervolume {result.hypervolume:.3f} of the box up to {reference}")
     _say_rejected(output, summary)
     if result.disturbed:
-        output.say(f"meanwhile {result.disturbed}")
+        output.say(f"disturbed: {result.disturbed}")
     output.result(summary)
 
 
@@ -319,4 +315,4 @@ def _say_rejected(output: Output, summary: Mapping[str, Any]) -> None:
         limits = ", ".join(
             f"{column} ≤ {maximum:g}" for column, maximum in summary["limits"].items()
         )
-        output.say(f"rejected {summary['rejected']} that broke {limits}")
+        output.say(f"rejected {summary['rejected']} that violated {limits}")

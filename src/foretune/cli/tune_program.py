@@ -27,9 +27,9 @@ PROGRAM_OPTIONS = (
 )  # fmt: skip
 SOURCE_OPTIONS = ("function", "arg", "size", "grid", "option")
 FUNCTION_OPTIONS = (*KNOB_OPTIONS, "name", "arg")
-"""Those that Python functions take."""
+"""Parameters of the command that apply to Python functions."""
 WRAPPED_OPTIONS = (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS)
-"""Parameters of the command that only programs and sources take."""
+"""Parameters of the command that only functions, programs and sources take."""
 PROGRAM_PANEL, SOURCE_PANEL = ("Programs (after --)", "Sources and functions")
 
 
@@ -48,26 +48,26 @@ TIME = _program_option(
 TIME_UNIT = _program_option("ms", "Unit of that time: ns, us, ms or s.")
 TIME_LIMIT = _program_option(60.0, "Maximum seconds of one run.")
 REPEATS = _program_option(None, "Runs of each configuration.")
-CHECK = _program_option(None, "Regular expression that must be in the output.")
-COMPARE = _program_option("", "Command that checks the result: exit code 0 means right.")
+CHECK = _program_option(None, "Regular expression that the output must match.")
+COMPARE = _program_option("", "Command that checks the result: exit code 0 means correct.")
 BUILD = _program_option(
     "", "Command to run first, untimed. If it builds into {dir}, once per configuration."
 )
-ENV = _program_option([], "NAME=TEXT, an environment variable (repeatable).")
-TEMPLATE = _program_option([], "TEMPLATE:FILE, writes the second from the first (repeatable).")
+ENV = _program_option([], "Environment variable, NAME=TEXT (repeatable).")
+TEMPLATE = _program_option([], "TEMPLATE:FILE: write FILE from TEMPLATE (repeatable).")
 FUNCTION = _source_option("", "Function in the source.", "--kernel")
-ARG = _source_option([], "In order: float32[8,64] (random), float32[8]=0, int32=7.")
+ARG = _source_option([], "In order: float32[8] (random), float32[8]=0, int32=7.")
 SIZE = _source_option("", "Problem size, 1024,512: work items or threads.")
-GRID = _source_option("", "Divide it by block_size_x*tile,block_size_y. Default: the work group.")
+GRID = _source_option("", "Divisors: block_size_x*tile,block_size_y. Default: the work group.")
 COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
 def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as the functions of Python take them."""
+    """Return the options in the form that Python functions take."""
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
 
     if len(given["objective"]) > 1:
-        raise UsageError("this has one objective: give --objective once")
+        raise UsageError("only one objective is possible: give --objective once")
     load("searchers", given["searcher"])
     found: dict[str, Any] = {**search, "objective": given["objective"][0]}
     if (predictor := given["predictor"]) not in (AUTO, NONE):  # none is shipped for these
@@ -147,11 +147,11 @@ def tune_function(location: str, search: "SearchOptions", given: Mapping[str, An
     required = [name for name, p in free.items() if p.default is p.empty]
     if missing := [name for name in required if name not in list(free)[: len(arguments)]]:
         raise UsageError(
-            f"{location} needs {', '.join(missing)}: give the arguments but knobs in order, like "
+            f"{location} needs {', '.join(missing)}: give every argument that is not a knob, like "
             "--arg float64[512,64] (random) or --arg int64=7"
         )
     if len(arguments) > len(free):
-        raise UsageError(f"{location} takes {len(free)} arguments but knobs: drop an --arg")
+        raise UsageError(f"{location} takes {len(free)} arguments besides knobs: drop an --arg")
     how = _tune_options(search, given)
     with progress_bar(notes=True) as how["progress"]:
         return tune_function(

@@ -57,7 +57,7 @@ def check_loop_driver(drive: Driver) -> None:
 def _observe(
     loop: SearchLoop[Configuration], started: list[Configuration], reported: list[Measurement]
 ) -> Generator[Batch[Configuration], Sequence[Measurement], SearchResult]:
-    """Pass batches and measurements through, and note them."""
+    """Pass batches and measurements through, and record them."""
     idle = 0
     try:
         batch = next(loop)

@@ -1,4 +1,4 @@
-"""Checks the contract of a power meter: it explains why it cannot work, and invents nothing."""
+"""Checks the contract of a power meter: it works or explains why not, and invents no values."""
 
 import math
 import time
@@ -20,18 +20,18 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
     try:
         meter, absent = make(0), make(1000)
     except Exception as e:
-        raise ContractViolation(f"a meter that cannot work must still construct: {e!r}") from e
+        raise ContractViolation(f"constructing an unavailable meter must not fail: {e!r}") from e
     ensure(meter.name, "the meter has no name")
     ensure(meter.device_kind in ("cpu", "gpu"), f"device_kind is {meter.device_kind!r}")
     for each in (meter, absent):
         reason = each.unavailable_because()
         valid = reason is None or (reason and "\n" not in reason)
-        ensure(valid, f"unavailable_because returns {reason!r}: None, or a reason on one line")
+        ensure(valid, f"unavailable_because returns {reason!r}, not None or one line")
     try:
         joules = meter.stop()
     except Exception as e:
         raise ContractViolation(f"stop without start raises {e!r}") from e
-    ensure(_is_energy_or_nan(joules), "stop without start does not return NaN, or joules")
+    ensure(_is_energy_or_nan(joules), "stop without start must return NaN or joules")
     for _ in range(2 if meter.unavailable_because() is None else 0):  # twice: meters are reused
         with meter.window() as window:
             end = time.perf_counter() + seconds

@@ -20,7 +20,7 @@ def check_regressor(model: Regressor) -> None:
     Raises ContractViolation if the model violates the contract of `Regressor`.
 
     Args:
-        model: unfitted, and stays so; a small one (few trees) is faster to check.
+        model: an unfitted model, which stays unfitted; a small one (few trees) is faster to check.
     """
     try:
         check_estimator(clone(model), on_skip=None)

@@ -159,19 +159,19 @@ def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool)
     expected = {*(config.id for config in configs[:2]), "library:NumPy"}
     ensure(
         {*times} - {DEFAULT_REPEATED} == expected,
-        f"a race of two that work and one that errs has {set(times)}",
+        f"a comparison of two that work and one that errs has {set(times)}",
     )
-    ensure(set(rounds.failures) == {configs[2].id}, f"a race fails {set(rounds.failures)}")
-    ensure(len({len(t) for t in times.values()}) == 1, "not all ran in every round of a race")
+    ensure(set(rounds.failures) == {configs[2].id}, f"a comparison fails {set(rounds.failures)}")
+    ensure(len({len(t) for t in times.values()}) == 1, "not all ran in every round")
     for config in configs[:2]:
         min_ms = 1e3 * LAUNCH_S * int(config["rounds"])
-        ensure(np.min(times[config.id]) >= min_ms, "a race has a time that is not possible")
+        ensure(np.min(times[config.id]) >= min_ms, "a comparison has an impossible time")
     if isolates:
         try:
             runner.compare_interleaved(kernel, problem, [_probe_config("dies")], max_seconds=0.01)
         except MeasurementError:
             return
-        raise ContractViolation("a race of what dies raises no MeasurementError")
+        raise ContractViolation("a comparison in which one dies must raise MeasurementError")
 
 
 def _check_refusal(runner: Runner) -> None:

@@ -56,7 +56,7 @@ def test_the_host_holds_what_it_may(capsys):
     few = [*TRAIN, "--gpus", "4", "--batch", "16", "--sequence", "2048", "--top", "2"]
     assert main([*few, "--offload", "100"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"; 9\d\.\d of the optimizer in host memory", shown)
+    assert re.search(r"; 9\d\.\d of optimizer state on the host", shown)
     assert "offload as in ZeRO-Offload, not measured: 64 GB/s to the host" in shown
     plain = run_json(capsys, *TRAIN)
     assert not any("ZeRO-Offload" in note for note in plain["notes"])

@@ -36,7 +36,7 @@ def test_hanging_and_dying_compilers_cost_one_configuration(toys):
     configs = [{"BLOCK": 64, "HOW": how} for how in ("hang", "ok", "die", "fine")]
     started = time.monotonic()
     hung, ok, died, fine = outcomes("triton_toys:scale", [F16], configs, limit_s=10.0)
-    assert (hung.status, hung.error) == (Status.TIMEOUT, "not compiled after 10 s")
+    assert (hung.status, hung.error) == (Status.TIMEOUT, "not compiled within 10 s")
     assert (died.status, died.error) == (Status.COMPILE_ERROR, "the process died: SIGABRT")
     assert ok.ok
     assert fine.ok
@@ -48,7 +48,7 @@ def test_no_configurations_need_no_process(toys):
 
 
 def test_requests_that_no_configuration_can_meet(toys):
-    with pytest.raises(UsageError, match="add misses out, n"):
+    with pytest.raises(UsageError, match="add lacks out, n"):
         outcomes("triton_toys:add", VECTORS[:2], [{"BLOCK": 2**n} for n in range(4, 12)])
 
 

@@ -117,8 +117,8 @@ def test_a_heuristic_that_needs_more_says_so(toys, compiled):
 @pytest.mark.parametrize(
     ("arguments", "config", "error", "message"),
     [
-        ([F16, F16], TILE, UsageError, "matmul misses c, M, N, K"),
-        ([F16] * 3 + SIZES, {"BM": 64}, UsageError, "matmul misses BN, BK"),
+        ([F16, F16], TILE, UsageError, "matmul lacks c, M, N, K"),
+        ([F16] * 3 + SIZES, {"BM": 64}, UsageError, "matmul lacks BN, BK"),
         ([F16] * 3 + SIZES, TILE | {"BLOK": 3}, UnknownName, "parameter of matmul 'BLOK'"),
         ([F16] * 3 + SIZES, TILE | {"M": 3}, UsageError, "given M twice"),
         ([F16] * 12, {}, UsageError, "takes 9 arguments, 12 were given"),
@@ -130,10 +130,10 @@ def test_wrong_requests(compiled, toys, arguments, config, error, message):
 
 
 def test_what_is_no_kernel(compiled):
-    with pytest.raises(UsageError, match="is no Triton kernel"):
+    with pytest.raises(UsageError, match="is not a Triton kernel"):
         compiled(len, [], {})
 
 
 def test_what_is_no_cubin():
-    with pytest.raises(ForetuneError, match="no cubin"):
+    with pytest.raises(ForetuneError, match="not a cubin"):
         read_cubin(b"MZ something else entirely")

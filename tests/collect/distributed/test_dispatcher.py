@@ -135,7 +135,7 @@ def test_one_after_the_other_goes_to_the_same_worker():
 
 def test_a_lost_worker_is_replaced_and_told():
     crew = FakeCrew(2, {3: [5.0]})
-    with pytest.warns(ForetuneWarning, match="its work goes to another: it is gone"):
+    with pytest.warns(ForetuneWarning, match="its work goes to another one: it is gone"):
         assert len(list(dispatcher(crew).results(pieces(10)))) == 10
     assert crew.started == 3
 
@@ -149,7 +149,7 @@ def test_devices_join():
 
 def test_a_device_that_is_unfit_is_tried_again_ever_more_seldom():
     crew = FakeCrew(2, first=[None, *[UsageError("other code")] * 99])
-    with pytest.warns(ForetuneWarning, match="going on without a device for 5 s: other code"):
+    with pytest.warns(ForetuneWarning, match="continuing without a device for 5 s: other code"):
         assert len(list(dispatcher(crew).results(pieces(400)))) == 400
     assert list(crew.done_by) == [1]
     gaps = np.diff(crew.started_at[1:])
@@ -161,7 +161,7 @@ def test_a_device_that_is_unfit_is_tried_again_ever_more_seldom():
 def test_no_device_is_lost_for_good_by_killing_its_workers():
     lost = [WorkerLost("killed")] * MAX_ATTEMPTS
     crew = FakeCrew(3, first=[None, *lost, *lost])
-    with pytest.warns(ForetuneWarning, match="going on without a device for 10 s: killed"):
+    with pytest.warns(ForetuneWarning, match="continuing without a device for 10 s: killed"):
         assert len(list(dispatcher(crew).results(pieces(60)))) == 60
     assert len(crew.done_by) == 3
     assert crew.started == 3 + 2 * MAX_ATTEMPTS
@@ -176,7 +176,9 @@ def test_all_workers_are_killed_and_come_back():
 
 def test_a_worker_lost_as_it_starts_is_started_again():
     crew = FakeCrew(2, first=[WorkerLost("the node is gone")])
-    with pytest.warns(ForetuneWarning, match="a worker was lost as it started: the node is gone"):
+    with pytest.warns(
+        ForetuneWarning, match="a worker was lost during its start: the node is gone"
+    ):
         assert len(list(dispatcher(crew).results(pieces(20)))) == 20
     assert len(crew.done_by) == 2
 

@@ -23,7 +23,7 @@ from foretune.testing import check_runner
 pytestmark = [
     pytest.mark.ray,
     # A killed worker's successor may be sent to the node that is just going.
-    pytest.mark.filterwarnings("ignore:a worker was lost as it started"),
+    pytest.mark.filterwarnings("ignore:a worker was lost during its start"),
 ]
 
 TIMING, LIMIT_S = Timing(max_seconds=0.03, warmup_s=0.002), 5.0
@@ -92,7 +92,7 @@ def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, 
     mine = ray._private.worker.global_worker.node.raylet_socket_name  # of this process: it stays
     other = next(n for n in cluster.with_devices if n.raylet_socket_name != mine)
     kills = {2: kill_a_worker_soon, 7: lambda: cluster.remove_node(other, False)}
-    with pytest.warns(ForetuneWarning, match="a worker was lost, its work goes to another"):
+    with pytest.warns(ForetuneWarning, match="lost a worker, its work goes to another"):
         shared = table(kernel, plan, runner, tmp_path / "shared.parquet", Killing(kills))
     assert_frame_equal(alone, shared)
 

@@ -170,13 +170,13 @@ def test_an_answer_that_changes_from_call_to_call_is_refused():
 def test_verify_may_refuse():
     kernel = FunctionKernel(returning, KNOBS, (X,), verify=lambda right, got: False)
     refused = measured(kernel, block=1, wrong=False)
-    assert (refused.status, refused.error) == (Status.WRONG_RESULT, "verify refuses the output")
+    assert (refused.status, refused.error) == (Status.WRONG_RESULT, "verify rejects the output")
 
 
 @pytest.mark.parametrize(
     ("function", "args", "message"),
     [
-        (lambda x, block=1: None, (X,), "let it do one of the two"),
+        (lambda x, block=1: None, (X,), "it must do one of the two"),
         (lambda x, block=1: 1 / 0, (X,), "division by zero; give another default"),
     ],
 )

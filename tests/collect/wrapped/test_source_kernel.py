@@ -76,7 +76,7 @@ def test_right_wrong_and_broken_configurations(language, answer):
     wrong = measured(made, 5)
     assert wrong.status is Status.WRONG_RESULT
     if answer:
-        assert "argument 0 is not its answer: element 0 is 2.0, not 1.0" in wrong.error
+        assert "argument 0 differs from its answer: element 0 is 2.0, not 1.0" in wrong.error
     broken = measured(made, 3)
     assert broken.status is Status.COMPILE_ERROR
     assert "error" in broken.error
@@ -102,7 +102,7 @@ def test_verify_judges_instead():
     assert measured(kernel(answer=[A + B, None, None, None], verify=lenient, atol=0.5), 5).ok
     assert set(seen) == {0.5}
     strict = kernel(answer=[A + B, None, None, None], verify=lambda answer, output: False)
-    assert measured(strict, 10).error == "verify refuses the output"
+    assert measured(strict, 10).error == "verify rejects the output"
 
 
 def test_what_is_added_to_is_put_back(language):
@@ -181,7 +181,7 @@ def test_other_names_for_the_work_group():
         ({"knobs": {"tile": (1, 2)}}, "does not use the knob 'tile'"),
         ({"arguments": [A, 5]}, "argument 1 of add is a int: give a NumPy array"),
         ({"arguments": [A[::2]]}, "argument 0 of add is not contiguous"),
-        ({"answer": [A] * 5}, "takes 4 arguments, and answer has 5"),
+        ({"answer": [A] * 5}, "takes 4 arguments, answer has 5"),
         ({"answer": [None] * 4}, "the answer of add has only None"),
         ({"answer": [None, None, None, np.int32(3)]}, "argument 3 of add is a number"),
         ({"compiler": "no-such-cc"}, "no compiler no-such-cc"),
@@ -195,7 +195,7 @@ def test_what_cannot_be_meant_is_one_line(more, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("void add(float *c) { int x = block; }", "changes none of its arguments: give those"),
+        ("void add(float *c) { int x = block; }", "changes none of its arguments: also give those"),
         ("void add(float *c) { int x = block }", "error: expected"),
         ("void sub(float *c) { c[0] = block; }", "the source has no function 'add'"),
     ],
@@ -244,7 +244,7 @@ def test_sources_are_texts_files_lists_and_functions(tmp_path):
 def test_the_first_error_of_a_compiler_is_told():
     log = "In function f\na.c:3: warning: x\na.c:4:2: error: expected ';'\nmore"
     assert first_error(log) == "a.c:4:2: error: expected ';'"
-    assert first_error("") == "it says nothing"
+    assert first_error("") == "it is empty"
 
 
 def test_other_seeds_give_other_arguments_unless_the_answer_is_given(language):

@@ -35,7 +35,7 @@ def test_other_files_are_left_alone(predictor, tmp_path):
     folder = tmp_path / "p"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(OutputError, match="other files are there"):
+    with pytest.raises(OutputError, match="it contains other files"):
         predictor.save(folder)
     (folder / "notes.txt").rename(tmp_path / "notes.txt")
     predictor.save(folder)
@@ -108,7 +108,7 @@ DAMAGE = {
     "no targets": (lambda f: edited(f, targets=None), "is damaged"),
     "no range": (lambda f: edited(f, range=None), "is damaged"),
     "other targets": (lambda f: edited(f, targets=["beauty"]), "is damaged"),
-    "no kernel": (lambda f: edited(f, family="Matrix"), "is not known here: install its package"),
+    "no kernel": (lambda f: edited(f, family="Matrix"), "is unknown here: install its package"),
     "no runs": (lambda f: (f / "runs.parquet").unlink(), "runs.parquet does not exist"),
     "half the runs": (
         lambda f: (f / "runs.parquet").write_bytes((f / "runs.parquet").read_bytes()[:200]),

@@ -81,10 +81,10 @@ class TestWhichFits:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"name": "Other CPU"}, "toy is of Toy CPU (toy), this is Other CPU (toy)"),
+            ({"name": "Other CPU"}, "toy was measured on Toy CPU (toy), this is Other CPU (toy)"),
             ({"architecture": "toy+wide"}, "this is Toy CPU (toy+wide)"),
             ({"architecture": ""}, "this is Toy CPU"),
-            ({"specs": {"cores": 8.0}}, "toy is of 4 cores, this device has 8"),
+            ({"specs": {"cores": 8.0}}, "toy is for 4 cores, this device has 8"),
         ],
     )
     def test_on_another_device_it_is_a_foreign_guide(self, toy_device, change, reason):
@@ -100,7 +100,7 @@ class TestWhichFits:
 
     def test_of_other_code_it_is_a_foreign_guide(self, toy_device):
         guide = find_guide(PredictorRequest("matmul", "0" * 16, toy_device))
-        assert guide.mismatch == "toy measured other code of matmul"
+        assert guide.mismatch == "toy was measured with other code of matmul"
 
     def test_the_one_most_like_it_is_taken(self, toy_device, root, predictor, runs):
         """Of two it is the one of the same device, though it comes later in the alphabet."""
@@ -113,7 +113,7 @@ class TestWhichFits:
 
     @pytest.mark.parametrize("kernel", ["softmax", "*", "../shipped/matmul", ""])
     def test_another_kernel_is_refused(self, toy_device, kernel):
-        with pytest.raises(NotShipped, match="none is of this kernel"):
+        with pytest.raises(NotShipped, match="there is none for this kernel"):
             find_pretrained(kernel, SOURCE, toy_device)
 
     def test_one_that_lacks_what_is_wanted_is_refused(self, toy_device, root, runs):
@@ -146,7 +146,7 @@ class TestDamage:
     def test_a_predictor_of_another_version(self, root, toy_device):
         path = root / "matmul" / "toy" / "predictor.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "features_version": -1}))
-        with pytest.raises(PredictorError, match="made by another version") as error:
+        with pytest.raises(PredictorError, match="written by another version") as error:
             find_pretrained("matmul", SOURCE, toy_device)
         assert not isinstance(error.value, NotShipped)
 

@@ -210,7 +210,7 @@ def test_narrower_formats_never_need_more(case):
 @given(st.sampled_from(CASES))
 def test_ranks_hold_the_model_between_them(case):
     model, layout = case
-    # Copies may add, nothing may be missing; the tied table is there twice with stages.
+    # Copies may add, nothing may be missing; the tied table occurs twice with stages.
     assert weight_bytes(model, layout, Formats()) * layout.gpus >= 2 * model.parameters() * 0.999
 
 

@@ -204,7 +204,7 @@ def test_what_is_no_configuration(tmp_path):
     with pytest.raises(UsageError, match="is not JSON"):
         describe_model(str(tmp_path))
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(UsageError, match="it is no object"):
+    with pytest.raises(UsageError, match="it is not a JSON object"):
         describe_model(str(tmp_path))
     with pytest.raises(UsageError, match="layers of kind 'X'"):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "MX"}, "hybrid")

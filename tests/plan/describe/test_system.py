@@ -103,5 +103,5 @@ def test_bad_prices(tmp_path, text, reason):
     (tmp_path / "bad.csv").write_text(text)
     with pytest.raises(RunTableError, match=reason):
         read_prices(tmp_path / "bad.csv")
-    with pytest.raises(RunTableError, match="is no readable table of prices"):
+    with pytest.raises(RunTableError, match="is not a readable table of prices"):
         read_prices(tmp_path / "absent.csv")

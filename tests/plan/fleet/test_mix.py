@@ -122,7 +122,7 @@ def test_power_that_nobody_knows_cannot_be_limited(kind):
 
 
 def test_requests_that_no_type_serves(kind):
-    with pytest.raises(UsageError, match="no instance types serve all"):
+    with pytest.raises(UsageError, match="no instance type serves all"):
         cheapest_fleet([kind("small", 1.0, (10.0, 0.0))], [1.0, 1.0])
 
 

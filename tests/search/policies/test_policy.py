@@ -221,6 +221,6 @@ def test_a_prior_alone_is_learned_from_first():
 
 
 def test_a_policy_of_another_kernel_is_refused(policy):
-    with pytest.raises(UsageError, match="a policy is of one kernel"):
+    with pytest.raises(UsageError, match="a policy is for one kernel"):
         PolicySearcher(SearchSpace({"x": (1, 2)}), policy=policy)
     assert policy.decisions(Task(SPACE, device=Device("New", "gpu"))).tasks == 1

@@ -198,7 +198,7 @@ def test_a_kernel_of_a_file_is_found_again(place):
 
 
 def test_no_report_without_a_finished_campaign(place):
-    with pytest.raises(UsageError, match="no campaign's folder"):
+    with pytest.raises(UsageError, match="not a campaign's folder"):
         notify_observers(place, ["report"])
     with pytest.raises(KeyboardInterrupt):
         campaign(KERNEL, FakeRunner(interrupt_after=3), TINY, observers=[])
@@ -255,7 +255,7 @@ class TestWithoutMlflow:
         assert client.get_run(run.info.run_id).info.status == "FINISHED"
 
     def test_an_unfinished_one_is_not_tracked(self, place):
-        with pytest.raises(UsageError, match="no campaign's folder"):
+        with pytest.raises(UsageError, match="not a campaign's folder"):
             notify_observers(place, ["mlflow"])
 
 

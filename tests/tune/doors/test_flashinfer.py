@@ -196,13 +196,13 @@ def test_other_versions_are_refused(tool, monkeypatch):
     with pytest.raises(UsageError, match=r"fits FlashInfer 0\.7\.2"):
         patch_flashinfer()
     monkeypatch.setitem(sys.modules, "flashinfer.autotuner", None)
-    with pytest.raises(UsageError, match="which is not here"):
+    with pytest.raises(UsageError, match="and this one differs"):
         patch_flashinfer()
 
 
 def test_a_second_patch_is_refused(tool):
     undo = patch_flashinfer()
-    with pytest.raises(UsageError, match="patched already"):
+    with pytest.raises(UsageError, match="already patched"):
         patch_flashinfer()
     undo()
 

@@ -173,20 +173,20 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"smem_args": {"size": 4}}, "smem_args is {'size': bytes} of a CUDA or HIP kernel"),
-        ({"cmem_args": {"c": C}}, "cmem_args are of a CUDA or HIP kernel: pass an array"),
+        ({"smem_args": {"size": 4}}, "smem_args must be {'size': bytes}"),
+        ({"cmem_args": {"c": C}}, "cmem_args are for CUDA and HIP kernels: pass an array"),
         ({"texmem_args": {"c": C}}, "unknown option 'texmem_args'"),
         ({"observers": [Observer("core_freq")]}, "does not take an observer of core_freq"),
-        ({"lang": "CUDA", "cmem_args": {"c": [1, 2]}}, "cmem_args: c is no NumPy array"),
+        ({"lang": "CUDA", "cmem_args": {"c": [1, 2]}}, "cmem_args: c must be a NumPy array"),
         ({"observers": [object()]}, "does not take an observer of object"),
         ({"simulation_mode": True}, "unknown option 'simulation_mode'"),
         ({"objectives": {"time": False}}, "unknown option 'objectives'"),
-        ({"objective": "GFLOP/s"}, "objective 'GFLOP/s' is not taken: minimize time or energy"),
-        ({"objective": "time", "objective_higher_is_better": True}, "is not taken"),
+        ({"objective": "GFLOP/s"}, "objective 'GFLOP/s' is not supported: use time or energy"),
+        ({"objective": "time", "objective_higher_is_better": True}, "is not supported"),
         ({"lang": "CUD"}, "unknown lang 'CUD': did you mean 'CUDA'"),
         ({"lang": "SYCL"}, "unknown lang 'SYCL'"),
         ({"strategy": "firefly"}, "unknown searcher 'firefly'"),
-        ({"strategy_options": {"popsize": 3}}, "does not take strategy option 'popsize'"),
+        ({"strategy_options": {"popsize": 3}}, "unknown strategy option 'popsize'"),
         ({"metrics": {"x": "1 / tim"}}, "unknown value in metric x 'tim': did you mean 'time'"),
         ({"knobs": {"blok": [1, 2]}}, "does not use the knob 'blok'"),
     ],
@@ -251,7 +251,7 @@ def test_power_is_metered_only_for_whom_it_matters(monkeypatch):
 
 def test_a_kernel_that_compiles_under_no_configuration_is_one_line():
     with pytest.raises(MeasurementError, match=r"none of 2 configurations of add works; block=1: "
-                       r"compile_error: .*error: .*; mend the source or its options"):  # fmt: skip
+                       r"compile_error: .*error: .*; fix the source or its options"):  # fmt: skip
         ft.tune_kernel(
             "add", "void add(float *c) { c[0] = block }", 1, [C], {"block": [1, 2]}, lang="C",
             answer=[C], **QUICK,

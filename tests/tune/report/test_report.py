@@ -451,7 +451,7 @@ def test_an_inconclusive_comparison_is_no_win(tmp_path):
     page = Page(written(tmp_path, [result(n=64, speedup=4.0), noisy]))
     assert "1 of 2 unseen problems faster than the default: 2.00× (geometric mean)" in page.text
     assert "1 inconclusive" in page.text
-    assert "the interval includes 1 and a gain worth having" in page.text
+    assert "the interval includes 1 and a relevant gain" in page.text
     nothing = Page(written(tmp_path, [noisy]))
     assert "0 of 1 unseen problem faster than the default: no measurable win" in nothing.text
 

@@ -82,7 +82,7 @@ class TestMeasurements:
         assert store.choice(SUBJECT, SMALL) is None
 
     def test_a_measurement_of_something_else_is_refused(self, store):
-        with pytest.raises(UsageError, match="on Another is none of softmax on Toy GPU"):
+        with pytest.raises(UsageError, match="on Another is not of softmax on Toy GPU"):
             store.put(SUBJECT, [measured(x=1), replace(measured(x=2), device="Another")])
         assert store.measurements(SUBJECT) == []
 
@@ -129,7 +129,7 @@ class TestMeasurements:
         store.put(SUBJECT, [measured(x=1)])
         store.export(tmp_path / "tuned.json")
         for path in (file, tmp_path / "tuned.json"):
-            said = rf"is a tuning store, no run table: .*store --store \S*{path.name} --export"
+            said = rf"is a tuning store, not a run table: .*store --store \S*{path.name} --export"
             with pytest.raises(RunTableError, match=said):
                 read_runs(path)
         (tmp_path / "other.json").write_text("{}")

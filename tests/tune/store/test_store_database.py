@@ -300,8 +300,8 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("url", "message"),
         [
-            ("sqlite://", "a database in memory forgets everything"),
-            ("nonsense://host/db", "a store is an SQLite file or in PostgreSQL"),
+            ("sqlite://", "a database in memory keeps nothing"),
+            ("nonsense://host/db", "a store is an SQLite file or a PostgreSQL URL"),
             ("mysql://me:secret@host/db", r"mysql://me:\*\*\*@host/db: a store is an SQLite file"),
         ],
     )

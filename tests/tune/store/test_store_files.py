@@ -63,9 +63,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("", "is no exported store"),
-            ("[1, 2]", "is no exported store"),
-            ('{"format": "other"}', "is no exported store"),
+            ("", "is not an exported store"),
+            ("[1, 2]", "is not an exported store"),
+            ('{"format": "other"}', "is not an exported store"),
             (
                 '{"format": "foretune tuned results", "version": 2}',
                 "reads up to 1: install a newer",

@@ -50,7 +50,7 @@ def test_it_keeps_what_it_is_given(tuned, driver, tensors):
 
 
 def test_nothing_chosen_is_an_error(tuned):
-    with pytest.raises(UsageError, match="copy has no configuration to keep"):
+    with pytest.raises(UsageError, match="copy has chosen no configuration yet"):
         tuned.freeze()
 
 

@@ -134,7 +134,7 @@ def test_what_cannot_be_understood_is_left_to_inductor(store):
     odd = [object(), object()]
     with pytest.warns(ForetuneWarning, match="Inductor times all of its choices: AttributeError"):
         assert InductorChooser(4, store).shorten(odd) is odd
-    with pytest.warns(ForetuneWarning, match="times of Inductor's mm are not kept"):
+    with pytest.warns(ForetuneWarning, match="times of Inductor's mm are not stored"):
         InductorChooser(4, store).record_timings({odd[0]: 1.0}, "mm", None, odd)
 
 

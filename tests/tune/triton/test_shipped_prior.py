@@ -104,7 +104,7 @@ def test_of_other_code_or_device_it_has_to_be_checked(device, shipped, caplog):
         assert priors(dataclasses.replace(device, name="another")).make_prior(CALL, rows).foreign
         assert priors(device, "0" * 16).make_prior(CALL, rows).foreign
     assert "replayed is of " in caplog.text
-    assert caplog.messages[-1].endswith("replayed measured other code of copy")
+    assert caplog.messages[-1].endswith("replayed was measured with other code of copy")
 
 
 def test_one_that_is_damaged_is_warned_of(device, shipped):
@@ -116,4 +116,4 @@ def test_one_that_is_damaged_is_warned_of(device, shipped):
 def test_nothing_is_shipped_for_other_kernels(device, caplog):
     with caplog.at_level(logging.INFO, "foretune"):
         assert not PriorFactory("unheard_of", SOURCE, device, Options()).predicts
-    assert caplog.messages[0].endswith("none is of this kernel")
+    assert caplog.messages[0].endswith("there is none for this kernel")

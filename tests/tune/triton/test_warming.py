@@ -96,7 +96,7 @@ class TestCalls:
         )
         assert "not decorated with" in fails(capsys, 2, "warm-up", "calls.jsonl")
         (tmp_path / "calls.jsonl").write_text('{"kernel": 3}')
-        assert "no recorded call" in fails(capsys, 2, "warm-up", "calls.jsonl")
+        assert "not a recorded call" in fails(capsys, 2, "warm-up", "calls.jsonl")
 
     def test_online_calls_are_written_down_once(self, device, tensors, monkeypatch):
         monkeypatch.setenv(RECORD_VARIABLE, "log.jsonl")
@@ -147,7 +147,7 @@ class TestCalls:
 
     @given(st.text() | st.from_regex(r'\{"kernel": .*\}', fullmatch=True))
     def test_other_lines_are_refused(self, line):
-        with pytest.raises(UsageError, match="no recorded call"):
+        with pytest.raises(UsageError, match="not a recorded call"):
             RecordedCall.from_line(line)
 
     def test_descriptors(self):

@@ -102,5 +102,5 @@ def test_other_files_are_refused(tmp_path, lines, error, reason):
 
 
 def test_a_file_without_json(tmp_path):
-    with pytest.raises(RunTableError, match="no result of a serving benchmark"):
+    with pytest.raises(RunTableError, match="not a result of a serving benchmark"):
         read(tmp_path, (), "TTFT 12 ms")

@@ -68,9 +68,9 @@ def test_what_it_says_follows_from_the_intervals(trained):
     ("text", "says"),
     [
         (None, "No such file"),
-        ("", "is no latency correction"),
-        ("[1]", "it is no object"),
-        ("{}", "is no latency correction"),
+        ("", "is not a latency correction"),
+        ("[1]", "it is not a JSON object"),
+        ("{}", "is not a latency correction"),
         ('{"processes": 3}', "damaged"),
     ],
 )
