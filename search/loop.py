@@ -87,7 +87,6 @@ def search(
     state.count = not (until_one_runs and stopping.measurements)
     if known:
         searcher.tell(known)
-        state.count = state.count or any(m.ok for m in known)
     state.begun = clock()
     while True:
         start, left = state.start_next(), state.left

@@ -113,6 +113,20 @@ def test_a_damaged_line_is_named(path):
         RunLog(path)
 
 
+def test_an_impossible_line_is_refused_before_it_spoils_the_file(path):
+    with RunLog(path) as log:
+        log.append(run(x=1))
+    killed = RunLog(path)
+    killed.append(run(time_ms=2.5, x=2))
+    kill(killed)
+    journal = journal_path(path)
+    journal.write_text(journal.read_text().replace("2.5", "-2.5"))
+    with pytest.raises(RunTableError, match=r"journal, row 0: status is ok but time_ms is -2.5"):
+        RunLog(path)
+    journal.unlink()
+    assert configs(path) == [1]
+
+
 def test_an_interrupted_collection_finds_its_place(path):
     first = run(time_ms=3.0, x=1, flag=True)
     with RunLog(path) as log:
@@ -174,6 +188,14 @@ def test_an_impossible_row_is_refused_and_spoils_nothing(path, bad):
             log.append(bad)
         assert log.find(bad) is None
     assert configs(path) == [2]
+
+
+def test_more_power_than_the_board_can_draw_is_refused(path, toy_device):
+    with RunLog(path, toy_device) as log:
+        log.append(replace(run(x=1), power_w=toy_device.specs["power_limit_w"]))
+        with pytest.raises(RunTableError, match="far above the device's power limit"):
+            log.append(replace(run(x=2), power_w=2 * toy_device.specs["power_limit_w"]))
+    assert configs(path) == [1]
 
 
 def test_numpy_numbers_can_be_appended(path):
@@ -241,7 +263,7 @@ def test_what_is_no_run_table_is_not_touched(tmp_path):
     with pytest.raises(RunTableError, match="not a readable Parquet file"):
         RunLog(other)
     assert other.read_text() == "my thesis"
-    assert not journal_path(other).exists()
+    assert [*tmp_path.iterdir()] == [other], "neither a journal nor a lock is left"
 
 
 def test_the_journal_is_plain_json_lines(path):

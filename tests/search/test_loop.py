@@ -84,9 +84,9 @@ def test_known_measurements_are_told_first_and_do_not_count():
 
 def test_first_configurations_are_measured_once():
     searcher = Counting(SPACE)
-    run(search(searcher, Stopping(), first=[SPACE[9], SPACE[2]], parallel=3), measure)
+    run(search(searcher, Stopping(), first=[SPACE[9], SPACE[0]], parallel=3), measure)
     numbers = [SPACE.index(m.config) for m in searcher.told]
-    assert numbers[:3] == [9, 2, 0]
+    assert numbers[:3] == [9, 0, 1]
     assert sorted(numbers) == [*range(len(SPACE))]
 
 
@@ -173,6 +173,18 @@ def test_seconds_end_a_search_and_are_costs():
     result = run(search(searcher, Stopping(seconds=10.0), clock=lambda: clock[0]), slow)
     assert result.reason == "seconds"
     assert len(searcher.told) == 4
+
+
+def test_what_is_under_way_when_time_is_up_is_waited_for():
+    clock, searcher = [0.0], Counting(SPACE)
+    loop = search(searcher, Stopping(seconds=1.0), parallel=2, clock=lambda: clock[0])
+    first, second = next(loop).start
+    clock[0] = 2.0
+    batch = loop.send(measure([first]))
+    assert (batch.start, batch.pending) == ((), 1)
+    with pytest.raises(StopIteration) as end:
+        loop.send(measure([second]))
+    assert end.value.value.measured == len(searcher.told) == 2
 
 
 def test_regret_is_not_computed_while_nothing_can_start():

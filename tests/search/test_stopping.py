@@ -7,7 +7,7 @@ import pytest
 from foretune import SearchSpace
 from foretune.errors import UsageError
 from foretune.search.searcher import RandomSearcher
-from foretune.search.stopping import Stopping
+from foretune.search.stopping import DEFAULT_BUDGET, DEFAULT_REGRET, Stopping, make_stopping
 
 
 class Sure(RandomSearcher):
@@ -64,3 +64,23 @@ def test_so_do_seconds_before_or_after_the_number():
 def test_nonsense_is_refused(wrong):
     with pytest.raises(UsageError):
         Stopping(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [
+        ((None, None), Stopping(DEFAULT_BUDGET)),
+        ((None, None, 5.0), Stopping(seconds=5.0)),
+        ((7, 0.1, 5.0), Stopping(7, 0.1, 5.0)),
+        (("auto", None, 5.0), Stopping(None, DEFAULT_REGRET, 5.0)),
+        (("auto", 0.1), Stopping(None, 0.1)),
+    ],
+)
+def test_what_a_budget_means(asked, rule):
+    assert make_stopping(*asked) == rule
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.0, "all"])
+def test_a_budget_is_a_number_above_zero(wrong):
+    with pytest.raises(UsageError, match="budget"):
+        make_stopping(wrong, None)

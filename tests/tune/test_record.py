@@ -66,6 +66,15 @@ def test_the_second_time_nothing_is_measured_and_it_is_said():
     assert (second.summary()["measurements"], second.summary()["known"]) == (0, 8)
 
 
+def test_the_first_run_of_the_default_is_nothing_to_tell():
+    default, said = KERNEL.default(PROBLEM), Said()
+    MeasurementCache.for_kernel(KERNEL, DEVICE).append(
+        Measurement("toy", PROBLEM, default, DEVICE.name, Status.OK, time_ms(PROBLEM, default))
+    )
+    tune(FakeRunner(), progress=said)
+    assert said.lines == []
+
+
 def test_a_larger_budget_goes_on():
     first, more = FakeRunner(), FakeRunner()
     tune(first)
@@ -81,8 +90,10 @@ def test_killed_half_way_nothing_is_lost():
     killed, after = FakeRunner(interrupt_after=3), FakeRunner()
     with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same"):
         tune(killed)
+    with pytest.raises(KeyboardInterrupt, match="5 new measurements kept; run the same"):
+        tune(FakeRunner(interrupt_after=2))
     result = tune(after)
-    assert [s.known for s in result.trace] == [True] * 3 + [False] * 5, "within one budget"
+    assert [s.known for s in result.trace] == [True] * 5 + [False] * 3, "within one budget"
     assert not set(killed.measured) & set(after.measured)
     assert tune(FakeRunner()).measured == 0
 
@@ -90,6 +101,17 @@ def test_killed_half_way_nothing_is_lost():
 def test_without_a_store_an_interruption_keeps_nothing():
     with pytest.raises(KeyboardInterrupt, match="3 new measurements not kept"):
         tune(FakeRunner(interrupt_after=3), store=False)
+
+
+def test_killed_half_way_with_a_log_it_takes_the_same_steps_again(tmp_path):
+    killed, after = FakeRunner(interrupt_after=3), FakeRunner()
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        with pytest.raises(KeyboardInterrupt):
+            tune(killed, log=log)
+        result = tune(after, log=log)
+    steps = [(PROBLEM, s.config) for s in result.trace]
+    assert steps == [*killed.measured, *after.measured]
+    assert len(steps) == 8
 
 
 def test_what_was_collected_is_known_to_tune(tmp_path):
@@ -259,9 +281,9 @@ class TestStopping:
 def test_a_choice_made_elsewhere_is_verified_too():
     """What a colleague chose is a finalist, however it measured."""
     record = MeasurementCache.for_kernel(KERNEL, DEVICE)
-    record.append(Measurement(
-        "toy", PROBLEM, config(work=2), DEVICE.name, Status.OK, time_ms(PROBLEM, config(work=2))
-    ))  # fmt: skip
+    faster = [config(work=4, skew=skew) for skew in (1, 2, 3)]
+    for c, ms in [(config(work=2), 99.0), *((c, time_ms(PROBLEM, c)) for c in faster)]:
+        record.append(Measurement("toy", PROBLEM, c, DEVICE.name, Status.OK, ms))
     record.choose(PROBLEM, TIME, Choice(config(work=2), 9, 0.0, "verified"), None)
     result = tune(FakeRunner())
     assert result.measured == 0

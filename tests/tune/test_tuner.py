@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,13 +11,16 @@ from foretune.collect import machine_load, plan_configurations
 from foretune.collect.machine_load import MachineLoad
 from foretune.datasets import RunLog, from_measurements
 from foretune.device import Device
-from foretune.errors import MeterUnavailable, PredictorError
+from foretune.errors import ForetuneWarning, MeterUnavailable, PredictorError
 from foretune.models import Predictor
+from foretune.models.saved.guides import SearchPredictor
 from foretune.objective import Objective
 from foretune.tune import job, tune_problem, verifier
+from foretune.tune.job import TuningJob
 from foretune.tune.results import TuneResult
 from foretune.tune.store import Store
 from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.tuner import tune_one
 from foretune.tune.verifier import METERED_LOOKS
 
 KERNEL = Toy()
@@ -115,6 +119,14 @@ def test_any_searcher_does(searcher):
     assert len({s.config for s in result.trace}) == 8
 
 
+def test_another_seed_tries_other_configurations():
+    def tried(seed):
+        how = {"budget": 8, "searcher": "random", "seed": seed, "store": False}
+        return [s.config for s in tune_problem(KERNEL, PROBLEM, FakeRunner(), **how).trace]
+
+    assert tried(1) == tried(1) != tried(2)
+
+
 class ThreeDevices(FakeRunner):
     """Measures up to three at once; what began last is done first."""
 
@@ -190,21 +202,29 @@ def test_without_a_win_the_default_stays(monkeypatch):
     assert result.library is None
 
 
-def test_what_is_not_certain_is_not_verified_and_measured_again_next_time(tmp_path):
+def test_what_is_not_certain_is_not_stored_as_verified(tmp_path):
     store = Store(tmp_path / "store.db")
     result = tune_problem(KERNEL, PROBLEM, FlatRunner(noise=0.5), budget=5, store=store)
     assert result.verdict == "inconclusive"
     assert result.winner is result.baseline
     assert result.explanation.startswith("inconclusive: ")
+    (subject,) = store.subjects()
+    choice = store.choice(subject, PROBLEM)
+    assert (choice.how, choice.config) == ("measured", KERNEL.default(PROBLEM))
+    assert math.isnan(choice.regret), "after five measurements nobody knows"
     plain = json.dumps(result.to_dict())
     assert json.dumps(TuneResult.from_dict(json.loads(plain)).to_dict()) == plain
 
 
-def test_a_busy_machine_vetoes_nothing(monkeypatch):
-    busy = MachineLoad(other_load=0.5, steal=0.0)
+def test_a_busy_machine_is_waited_for_twice_and_vetoes_nothing(monkeypatch):
+    busy, progress = MachineLoad(other_load=0.5, steal=0.0), Mock()
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
+    monkeypatch.setattr(machine_load, "OBSERVE_S", 0.001)
     monkeypatch.setattr(machine_load, "_cpu_load", lambda begin, end: busy)
-    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
+    how = {"patience_s": 0.01, "progress": progress}
+    result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1, **how)
+    said = [call.args[0] for call in progress.say.call_args_list]
+    assert [line.partition(":")[0] for line in said] == ["not quiet after 0.01 s"] * 2
     assert result.verified
     noise = result.summary()["noise"]
     assert noise["disturbed"].startswith("other processes kept the CPU busy for 50%")
@@ -248,6 +268,16 @@ def test_a_predictor_of_another_kernel_is_refused(predictor):
 
     with pytest.raises(PredictorError, match="knows 'toy', not 'other'"):
         tune_problem(Other(), PROBLEM, FakeRunner(), predictor)
+
+
+def test_a_shipped_predictor_that_lacks_a_column_is_left_out(predictor):
+    runs = predictor.runs_.assign(**{"problem.batch": np.arange(len(predictor.runs_)) % 3})
+    shipped = SearchPredictor(Predictor().fit(runs), shipped=True)
+    options = {"budget": 3, "store": False}
+    here = TuningJob.from_options(KERNEL, FakeRunner(), options, Objective.TIME)
+    with pytest.warns(ForetuneWarning, match=r"the shipped predictor is not used: .*problem.batch"):
+        result = tune_one(here, PROBLEM, shipped, 0.1)
+    assert [math.isnan(step.predicted_ms) for step in result.trace] == [True] * 3
 
 
 def test_energy_is_minimised_where_a_meter_is(monkeypatch):

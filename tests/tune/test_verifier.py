@@ -5,7 +5,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from toy_kernel import FakeRunner, FlatRunner, Toy, config, time_ms
+from scipy import stats
+from toy_kernel import DEVICE, FakeRunner, FlatRunner, MeteredRunner, Toy, config, time_ms
 
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.errors import MeasurementError
@@ -14,7 +15,7 @@ from foretune.tune import verifier
 from foretune.tune.job import TuningJob
 from foretune.tune.results import Comparison
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.verifier import ERROR, LOOKS, gather, verify
+from foretune.tune.verifier import ERROR, LOOKS, Evidence, gather, measure_once, verify
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -69,10 +70,11 @@ class ChangedRunner(FakeRunner):
         return Rounds(times, failures)
 
 
-def test_a_wrong_default_is_an_error():
+@pytest.mark.parametrize("key", [DEFAULT.id, DEFAULT_REPEATED])
+def test_a_wrong_default_is_an_error(key):
     def change(times, failures):
-        failures[DEFAULT.id] = "relative error 2 is above 1"
-        del times[DEFAULT.id]
+        failures[key] = "relative error 2 is above 1"
+        del times[key]
 
     with pytest.raises(MeasurementError, match=r"of toy does not run, gives wrong .* 2 is above 1"):
         verified(ChangedRunner(change), config())
@@ -88,9 +90,12 @@ def test_a_default_without_times_is_an_error(value):
 
 
 @pytest.mark.parametrize("value", [np.inf, 0.0, -1.0])
-def test_who_fails_in_one_round_does_not_win(value):
+def test_who_fails_in_one_round_of_one_process_does_not_win(value):
+    processes = []
+
     def change(times, failures):
-        if config().id in times:
+        processes.append(times)
+        if len(processes) == 2:
             times[config().id][3] = value
 
     contenders, *_ = verified(ChangedRunner(change), config(), config(work=2))
@@ -136,6 +141,30 @@ def test_a_candidate_that_ends_the_process_is_left_out():
     assert sound.wins
 
 
+class Renewing(MeteredRunner):
+    """Notes where a fresh process begins."""
+
+    def renew(self):
+        self.measured.append("fresh")
+
+
+def test_what_is_metered_runs_once_per_process_in_random_order():
+    runner, listed = Renewing(), [DEFAULT, config(), config(work=2)]
+    job = TuningJob(KERNEL, runner, MeasurementCache.for_kernel(KERNEL, DEVICE, store=False))
+    orders = set()
+    for seed in range(6):
+        runner.measured.clear()
+        runs = measure_once(job, PROBLEM, listed, seed)
+        assert {key: m.config for key, m in runs.items()} == {
+            **{c.id: c for c in listed}, DEFAULT_REPEATED: DEFAULT
+        }  # fmt: skip
+        fresh, *measured = runner.measured
+        assert fresh == "fresh"
+        assert len(measured) == 4
+        orders.add(tuple(c for _, c in measured))
+    assert len(orders) > 1
+
+
 def sessions(ratios, noise, rng, rounds=30):
     """Return sessions whose launches are built with that relative noise."""
 
@@ -177,11 +206,54 @@ def test_losers_leave_and_no_one_waits_for_them():
     assert len(evidence) <= max(LOOKS)
 
 
+def test_ratios_are_to_the_mean_of_both_defaults_with_student_intervals():
+    evidence, logs = Evidence(BASE, DEFAULT_REPEATED), np.array([0.1, 0.3, 0.2, 0.6])
+    for log in logs:
+        times = {BASE: 1.0, DEFAULT_REPEATED: 1.21, "a": 1.1 * np.exp(-log)}
+        evidence.add(Rounds({key: np.full(5, ms) for key, ms in times.items()}))
+    found = evidence.compare(BASE, "a", "a", None, 0.005)
+    low, high = stats.t.interval(0.99, 3, logs.mean(), stats.sem(logs))
+    assert np.log([found.ratio, found.ratio_low, found.ratio_high]) == pytest.approx(
+        [logs.mean(), low, high]
+    )
+
+
+def test_the_best_is_waited_for_where_another_wins_already():
+    seeds = []
+
+    def session(keys, seed):
+        seeds.append(seed)
+        sign = -1 if len(seeds) % 2 else 1
+        times = {BASE: 1.0, DEFAULT_REPEATED: 1.0, "best": np.exp(sign * 0.15 - 0.3), "sure": 0.95}
+        return Rounds({key: np.full(5, ms) for key, ms in times.items()})
+
+    configs = {"best": Configuration(x=1), "sure": Configuration(x=2)}
+    evidence, (best, sure) = gather(session, BASE, configs, 0)
+    assert (best.verdict, sure.verdict, len(evidence)) == ("win", "win", sorted(LOOKS)[1])
+    assert len(set(seeds)) == len(evidence), "every process has new inputs"
+
+
 def test_intervals_contain_the_truth():
     """The interval at the stopping look; its error is shared by the looks."""
     found = outcomes({"a": 0.99}, 0.01, 300)
     missed = sum(not c.ratio_low <= 1 / 0.99 <= c.ratio_high for _, (c,) in found)
     assert missed <= 300 * 4 * ERROR
+
+
+def test_candidates_and_looks_share_the_error():
+    """The more of them there are, the wider is every interval."""
+
+    def session(keys, seed):
+        rng = np.random.default_rng(seed)
+        contenders = (BASE, DEFAULT_REPEATED, *keys)
+        return Rounds({key: np.full(5, rng.lognormal(0, 0.01)) for key in contenders})
+
+    def low(keys, share):
+        configs = {key: Configuration(x=i) for i, key in enumerate(keys)}
+        return gather(session, BASE, configs, 0, {5: share})[1][0].ratio_low
+
+    assert low("abc", 1.0) == pytest.approx(low("a", 1 / 3))
+    assert low("a", 1 / 3) < low("a", 1.0)
 
 
 def test_processes_that_agree_by_chance_are_no_proof():
