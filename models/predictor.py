@@ -161,10 +161,14 @@ class Predictor(Estimator):
 
         Raises PredictorError if a training column is missing, or a number is too large.
         """
+        check_is_fitted(self, "targets_")
         cells: dict[str, Value] = {"kernel": self.kernel_name_, "device": device.name}
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
-        predicted: dict[str, float] = self.predict(pd.DataFrame([cells])).iloc[0].to_dict()
+        try:
+            predicted: dict[str, float] = self.predict(pd.DataFrame([cells])).iloc[0].to_dict()
+        except OverflowError:
+            raise PredictorError("a number is too large to compute with") from None
         return predicted
 
     def predict_space(
