@@ -119,7 +119,9 @@ class FeatureSet(TransformerMixin, Estimator):
         self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
         used = set(self.columns_)
         self.categories_ = {
-            c: known for c, known in self.categories_.items() if any(f"{c}={v}" in used for v in known)
+            c: known
+            for c, known in self.categories_.items()
+            if any(f"{c}={v}" in used for v in known)
         }
         return self
 

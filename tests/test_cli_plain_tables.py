@@ -111,7 +111,9 @@ def test_sizes_stay_where_the_work_is_said(capsys):
 @pytest.mark.parametrize("sizes", ["M,N,K", "rows,columns"])
 def test_a_file_may_be_called_like_a_kernel_of_ours(name, sizes):
     names = sizes.split(",")
-    table = pd.read_csv("theirs.csv").assign(K=64).rename(columns=dict(zip("MN", names)))
+    table = (
+        pd.read_csv("theirs.csv").assign(K=64).rename(columns=dict(zip("MN", names, strict=False)))
+    )
     table.to_csv(f"{name}.csv", index=False)
     command = ("train", f"{name}.csv", "--map", "time_ms=latency_us*0.001", "--sizes", sizes)
     assert main([*command, "--out", "p", "--validate", "none"]) == 0

@@ -166,8 +166,13 @@ def test_coverage_seldom_alarms_without_a_cause(shared):
 
 def test_times_that_are_all_equal():
     """No error is seen in the hold-outs; the interval has a width all the same."""
-    sizes = {"problem.M": [64, 128, 256, 512] * 5, "config.block": np.repeat([8, 16, 32, 48, 64], 4)}
-    runs = pd.DataFrame({"kernel": "theirs", "device": "d", "status": "ok", "time_ms": 1.0, **sizes})
+    sizes = {
+        "problem.M": [64, 128, 256, 512] * 5,
+        "config.block": np.repeat([8, 16, 32, 48, 64], 4),
+    }
+    runs = pd.DataFrame(
+        {"kernel": "theirs", "device": "d", "status": "ok", "time_ms": 1.0, **sizes}
+    )
     drift = check_drift(Predictor(parameters={"rounds": 5}).fit(runs), runs)["time_ms"]
     assert drift.verdict == "ok"
     assert drift.expected_error > 0
