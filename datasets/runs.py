@@ -90,7 +90,8 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
 def to_arrow(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
     """Return the run table as an Arrow table, and the columns that were encoded as JSON."""
     mixed = {c for c in runs.columns if c.startswith(PLAIN_GROUPS) and _is_mixed(runs[c])}
-    plain = runs.assign(**{c: runs[c].map(json.dumps, na_action="ignore") for c in mixed})
+    encoded = {c: runs[c].astype(object).map(json.dumps, na_action="ignore") for c in mixed}
+    plain = runs.assign(**encoded)
     try:
         return pa.Table.from_pandas(plain, preserve_index=False), mixed
     except (pa.ArrowException, OverflowError, UnicodeError) as e:
@@ -201,8 +202,9 @@ def _restore_integer(value: Any) -> Any:
 
 
 def _is_mixed(values: pd.Series) -> bool:
-    kind = pd.api.types.infer_dtype(values, skipna=True)
-    return values.dtype == object and kind in ("mixed", "mixed-integer")
+    cells = values.cat.categories if isinstance(values.dtype, pd.CategoricalDtype) else values
+    kind = pd.api.types.infer_dtype(cells, skipna=True)
+    return cells.dtype == object and kind in ("mixed", "mixed-integer")
 
 
 def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:

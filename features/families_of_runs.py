@@ -51,15 +51,19 @@ def _cost_error(family: Family, runs: pd.DataFrame) -> str:
     return ""
 
 
-def find_family(name: str, kind: str | None, preferred: Family | None = None) -> Family | None:
+def find_family(
+    name: str, kind: str | None, preferred: Family | None = None, source: str | None = None
+) -> Family | None:
     """Return the family of kernel ``name`` with class name ``kind``; None if ``kind`` is None.
 
+    Of a kernel and a family that are both called so, the one with the code of hash ``source``.
     Raises PredictorError if it is not installed.
     """
     if kind is None:
         return None
     groups = [load(g, name)() for g in ("kernels", "families") if name in registered(g)]
-    for family in [*([preferred] if preferred is not None else []), *groups]:
-        if family.name == name and type(family).__name__ == kind:
-            return family
-    raise PredictorError(f"kernel {name!r} ({kind}) is unknown here: install its package")
+    known = [preferred, *groups] if preferred is not None else groups
+    found = [f for f in known if f.name == name and type(f).__name__ == kind]
+    if not found:
+        raise PredictorError(f"kernel {name!r} ({kind}) is unknown here: install its package")
+    return next((f for f in found if f.source_hash == source), found[0])

@@ -117,8 +117,12 @@ class FeatureSet(TransformerMixin, Estimator):
         self.columns_ = varies or list(table)[:1]
         # constant columns are not needed for prediction
         self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
-        used = {name.partition("=")[0] for name in self.columns_}
-        self.categories_ = {c: values for c, values in self.categories_.items() if c in used}
+        used = set(self.columns_)
+        self.categories_ = {
+            c: known
+            for c, known in self.categories_.items()
+            if any(f"{c}={v}" in used for v in known)
+        }
         return self
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:

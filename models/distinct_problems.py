@@ -63,15 +63,20 @@ def _has_octaves(values: np.ndarray) -> bool:
 
 
 def _leader_clusters(points: np.ndarray) -> np.ndarray:
-    """Return, per point, the index of the first point within `SAME_SIZE_FACTOR` in all columns."""
-    number = np.full(len(points), -1)
-    remaining, leaders = np.lexsort(points.T[::-1]), 0
-    while len(remaining):
-        near = (
-            np.abs(points[remaining] - points[remaining[0]]) <= np.log(SAME_SIZE_FACTOR) + 1e-12
-        ).all(axis=1)
-        number[remaining[near]] = leaders
-        remaining, leaders = remaining[~near], leaders + 1
+    """Return the cluster of each point: of the first one within `SAME_SIZE_FACTOR` in all columns.
+
+    Points are taken in order of the first column, so that only the next few can be near.
+    """
+    order, reach = np.lexsort(points.T[::-1]), np.log(SAME_SIZE_FACTOR) + 1e-12
+    points, found, leaders = points[order], np.full(len(points), -1), 0
+    ends = np.searchsorted(points[:, 0], points[:, 0] + reach + 1e-9, side="right")
+    for i, end in enumerate(ends.tolist()):
+        if found[i] < 0:
+            free = i + np.flatnonzero(found[i:end] < 0)
+            found[free[(np.abs(points[free] - points[i]) <= reach).all(axis=1)]] = leaders
+            leaders += 1
+    number = np.empty_like(found)
+    number[order] = found
     return number
 
 

@@ -409,8 +409,9 @@ class Predictor(Estimator):
         self.training_ = card["training"]
         self.range_ = TrainingRange.from_json(card["range"])
         self.runs_ = read_runs(folder / RUNS_FILE)
-        found = find_family(self.kernel_name_, card["family"], self.kernel)
-        if found is not None and card["kernel_source"] not in (None, found.source_hash):
+        source = card["kernel_source"]
+        found = find_family(self.kernel_name_, card["family"], self.kernel, source)
+        if found is not None and source not in (None, found.source_hash):
             raise PredictorError(
                 f"the code of {found.name} has changed since {folder} was trained: train it again"
             )

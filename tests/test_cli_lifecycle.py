@@ -277,6 +277,12 @@ def test_choose_measure_calibrate(capsys):
     assert abs(np.log(corrected["time_ms"] / 0.5)).mean() < 0.2
 
 
+def test_a_folder_is_no_list_of_runs(capsys):
+    Path("chosen.csv").mkdir()
+    choose = ("calibrate", "predictor", "--choose", "5", "--device", "cpu", "--out", "chosen.csv")
+    assert "chosen.csv is no list of runs" in fails(capsys, 2, *choose)
+
+
 def test_what_was_filled_in_is_not_overwritten(capsys):
     choose = ("calibrate", "predictor", "--choose", "5", "--device", "cpu", "--out")
     run_json(capsys, *choose, "chosen.csv")

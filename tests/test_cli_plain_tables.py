@@ -104,3 +104,18 @@ def test_sizes_stay_where_the_work_is_said(capsys):
     assert main([*TRAIN, *work, "--out", "p", "--validate", "none"]) == 0
     columns = {"problem.M", "problem.N", "problem.flops", "problem.bytes"}
     assert columns == {c for c in Predictor.load("p").runs_ if c.startswith("problem.")}
+
+
+@pytest.mark.filterwarnings("ignore:the rates of 'unnamed' are unknown")
+@pytest.mark.parametrize("name", ["matmul", "softmax"])
+@pytest.mark.parametrize("sizes", ["M,N,K", "rows,columns"])
+def test_a_file_may_be_called_like_a_kernel_of_ours(name, sizes):
+    names = sizes.split(",")
+    table = (
+        pd.read_csv("theirs.csv").assign(K=64).rename(columns=dict(zip("MN", names, strict=False)))
+    )
+    table.to_csv(f"{name}.csv", index=False)
+    command = ("train", f"{name}.csv", "--map", "time_ms=latency_us*0.001", "--sizes", sizes)
+    assert main([*command, "--out", "p", "--validate", "none"]) == 0
+    asked = ",".join(f"{size}=256" for size in names)
+    assert main(["predict", "p", "--problem", asked]) == 0

@@ -73,7 +73,7 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
         return as_categories(read_csv(path))

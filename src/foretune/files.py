@@ -82,7 +82,7 @@ def require_regular_file(path: StrPath) -> Path:
 def read_bytes(path: StrPath) -> bytes:
     """Return the content of a regular file, unpacked if its name ends with ``.gz``."""
     data = require_regular_file(path).read_bytes()
-    if not os.fspath(path).endswith(".gz"):
+    if not os.fspath(path).lower().endswith(".gz"):
         return data
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
         unpacked = file.read(_max_bytes(len(data)) + 1)

@@ -131,3 +131,10 @@ def test_lines_longer_than_the_header_are_refused(tmp_path):
     path.write_text("time_ms,problem.M,config.x\n0.5,64,1,\n0.6,65,1,\n")
     with pytest.raises(RunTableError, match="its lines have more cells than its header"):
         import_runs(path, "generic", **HERE)
+
+
+def test_endings_may_be_in_capitals(tmp_path):
+    rows = pd.DataFrame({"time_ms": [0.5], "problem.M": [64]})
+    rows.to_parquet(tmp_path / "A.PARQUET")
+    rows.to_csv(tmp_path / "B.CSV.GZ", index=False, compression="gzip")
+    assert len(import_runs(tmp_path, "generic", **HERE).runs) == 2

@@ -87,6 +87,13 @@ def test_values_keep_their_type_beside_rows_that_lack_them(tmp_path):
     ]
 
 
+def test_categories_may_be_of_several_types(tmp_path):
+    runs = from_measurements([run(x=1), run(x="a"), run(x=0.5), run(y=1)])
+    runs["config.x"] = runs["config.x"].astype("category")
+    write_runs(tmp_path / "runs.parquet", runs)
+    assert read_runs(tmp_path / "runs.parquet")["config.x"].tolist()[:3] == [1, "a", 0.5]
+
+
 def test_the_device_is_stored_with_every_row(toy_measurements, toy_device):
     runs = from_measurements(toy_measurements, toy_device)
     for name, value in toy_device.specs.items():

@@ -417,3 +417,9 @@ def test_working_sets_are_compared_with_caches_where_these_differ():
         assert not set(names) & set(FeatureSet(Gemm()).fit(on_two_devices(**same)).columns_)
     unknown = several.transform(on_two_devices())
     assert unknown[names].isna().all(axis=None)
+
+
+def test_a_name_may_hold_an_equals_sign():
+    runs = pd.DataFrame({"problem.M": [1, 2, 3], "config.x=1": ["u", "v", "u"]})
+    features = FeatureSet().fit(runs).transform(runs)
+    assert features["config.x=1=u"].tolist() == [1, 0, 1]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from foretune.models.distinct_problems import (
     MIN_PROBLEMS,
     SAME_SIZE_FACTOR,
+    _leader_clusters,
     distinct_problems,
     exact_problems,
     has_few_problems,
@@ -65,3 +66,14 @@ def test_one_problem_spans_no_more_than_it_may(values):
     for number in set(problems.tolist()):
         own = np.array(values)[problems == number]
         assert np.isnan(own).all() or own.max() <= SAME_SIZE_FACTOR * own.min() or (own == 0).all()
+
+
+def test_clusters_are_those_of_comparing_all_pairs():
+    points = np.unique(np.log(np.random.default_rng(0).integers(1, 99, (900, 2))), axis=0)
+    found, reach = _leader_clusters(points), np.log(SAME_SIZE_FACTOR) + 1e-12
+    number = np.full(len(points), -1)
+    for i in range(len(points)):  # they are sorted
+        if number[i] < 0:
+            near = (np.abs(points - points[i]) <= reach).all(axis=1) & (number < 0)
+            number[near] = number.max() + 1
+    np.testing.assert_array_equal(found, number)

@@ -97,7 +97,7 @@ def _protect_filled_times(out: Path, chosen: "pd.DataFrame") -> None:
         raise UsageError(f"--out {out}: the runs are written as CSV: use a name that ends in .csv")
     try:
         added = set(pd.read_csv(out, nrows=0)) - set(chosen) if out.exists() else set()
-    except ValueError as e:
+    except (OSError, ValueError) as e:
         raise UsageError(f"{out} is not a list of runs: give another --out") from e
     if added:
         raise UsageError(f"{out} has {', '.join(sorted(added))} filled in: give another --out")

@@ -8,11 +8,12 @@ import typer
 from foretune.cli import networks, options
 from foretune.cli.collect import parse_sizes
 from foretune.cli.output import Output, format_config
+from foretune.cli.run_files import is_registered
 from foretune.device import Device
 from foretune.errors import UsageError, require_known
 from foretune.kernel import Kernel
 from foretune.problem import Problem
-from foretune.registry import get_kernel, registered
+from foretune.registry import get_kernel
 from foretune.space import Configuration, SearchSpace
 from foretune.values import short_number
 
@@ -219,11 +220,11 @@ def _candidates(
 ) -> tuple[Problem, "SearchSpace | list[Configuration]", "pd.DataFrame"]:
     """Return the problem, its configurations, and their predictions.
 
-    The configurations are the kernel's space; if the kernel is not registered, all configurations
-    in the training runs.
+    The configurations are the kernel's space; if the kernel is not registered, or the runs have
+    other parameters, all configurations in the training runs.
     """
     name = loaded.kernel_name_
-    if name in registered("kernels"):
+    if is_registered(name, loaded.runs_.columns):
         chosen = get_kernel(name)
         wanted = chosen.problem(Problem.parse(problem))  # it need not fit this machine's memory
         space = chosen.space(wanted)

@@ -1,12 +1,13 @@
 """Reads the run tables of commands: Parquet files, or CSV files with arbitrary columns."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretune.cli.options import parse_key_values
 from foretune.errors import DataWarning, UsageError, require_known
+from foretune.registry import get_kernel, registered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,7 @@ def _read_csv_file(
     from foretune.datasets.schema import columns_of
 
     columns = list(map(str, read_table(file).columns))
-    kernel, device = kernel or file.name.partition(".")[0], UNNAMED
+    device = UNNAMED
     if predictor is not None:
         kernel, devices = predictor.kernel_name_, predictor.runs_["device"].unique()
         device = str(devices[0]) if len(devices) == 1 else UNNAMED
@@ -78,10 +79,29 @@ def _read_csv_file(
     imported = import_runs(
         file,
         "generic",
-        kernel=None if "kernel" in mapping else kernel,
+        kernel=None if "kernel" in mapping else kernel or _kernel_name(file, mapping),
         device=None if "device" in mapping else device,
         mapping=mapping,
     )
     for reason, count in imported.rejected.items():
         warnings.warn(f"{count} rows of {file} are left out: {reason}", DataWarning, stacklevel=2)
     return imported.runs
+
+
+def _kernel_name(file: Path, columns: Collection[str]) -> str:
+    """Return the file's name, unless a kernel of ours has that name and other parameters."""
+    from foretune.datasets.plain_tables import UNNAMED
+
+    name = file.name.partition(".")[0]
+    is_known = name in registered("families") or is_registered(name, columns)
+    return name if is_known or name not in registered("kernels") else UNNAMED
+
+
+def is_registered(kernel: str, columns: Collection[str]) -> bool:
+    """Whether there is a kernel of this name, and run-table ``columns`` have its parameters."""
+    if kernel not in registered("kernels"):
+        return False
+    found = get_kernel(kernel)
+    sizes = [f"problem.{p.name}" for p in found.problem_parameters if p.default is None]
+    knobs = found.space(found.training_problems(1)[0]).names
+    return {*sizes, *(f"config.{name}" for name in knobs)} <= set(columns)
