@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import zipfile
 from textwrap import dedent
 
 import pytest
@@ -109,6 +110,28 @@ def test_a_class_without_a_file_has_its_name():
         type(name, (Family,), {"cost": None, "__module__": "nowhere"}) for name in ("One", "Other")
     )
     assert code_hash.code_hash(one, Family) != code_hash.code_hash(other, Family)
+
+
+ZIPPED = """
+from foretune.family import Cost, Family
+
+class Zipped(Family):
+    name = "zipped"
+
+    def cost(self, problem, config):
+        return Cost(NUMBER, 1.0)
+"""
+
+
+def test_a_class_in_an_archive_has_the_hash_of_its_methods(tmp_path, monkeypatch):
+    hashes = set()
+    for number in ("1.0", "2.0"):
+        with zipfile.ZipFile(tmp_path / f"{number}.zip", "w") as archive:
+            archive.writestr("zipped.py", ZIPPED.replace("NUMBER", number))
+        monkeypatch.syspath_prepend(tmp_path / f"{number}.zip")
+        monkeypatch.delitem(sys.modules, "zipped", raising=False)
+        hashes.add(importlib.import_module("zipped").Zipped().source_hash)
+    assert len(hashes) == 2
 
 
 def test_a_subclass_of_ours_is_ours_too(folder):
