@@ -86,8 +86,9 @@ class Benchmarker:
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         state, judges = state_guard.own_state(kernel), state_guard.judges_of(kernel)
-        self._output = None
+        process, self._output = state_guard.ProcessState(), None
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
+        process.restore()
         if self.device_lost:  # its memory cannot be read
             return measured
         replaced = self._replaced(kernel, judges)

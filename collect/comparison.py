@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect.state_guard import ProcessState
 from foretune.collect.timing import CPU_TIMER, Timer, sample_ms
 from foretune.collect.wrapped.values import assign_all, copy_arrays
 from foretune.errors import ForetuneError
@@ -140,6 +141,7 @@ class InterleavedComparison:
         self._inputs = RoundInputs(
             partial(bench.inputs, kernel, problem), kernel.constant_inputs, self._rng
         )
+        self._process = ProcessState()
         self._contenders: dict[str, _Contender] = {}
         self.failures: dict[str, Exception] = {}
         default, *candidates = configs
@@ -197,6 +199,8 @@ class InterleavedComparison:
             self._wait()  # raises if the device's context is broken
             self.failures[key] = e
             self._contenders.pop(key, None)
+        finally:
+            self._process.restore()
 
     def _build(self, key: str, config: Configuration, expected: Any) -> None:
         kernel = self._kernel

@@ -2,13 +2,15 @@
 
 A configuration that changes the state of its process could make others look faster, or correct. If
 it changes inputs or replaces functions, it fails. It may keep state in its own module, but then the
-next configuration gets another process.
+next configuration gets another process. Working directory, environment and cores are put back.
 """
 
 import inspect
+import os
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -55,6 +57,33 @@ class FunctionGuard:
             delattr(CPU_TIMER, name)
             replaced.append(f"CPU_TIMER.{name}")
         return replaced
+
+
+class ProcessState:
+    """Working directory, environment and cores of this process, which configurations share."""
+
+    def __init__(self) -> None:
+        self._known = _process_state()
+
+    def restore(self) -> None:
+        """Put back what a configuration changed."""
+        if _process_state() == self._known:
+            return
+        folder, variables, cores = self._known
+        os.environ.clear()
+        os.environ.update(variables)
+        if cores:
+            os.sched_setaffinity(0, cores)
+        with suppress(OSError):
+            os.chdir(folder)
+
+
+def _process_state() -> tuple[str, dict[str, str], set[int]]:
+    folder = ""
+    with suppress(OSError):  # it may be deleted
+        folder = os.getcwd()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    return folder, dict(os.environ), cores
 
 
 def fingerprints(values: Any) -> list[tuple[Any, int]]:

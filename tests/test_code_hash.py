@@ -3,6 +3,7 @@
 import importlib
 import sys
 import threading
+import zipfile
 from textwrap import dedent
 
 import pytest
@@ -125,6 +126,28 @@ def test_values_that_a_method_or_a_lambda_holds_are_its_code():
     assert same == other != third
     lambdas = (lambda x, size=1: x * size, lambda x, size=2: x * size)
     assert len(set(map(source_hash_of_function, lambdas))) == 2
+
+
+ZIPPED = """
+from foretune.family import Cost, Family
+
+class Zipped(Family):
+    name = "zipped"
+
+    def cost(self, problem, config):
+        return Cost(NUMBER, 1.0)
+"""
+
+
+def test_a_class_in_an_archive_has_the_hash_of_its_methods(tmp_path, monkeypatch):
+    hashes = set()
+    for number in ("1.0", "2.0"):
+        with zipfile.ZipFile(tmp_path / f"{number}.zip", "w") as archive:
+            archive.writestr("zipped.py", ZIPPED.replace("NUMBER", number))
+        monkeypatch.syspath_prepend(tmp_path / f"{number}.zip")
+        monkeypatch.delitem(sys.modules, "zipped", raising=False)
+        hashes.add(importlib.import_module("zipped").Zipped().source_hash)
+    assert len(hashes) == 2
 
 
 def test_a_subclass_of_ours_is_ours_too(folder):

@@ -53,10 +53,16 @@ def _class_code(kind: type, base: type) -> tuple[dict[Path, str], set[Path]]:
     found: dict[Path, str] = {}
     roots = set()
     for module in {c.__module__ for c in kind.__mro__ if issubclass(c, base)}:
-        file = getattr(sys.modules.get(module), "__file__", None)
+        file = _source_file(sys.modules.get(module))
         if file and module.rpartition(".")[0] != "foretune":  # the base class itself
-            roots.add(_collect_module(module, Path(file), found))
+            roots.add(_collect_module(module, file, found))
     return found, roots
+
+
+def _source_file(module: ModuleType | None) -> Path | None:
+    """Return the file with a module's source; None if it is in an archive, or compiled."""
+    path = Path(getattr(module, "__file__", None) or "")
+    return path if path.suffix == ".py" and path.is_file() else None
 
 
 def source_hash_of_function(function: Any) -> str:
@@ -220,11 +226,11 @@ def _nested_code_objects(code: CodeType) -> Iterator[CodeType]:
 
 
 def _module_code(module: ModuleType) -> str:
-    file = getattr(module, "__file__", None)
-    if not file or not file.endswith(".py") or not _is_user_code(module):
+    file = _source_file(module)
+    if file is None or not _is_user_code(module):
         return module.__name__
     found: dict[Path, str] = {}
-    _collect_module(module.__name__, Path(file), found)
+    _collect_module(module.__name__, file, found)
     return "\n".join(sorted(found.values()))
 
 

@@ -1,6 +1,8 @@
 """State that configurations leave behind: what is noticed, and what is restored."""
 
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ from foretune.collect.state_guard import (
     own_state,
 )
 from foretune.collect.wrapped.function import FunctionKernel
+from foretune.device import available_cores
 from foretune.errors import MeasurementError
 from foretune.kernel import Kernel
 from foretune.measurement import Status
+from foretune.space import Configuration
 
 TIMING = Timing(max_seconds=0.01, warmup_s=0.001)
 PROBLEM = Toy().problem(n=10)
@@ -101,6 +105,27 @@ def test_fingerprints_of_arrays(monkeypatch):
     t[0, 0] = 9
     assert has_changed(arrays, None)
     assert not has_changed(arrays, t[1])
+
+
+def test_folder_environment_and_cores_are_put_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "offset.txt").write_text("1")
+
+    def spoil(x, spoils=False):
+        if spoils:
+            os.chdir("/")
+            os.environ["OFFSET"] = "5"
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+            return x + 1
+        return x + float(os.environ.get("OFFSET") or (Path("offset.txt").read_text()))
+
+    kernel = FunctionKernel(spoil, {"spoils": [False, True]}, (np.ones(4),))
+    configs = [Configuration(spoils=spoils) for spoils in (False, True, False)]
+    runner, cores = InProcessRunner(DEVICE, TIMING), available_cores()
+    assert all(m.ok for m in runner.run(kernel, kernel.problem(), configs))
+    assert runner.compare_interleaved(kernel, kernel.problem(), configs[:2], 0.01).failures == {}
+    assert (Path.cwd(), available_cores()) == (tmp_path, cores)
 
 
 def test_what_a_function_keeps_is_noticed():

@@ -96,7 +96,31 @@ class SlowLibrary(Kernel):
         return "NumPy", lambda: inputs["x"] + 2
 
 
+class LibraryWritesIntoInputs(Kernel):
+    def library(self, problem, inputs):
+        return "NumPy", lambda: np.add(inputs["x"], 1, out=inputs["x"]).copy()
+
+
+class ReferenceWritesIntoInputs(Kernel):
+    def reference(self, inputs):
+        inputs["x"] += 1
+        return inputs["x"].copy()
+
+
+class InputsWithoutNames(Kernel):
+    def make_inputs(self, problem, seed=0):
+        return tuple(super().make_inputs(problem, seed).values())
+
+
+class ErrorOfItsOwn(Kernel):
+    """Is NaN for NaN, which `invalidate_output` writes."""
+
+    def relative_error(self, output, expected):
+        return np.abs(output - expected).max() / np.abs(expected).max()
+
+
 def test_a_kernel_that_keeps_its_contract():
+    check_kernel(ErrorOfItsOwn(), [{"n": 7}])
     check_kernel(Kernel(), [{"n": 7}, {"n": 1}])
     check_kernel(Kernel())
     check_kernel(CannotBuild(), [{"n": 7}], may_fail=True)
@@ -113,6 +137,9 @@ def test_a_kernel_that_keeps_its_contract():
         (CostOfScalars, "cost.flops of .* by itself and"),
         (ManyTrainingProblems, "training_problems repeat"),
         (SlowLibrary, "library NumPy is off by"),
+        (LibraryWritesIntoInputs, "library NumPy changes its inputs"),
+        (ReferenceWritesIntoInputs, "reference changes the inputs"),
+        (InputsWithoutNames, "make_inputs returns no dict"),
     ],
 )
 def test_kernels_that_do_not(kind, message):
@@ -215,9 +242,20 @@ class FailsEarly(Meter):
             raise OSError("no such device")
 
 
+class NoReason(Meter):
+    def unavailable_because(self):
+        raise PermissionError("energy_uj")
+
+
+class NoNumber(Meter):
+    joules = None
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (NoReason, "return the reason"),
+        (NoNumber, "stop without start"),
         (NoWatts, "stop without start"),
         (Talkative, "not None or one line"),
         (FailsEarly, "must not fail"),
@@ -335,9 +373,19 @@ def mistakes_one_for_another(loop, measure):
     return run(loop, lambda configs: [measure(configs[0])] * len(configs))
 
 
+def expects_a_batch(loop, measure):
+    batch = next(loop)  # a loop without budget ends here
+    while True:
+        try:
+            batch = loop.send([measure(config) for config in batch.start])
+        except StopIteration as end:
+            return end.value
+
+
 @pytest.mark.parametrize(
     ("drive", "message"),
     [
+        (expects_a_batch, "a loop that ends at once"),
         (stops_early, "is measured 0 times"),
         (loses_one, "have no measurement"),
         (measures_twice, "is measured 2 times"),

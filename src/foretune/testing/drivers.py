@@ -30,6 +30,7 @@ def check_loop_driver(drive: Driver) -> None:
             drives the loop to its end and returns the loop's result.
     """
     for space, budget, parallel in ((SMALL, 9, 1), (SMALL, 11, 3), (TINY, 99, 2), (SMALL, 0, 1)):
+        when = f"with {parallel} at a time of {len(space)}"
         started: list[Configuration] = []
         measured: list[Configuration] = []
         reported: list[Measurement] = []
@@ -43,7 +44,11 @@ def check_loop_driver(drive: Driver) -> None:
             result = drive(_observe(loop, started, reported), measure)
         except UsageError as e:
             raise ContractViolation(str(e)) from e
-        when = f"with {parallel} at a time of {len(space)}"
+        except StopIteration as e:
+            raise ContractViolation(
+                f"{when}, the driver raised the loop's StopIteration: return its value, also that "
+                "of a loop that ends at once"
+            ) from e
         expected = min(budget, len(space))
         _ensure_once(measured, started, f"{when}, is measured")
         _ensure_once([m.config for m in reported], started, f"{when}, is reported")

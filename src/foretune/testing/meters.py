@@ -4,6 +4,8 @@ import math
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from foretune.collect.power import PowerMeter
 from foretune.testing.contract import ContractViolation, ensure
 
@@ -21,10 +23,14 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
         meter, absent = make(0), make(1000)
     except Exception as e:
         raise ContractViolation(f"constructing an unavailable meter must not fail: {e!r}") from e
-    ensure(meter.name, "the meter has no name")
-    ensure(meter.device_kind in ("cpu", "gpu"), f"device_kind is {meter.device_kind!r}")
+    ensure(getattr(meter, "name", ""), "the meter has no name")
+    kind = getattr(meter, "device_kind", None)
+    ensure(kind in ("cpu", "gpu"), f"device_kind is {kind!r}")
     for each in (meter, absent):
-        reason = each.unavailable_because()
+        try:
+            reason = each.unavailable_because()
+        except Exception as e:
+            raise ContractViolation(f"unavailable_because raises {e!r}: return the reason") from e
         valid = reason is None or (reason and "\n" not in reason)
         ensure(valid, f"unavailable_because returns {reason!r}, not None or one line")
     try:
@@ -42,4 +48,5 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
 
 
 def _is_energy_or_nan(joules: float) -> bool:
-    return math.isnan(joules) or 0 < joules < math.inf
+    is_number = isinstance(joules, float | int | np.number)
+    return is_number and (math.isnan(joules) or 0 < joules < math.inf)
