@@ -113,7 +113,9 @@ def test_plain_experts_in_a_narrower_space(sparse):
 
 
 def test_the_rest_of_a_long_prompt_sees_as_many_keys_as_are_selected():
-    llama = replace(describe_model("meta-llama/Llama-3.1-8B"), index=Indexer(4, 128, 2048, block=64))
+    llama = replace(
+        describe_model("meta-llama/Llama-3.1-8B"), index=Indexer(4, 128, 2048, block=64)
+    )
     for model in (describe_model("deepseek-ai/DeepSeek-V3.2"), llama):
         for new in (16, 256, 8192):
             found = mixed_operators(model, Layout(), Formats(), [Part(1, new, 16_000, "prefill")])

@@ -155,8 +155,12 @@ def test_quantizations_are_read_or_refused():
         ({"model_type": "gemma3n_text", "hidden_size_per_layer_input": 256}, "every layer"),
         ({"model_type": "x", "per_layer_config": {"02": {"head_dim": 512}}}, "different heads"),
         (
-            {"model_type": "granitemoehybrid", **PUBLISHED["granitemoehybrid"][0],
-             "layer_types": 40 * ["mamba"]}, "all lack attention",
+            {
+                "model_type": "granitemoehybrid",
+                **PUBLISHED["granitemoehybrid"][0],
+                "layer_types": 40 * ["mamba"],
+            },
+            "all lack attention",
         ),
         ({"model_type": "openelm", "num_attention_heads": [12, 16]}, "different sizes"),
     ],
