@@ -36,6 +36,8 @@ LINK_EFFICIENCY = 0.87
 nvbandwidth example (dev.smart-guide.co.kr, 2026)."""
 LATENCY_MS = 0.01
 """Time of an empty copy from or to host memory: launch and round trip."""
+PRICE_COLUMNS = ("system", "usd_per_gpu_hour")
+"""Columns of a table of prices."""
 REPORTED_SHARE = 0.99
 """Share of the data sheet's memory that the driver reports, on most GPUs."""
 
@@ -141,12 +143,13 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
 
 
 def _parse_prices(text: str, name: str) -> dict[str, float]:
-    prices = {}
-    for i, row in enumerate(csv.DictReader(text.splitlines()), 1):
+    prices, reader = {}, csv.DictReader(text.splitlines())
+    for column in PRICE_COLUMNS:
+        if column not in (reader.fieldnames or ()):
+            raise RunTableError(f"{name} has no column {column!r}: {','.join(PRICE_COLUMNS)}")
+    for i, row in enumerate(reader, 1):
         try:
             system, price = row["system"], float(row["usd_per_gpu_hour"])
-        except KeyError as e:
-            raise RunTableError(f"{name} has no column {e}: system,usd_per_gpu_hour") from e
         except (TypeError, ValueError) as e:
             raise RunTableError(f"{name}, row {i}: the price is not a number ({e})") from e
         if not 0 < price < float("inf"):

@@ -12,6 +12,7 @@ from typing import Self
 from foretune.errors import ProblemError, UsageError
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, draft_formats, find_format
+from foretune.values import counted
 
 UNEVEN_EXPERTS_ABOVE = 8
 """With more groups of experts than this, ranks are filled with redundant experts, because engines
@@ -255,15 +256,15 @@ class Speculation:
             raise UsageError(f"{self.drafted} drafted tokens: draft at least 1")
         if not 0 <= self.acceptance < 1:
             raise UsageError(
-                f"acceptance {self.acceptance:g}: give the share of accepted drafted tokens, "
-                "from 0 to below 1"
+                f"acceptance {self.acceptance:g}: give the probability that a drafted token is "
+                "accepted if those before are, from 0 to below 1"
             )
 
     def __str__(self) -> str:
         by = self.draft.name if self.draft else "the model's own layers"
-        accepted = f"{100 * self.acceptance:.3g} % accepted"
-        tokens = "1 token" if self.drafted == 1 else f"{self.drafted} tokens"
-        return f"{tokens} drafted by {by}, {accepted}: {self.accepted_tokens:.3g} tokens per step"
+        accepted = f"each accepted with probability {self.acceptance:.3g} if those before are"
+        drafted = f"{counted(self.drafted, 'token')} drafted by {by}"
+        return f"{drafted}, {accepted}: {self.accepted_tokens:.3g} tokens per step"
 
     @property
     def accepted_tokens(self) -> float:

@@ -119,11 +119,9 @@ def _offload_notes(plan: Plan) -> list[str]:
 def _exclusion_notes(plan: Plan) -> list[str]:
     """Return what is excluded for this model, these lengths and this many GPUs."""
     first, most_gpus = plan.deployments[0], plan.candidates["gpus"].max()
-    longest, tokens, fast = (
-        first.model.longest,
-        first.longest_context,
-        first.system.fast_domain_gpus,
-    )
+    longest, tokens = first.model.longest, first.longest_context
+    fast = {d.system.name: d.system.fast_domain_gpus for d in plan.deployments}
+    joined = [f"{n} GPUs of {name}" for name, n in fast.items() if most_gpus > n]
     lines = {
         "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures":
             (plan.candidates["pp"] > 1).any(),
@@ -132,8 +130,8 @@ def _exclusion_notes(plan: Plan) -> list[str]:
         "not included": first.model.images,
         "plans of models with mixed layers were not validated on a deployment; check that your "
         "engine version supports this model": first.model.has_mixed_layers,
-        f"ranks of a layer stay within {fast} GPUs: network exchanges were not measured":
-            most_gpus > fast,
+        f"ranks of a layer stay within {', '.join(joined)}: network exchanges were not measured":
+            bool(joined),
     }  # fmt: skip
     return [line for line, applies in lines.items() if applies]
 

@@ -33,7 +33,7 @@ def show_carbon(
     grams = {name: mj * MILLION / MJ_PER_KWH * per_kwh for name, mj in energies_mj.items()}
     source = f"{per_kwh:g} g/kWh, as given"
     known = [f"{name} {g:.3g} g" for name, g in grams.items() if math.isfinite(g)]
-    text = ", ".join(known) or "unknown, because no power was metered"
+    text = ", ".join(known) or "unknown, because their power is unknown"
     output.say(f"CO2 of a million {unit}: {text} ({source})")
     return {"carbon": {"g_per_kwh": per_kwh, "source": source, f"g_per_million_{unit}": grams}}
 

@@ -77,6 +77,8 @@ def train(
         ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
     ):  # fmt: skip
         options.require_positive_int(value, name)
+    if not 0 <= tokens < float("inf"):
+        raise UsageError(f"--tokens {tokens:g}: give a number of tokens, 0 or more")
     require_known("software", software, SOFTWARE)
     precision, _, gradients = formats.partition("/")
     if not precision:

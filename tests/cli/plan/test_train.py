@@ -94,6 +94,7 @@ def test_systems_that_nobody_measured_are_said_to_be(capsys, tmp_path):
         (["--gpus", "0"], "--gpus 0"),
         (["--batch", "0"], "--batch 0"),
         (["--sequence", "-1"], "--sequence -1"),
+        (["--tokens", "nan"], "--tokens nan: give a number of tokens"),
         (["--rate", "1"], "No such option: --rate"),
     ],
 )

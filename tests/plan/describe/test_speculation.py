@@ -26,6 +26,12 @@ def test_tokens_per_step_are_those_of_a_simulation(drafted, acceptance):
     )
 
 
+def test_the_acceptance_is_no_share_of_the_drafted_tokens():
+    """Of three tokens, 1.53 are accepted: 51 %."""
+    said = str(Speculation(3, 0.7))
+    assert "each accepted with probability 0.7 if those before are: 2.53 tokens per step" in said
+
+
 @pytest.mark.parametrize(("drafted", "acceptance"), [(0, 0.5), (2, 1.0), (2, -0.1)])
 def test_numbers_that_mean_nothing(drafted, acceptance):
     with pytest.raises(UsageError):

@@ -94,6 +94,8 @@ def test_prices(tmp_path):
     ("text", "reason"),
     [
         ("system\nh200_sxm\n", "no column 'usd_per_gpu_hour'"),
+        ("", "no column 'system'"),
+        ('{"h200_sxm": 2}', "no column 'system'"),
         ("system,usd_per_gpu_hour\nh200_sxm,cheap\n", "row 1: the price is not a number"),
         ("system,usd_per_gpu_hour\nh200_sxm,-1\n", "row 1: the price must be positive, not -1.0"),
         ("system,usd_per_gpu_hour\nh200_sxm,nan\n", "row 1: the price must be positive, not nan"),

@@ -110,6 +110,16 @@ def test_notes_say_what_is_not_known():
     assert any("does not fit on 2 × l4" in line for line in notes(refused, True, True))
 
 
+def test_ranks_stay_within_the_links_of_each_system(small):
+    wide = replace(small, layers=16)
+    made = plan(wide, [find_system("gb200"), find_system("l4")], 16, LOAD, StepTimerFactory(None),
+                formats=[Formats()])  # fmt: skip
+    said = [line for line in notes(made, True, True) if line.startswith("ranks")]
+    assert said == [
+        "ranks of a layer stay within 8 GPUs of l4: network exchanges were not measured"
+    ]
+
+
 def test_formats_that_are_converted_are_told_apart():
     formats = [Formats("fp8"), Formats("nvfp4")]
     made = plan(describe_model(MODEL), find_system("a100_sxm"), 1, LOAD, StepTimerFactory(None),

@@ -139,6 +139,11 @@ def test_every_row_of_the_front_is_there_with_its_numbers(tmp_path, small):
             assert cells[titles[name]] == number(line[name])
 
 
+def test_sentences_are_apart(tmp_path, small):
+    page = Page(written(tmp_path, *made(small, requirements=Requirements(tpot_ms=50.0))))
+    assert "overall front. Only candidates" in page.text
+
+
 def test_what_is_known_of_no_candidate_has_no_column(tmp_path, small):
     answer, question = made(small)
     answer.candidates["power_w"] = np.nan
