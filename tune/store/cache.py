@@ -137,7 +137,6 @@ class MeasurementCache:
     def forget(self, problem: Problem) -> None:
         """Ignore a problem's measurements and choices; the store keeps them for others."""
         self._loaded().pop(problem, None)
-        self._choices.clear()
         self._forgotten.add(problem)
 
     def choice(
