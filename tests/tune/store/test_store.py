@@ -351,6 +351,23 @@ class TestProcesses:
         store.end_measurement(SUBJECT, SMALL, config)
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
+    def test_crashes_elsewhere_ban_nothing_and_forgotten_ones_no_more(self, store, monkeypatch):
+        me, config = this_process(), Configuration(x=1)
+
+        def die_measuring(host):
+            for i in (1, 2):
+                dead = replace(me, host=host, pid=2**22 + i)
+                monkeypatch.setattr(store_module, "this_process", lambda dead=dead: dead)
+                store.begin_measurement(SUBJECT, SMALL, config)
+            monkeypatch.setattr(store_module, "this_process", lambda: me)
+
+        die_measuring("elsewhere")
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
+        die_measuring(me.host)
+        assert store.crashed_configurations(SUBJECT, SMALL) == [config]
+        store.forget(SUBJECT, SMALL)
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
+
     def test_a_claim_holds_while_its_process_lives(self, store, monkeypatch):
         me, config = this_process(), Configuration(x=1)
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
