@@ -166,7 +166,6 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
                 part.space, self.objective, self.seed, None, part.problem, self.device, others,
                 fits=self._fits[part.kernel],
             )  # fmt: skip
-            searcher.proposed |= {part.space.index(c) for c in self._proposed[number]}
             searcher.tell(self.measured[number])
             self._searchers[number] = self._measured_count, searcher
         return searcher

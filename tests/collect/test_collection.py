@@ -5,25 +5,46 @@ from foretune.collect import collect_runs, plan_configurations, plan_rows
 from foretune.datasets import RunLog, read_runs
 from foretune.datasets.importers.files import read_table
 from foretune.errors import UsageError
+from foretune.space import SearchSpace
 
 KERNEL = Toy()
 PROBLEMS = KERNEL.training_problems(4)
 
 
-def test_the_plan_is_repeatable_legal_and_starts_with_the_default():
-    plan = plan_configurations(KERNEL, PROBLEMS, 8, seed=3)
-    assert plan == plan_configurations(KERNEL, PROBLEMS, 8, seed=3)
-    assert plan != plan_configurations(KERNEL, PROBLEMS, 8, seed=4)
+class Fitting(Toy):
+    """A larger problem has more configurations."""
+
+    def space(self, problem):
+        most = problem["n"] // 10
+        return SearchSpace.from_configs(c for c in super().space(problem) if c["work"] <= most)
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, Fitting()])
+def test_the_plan_is_repeatable_legal_and_starts_with_the_default(kernel):
+    problems = [kernel.problem(n=n) for n in (160, 80, 40)]
+    plan = plan_configurations(kernel, problems, 8, seed=3)
+    assert plan == plan_configurations(kernel, problems, 8, seed=3)
+    assert plan != plan_configurations(kernel, problems, 8, seed=4)
     for problem, configs in plan.items():
-        assert configs[0] == KERNEL.default(problem)
+        assert configs[0] == kernel.default(problem)
         assert len(set(configs)) == 8
-        assert all(c in KERNEL.space(problem) for c in configs)
+        assert all(c in kernel.space(problem) for c in configs)
 
 
-def test_problems_share_configurations():
-    plan = plan_configurations(KERNEL, PROBLEMS, 8)
+def test_problems_share_half_of_their_configurations():
+    plan = plan_configurations(KERNEL, PROBLEMS, 9)
     distinct = {c for configs in plan.values() for c in configs}
-    assert len(distinct) < 8 * len(PROBLEMS)
+    assert len(distinct) <= 9 + 4 * (len(PROBLEMS) - 1)
+
+
+def test_what_other_code_measured_is_measured_again(tmp_path):
+    class Changed(Toy):
+        source_hash = "0123456789abcdef"
+
+    plan = {PROBLEMS[0]: [config(), config(work=2)]}
+    with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
+        done = [collect_runs(k, plan, log, FakeRunner()) for k in (KERNEL, Changed(), Changed())]
+    assert [(d.rows, d.reused) for d in done] == [(2, 0), (2, 0), (0, 2)]
 
 
 def test_a_small_space_is_planned_whole():

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from foretune.collect.timing import CPU_TIMER, DeviceTimer, time_launch, timer_f
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.measurement import Status
+from foretune.problem import Problem
 
 PROBLEM = Toy().problem(n=100)
 TIMING = Timing(max_seconds=0.03, warmup_s=0.0)
@@ -96,10 +98,57 @@ def test_the_same_rules_stop_it(gpu):
     assert len(hopeless) == limits.min_repeats
 
 
-def test_the_host_times_what_runs_on_it(monkeypatch):
-    class OnGpu(Toy):
-        device_kind = "gpu"
+class OnGpu(Toy):
+    device_kind = "gpu"
 
+
+class FakeTorch:
+    """As much of torch as timing takes, on a fake GPU with 256 MiB of cache."""
+
+    int8 = "int8"
+
+    def __init__(self, gpu):
+        self.log, self.cuda = gpu.log, self
+        self.Event = lambda enable_timing: FakeEvent(gpu.clock)
+
+    def is_available(self):
+        return True
+
+    def set_device(self, index):
+        self.log.append(f"device {index}")
+
+    def get_device_properties(self, index):
+        return SimpleNamespace(L2_cache_size=2**28)
+
+    def empty(self, size, dtype, device):
+        return SimpleNamespace(zero_=lambda: self.log.append(f"flush {size} bytes of {device}"))
+
+    def synchronize(self):
+        self.log.append("wait")
+
+    def _sleep(self, cycles):
+        self.log.append(f"sleep {cycles // timing.DELAY_CYCLES}")
+
+
+@pytest.mark.parametrize(
+    ("cache", "most", "before"),
+    [("cold", 1, [f"flush {2**29} bytes of cuda:1", "sleep 2"]), ("warm", 20, ["sleep 21"])],
+)
+def test_the_cache_is_flushed_unless_it_may_be_warm(gpu, monkeypatch, cache, most, before):
+    timing._cached_gpu_timer.cache_clear()
+    monkeypatch.setattr(timing, "require", lambda *_: FakeTorch(gpu))
+    timer = timer_for(OnGpu(), Problem(n=1, cache=cache), Device("A GPU", "gpu", index=1))
+    count = timer.batch_size(0.0)
+    assert timer.sample_ms(gpu.work("a", 2.0), count) == pytest.approx(2.0)
+    assert gpu.log == ["device 1", *before, *["a"] * most]
+    timing._cached_gpu_timer.cache_clear()
+
+
+def test_the_host_times_what_runs_on_it(monkeypatch):
+    class Own(OnGpu):
+        reports_own_time = True
+
+    assert timer_for(Own(), PROBLEM, Device("A GPU", "gpu")) is CPU_TIMER
     assert timer_for(Toy(), PROBLEM, DEVICE) is CPU_TIMER
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -2,6 +2,7 @@
 
 import math
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -197,13 +198,13 @@ class TestNvml:
     def test_meters_again(self):
         nvml = FakeNvml(stop_after_s=0.5)
         meter = NvmlMeter(nvml=nvml, poll_s=0.0, clock=nvml.clock)
-        for end_s in (0.5, 1.5):
-            nvml.stop_after_s = end_s
+        for end_s, watts in ((0.5, 250.0), (1.5, 100.0)):
+            nvml.stop_after_s, nvml.watts = end_s, watts
             nvml.finished.clear()
             begin_s = nvml.now_s
             meter.start()
             assert nvml.finished.wait(10)
-            assert meter.stop() == pytest.approx(250.0 * (end_s - begin_s), rel=0.03)
+            assert meter.stop() == pytest.approx(watts * (end_s - begin_s), rel=0.03)
 
     def test_available(self):
         assert NvmlMeter(nvml=FakeNvml()).unavailable_because() is None
@@ -281,6 +282,48 @@ class Broken(Stopwatch):
 
 class Gpu(Stopwatch):
     name, device_kind = "gpu-only", "gpu"
+
+
+class Graphs:
+    """What ``torch.cuda`` has of graphs; in one, a launch may be refused."""
+
+    def __init__(self, works):
+        self.works = works
+
+    class CUDAGraph:
+        def replay(self):
+            pass
+
+    @contextmanager
+    def graph(self, graph):
+        if not self.works:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("interface", "time_ms", "launches"),
+    [
+        (None, 10.0, 2),
+        (Graphs(True), 10.0, 2),
+        (Graphs(True), 1e-3, power.MAX_CAPTURED),
+        (Graphs(False), 10.0, 2),
+    ],
+)
+def test_energy_is_of_one_launch(monkeypatch, interface, time_ms, launches):
+    for name in ("RAMP_S", "WINDOW_S"):
+        monkeypatch.setattr(power, name, 0.0)
+    done = []
+
+    class Noting(Stopwatch):
+        def start(self):
+            done.append("start")
+
+    _, energy_mj = power.measure_power(
+        Noting(), lambda: done.append("run"), time_ms, lambda: None, interface
+    )
+    assert energy_mj == pytest.approx(1e3 / launches)
+    assert done[:2] == ["run"] * 2, "it runs for a while before it is metered"
 
 
 class TestFinding:

@@ -13,6 +13,7 @@ from foretune.collect.timing import (
     median_interval,
     time_launch,
 )
+from foretune.kernel import SelfTimedLaunch
 
 
 def test_median_interval_is_the_binomial_one():
@@ -92,6 +93,21 @@ def test_hopeless_launches_stop_early(clock):
 def test_max_repeats_end_it(clock):
     limits = Timing(max_seconds=60, warmup_s=0.0, relative_width=-1.0, max_repeats=12)
     assert len(time_launch(clock.launch(0.1), limits)) == 12
+
+
+def test_one_run_that_times_itself_is_not_warmed_up(clock):
+    class OneRun(SelfTimedLaunch):
+        is_one_run = True
+        __call__ = clock.launch(1.0)
+
+        def sample_ms(self, timer, batch):
+            next(runs)
+            clock.sleep(1e-3)
+            return 1.0
+
+    runs = itertools.count()
+    time_launch(OneRun(), Timing(warmup_s=0.1, relative_width=-1.0, max_repeats=9))
+    assert next(runs) == 9
 
 
 def test_errors_of_a_launch_reach_the_caller():

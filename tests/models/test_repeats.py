@@ -6,7 +6,13 @@ import pytest
 
 from foretune.datasets import newest_runs
 from foretune.models import Predictor
-from foretune.models.repeats import MIN_REPEATS, NO_MATCH, Repeats, matching_rows
+from foretune.models.repeats import (
+    MIN_REPEATS,
+    NO_MATCH,
+    Repeats,
+    count_missing_runs,
+    matching_rows,
+)
 
 
 def table(**columns):
@@ -68,8 +74,8 @@ def measured(times, environments="v1", status="ok"):
     return runs.assign(kernel="k", status=status, time_ms=values)
 
 
-def deviations(runs, row, draws=200):
-    repeats = Repeats.from_runs(newest_runs(runs).reset_index(drop=True), runs, "time_ms")
+def deviations(runs, row, draws=200, target="time_ms"):
+    repeats = Repeats.from_runs(newest_runs(runs).reset_index(drop=True), runs, target)
     drawn = repeats.draw(np.full(draws, row), np.random.default_rng(0))
     return sorted({round(float(np.exp(d)), 6) for d in drawn})
 
@@ -85,6 +91,17 @@ def test_other_environments_and_failures_are_no_repeats():
     assert deviations(runs, 0) == [0.75, 1.0]
     failed = measured([(1, np.nan), (1, 3.0), (1, 4.0)], status=["timeout", "ok", "ok"])
     assert deviations(failed, 0) == [0.75, 1.0]
+
+
+def test_a_run_that_the_meter_missed_is_no_repeat():
+    runs = measured([(1, 2.0), (1, 3.0), (1, 4.0)]).assign(power_w=[np.nan, 50.0, 100.0])
+    assert deviations(runs, 0, target="power_w") == [0.5, 1.0]
+
+
+def test_runs_are_missed_kernel_by_kernel():
+    runs = measured([(1, 2.0), (2, 3.0)])
+    assert count_missing_runs(runs.head(1), runs) == 1
+    assert count_missing_runs(runs.assign(kernel="other"), runs) == 2
 
 
 def test_what_is_known_to_be_older_is_superseded():

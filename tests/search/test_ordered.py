@@ -134,6 +134,9 @@ def test_three_are_enough_once_many_problems_are_known():
     assert make(1000, prior=blind_order()).min_measurements == FIRST_MEASUREMENTS
     assert make(1000, known[:8], blind_order()).min_measurements == FIRST_MEASUREMENTS
     assert make(1000, known, blind_order()).min_measurements == LATER_MEASUREMENTS
+    failed = [run(64 * KNOWN_PROBLEMS, c, Status.COMPILE_ERROR) for c in CONFIGS]
+    for size, some in ((64, known), (1000, [*known[:-4], *failed])):  # its own, and what never ran
+        assert make(size, some, blind_order()).min_measurements == FIRST_MEASUREMENTS
     own = Prior(np.zeros(len(CONFIGS)), 0.1, np.ones(len(CONFIGS)), foreign=False)
     assert make(1000, prior=own).min_measurements == 0
 

@@ -235,7 +235,7 @@ class FakeProcess:
     def __init__(self, clock, claimed_ms, *times_ms):
         self.claimed_ms = claimed_ms
         self.launch = clock.launch(*(times_ms or (claimed_ms,)))
-        self.seed = 0
+        self.seed = self.closed = 0
 
     def call(self, method, *arguments, limit_s):
         if method == "outputs":
@@ -246,7 +246,7 @@ class FakeProcess:
         return self.claimed_ms
 
     def close(self):
-        """Nothing has started."""
+        self.closed += 1
 
 
 class HangingProcess(FakeProcess):
@@ -271,15 +271,30 @@ def compare(**processes):
 
 
 def test_the_candidate_is_compared_with_its_best_rival(clock):
+    candidate = FakeProcess(clock, 2.0)
     verdict = compare(
-        reference=FakeProcess(clock, 3.0),
-        candidate=FakeProcess(clock, 2.0),
-        tuned=FakeProcess(clock, 1.0),
+        reference=FakeProcess(clock, 3.0), candidate=candidate, tuned=FakeProcess(clock, 1.0)
     )
     assert [c.name for c in verdict.against] == ["tuned", "reference"]
     assert verdict.candidate.ratio == pytest.approx(0.5)
     assert verdict.candidate.verdict == "no_win"
     assert (verdict.processes, verdict.rounds) == (5, 5 * module.MIN_ROUNDS)
+    assert candidate.closed == verdict.processes, "each is a fresh one"
+
+
+def test_every_process_is_checked_at_its_end(clock, monkeypatch):
+    monkeypatch.setattr(module, "OUTPUT_CHECK_SHARE", 0.0)
+
+    class WrongLater(FakeProcess):
+        checked = 0
+
+        def call(self, method, *arguments, limit_s):
+            self.checked += method == "outputs"
+            self.seed *= -1 if self.checked > module.CHECK_SEEDS else 1
+            return super().call(method, *arguments, limit_s=limit_s)
+
+    with pytest.raises(CandidateRejected, match="wrong: relative error"):
+        compare(reference=FakeProcess(clock, 3.0), candidate=WrongLater(clock, 1.0))
 
 
 def test_what_hangs_is_refused(clock):
@@ -308,6 +323,8 @@ def test_other_work_slows_the_reference_too(clock):
     assert compare(reference=reference, candidate=FakeProcess(clock, 1.0, 2.4)).rounds
     with pytest.raises(CandidateRejected, match="the judge's clock 4 ms"):
         compare(reference=FakeProcess(clock, 3.0, 7.5), candidate=FakeProcess(clock, 1.0, 4.0))
+    with pytest.raises(CandidateRejected, match="the judge's clock 7 ms"):  # not that much slower
+        compare(reference=FakeProcess(clock, 3.0, 90.0), candidate=FakeProcess(clock, 1.0, 7.0))
 
 
 def test_one_undisturbed_burst_confirms_a_claimed_time(clock):

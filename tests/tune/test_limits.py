@@ -124,6 +124,8 @@ def test_memory_needs_no_meter():
     result = tune(ReportsMemory(), "static.shared_bytes=20000")
     assert result.winner.config == config(work=4)
     assert result.library is not None
+    alone = tune_problem(KERNEL, PROBLEM, ReportsMemory(), limits="static.shared_bytes=20000")
+    assert alone.winner.config == config(work=4), "one limit needs no list"
 
 
 def test_a_limit_on_what_nobody_says_is_refused_at_the_first_run():

@@ -11,6 +11,7 @@ from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Limit, Objective
+from foretune.space import SearchSpace
 from foretune.tune import job, tune_pareto, tune_problem, verifier
 from foretune.tune.store import Choice, Store
 from foretune.tune.store.cache import MeasurementCache
@@ -157,6 +158,28 @@ def test_other_code_knows_nothing():
     tune_problem(OtherCode(), PROBLEM, runner, budget=8, searcher="random")
     assert len(runner.measured) == 8
     assert len(Store().subjects()) == 2
+
+
+class FewerConfigurations(Toy):
+    """The same code, of which only a part is searched."""
+
+    source_hash, space_id = KERNEL.source_hash, "few"
+
+    def space(self, problem):
+        return SearchSpace.from_configs(c for c in super().space(problem) if c["work"] <= 2)
+
+    def default(self, problem):
+        return config(work=2)
+
+
+def test_of_another_space_only_what_is_in_it_counts():
+    first, runner = FakeRunner(), FakeRunner()
+    tune(first, budget=SIZE, searcher="exhaustive")
+    few = FewerConfigurations()
+    result = tune_problem(few, PROBLEM, runner, budget=5)
+    assert runner.measured == []
+    assert {s.config for s in result.trace} == set(few.space(PROBLEM))
+    assert result.winner.config == config()
 
 
 def test_a_searcher_hears_of_other_problems():

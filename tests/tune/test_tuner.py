@@ -189,6 +189,9 @@ def test_a_runner_is_told_what_to_beat():
     result = tune_problem(KERNEL, PROBLEM, runner, budget=20, searcher="random")
     best = np.minimum.accumulate([step.objective for step in result.trace])
     assert runner.bounds == [math.inf, *best[:-1].tolist()]
+    more = BoundedRunner()
+    tune_problem(KERNEL, PROBLEM, more, budget=21, searcher="random", seed=1)
+    assert more.bounds[0] == best[-1], "what the store knows is to be beaten, too"
 
 
 def test_without_a_win_the_default_stays(monkeypatch):

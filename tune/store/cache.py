@@ -146,7 +146,6 @@ class MeasurementCache:
     def forget(self, problem: Problem) -> None:
         """Ignore a problem's measurements and choices; the store keeps them for others."""
         self._loaded().pop(problem, None)
-        self._choices.clear()
         self._forgotten.add(problem)
 
     def choice(
@@ -161,15 +160,16 @@ class MeasurementCache:
         """Return the choice for a problem with the same objective, limits and candidates.
 
         ``candidates`` identifies the configurations to choose from (None: the whole space),
-        ``among`` the accepted ones (None: all). ``unfinished`` returns the choice of an interrupted
-        search.
+        ``among`` the accepted ones (None: all). Of a shipped choice and the store's, that which
+        rests on more measurements counts. ``unfinished`` returns what an interrupted search left.
         """
         if problem in self._forgotten:
             return None
         key = self._choice_key(problem, objective, candidates, unfinished)
         found = _as_list(self._choices.get(key))
         found = found or self._ask_all(lambda reader: _as_list(reader.choice(self.subject, key)))
-        return next((c for c in found if among is None or c.config in among), None)
+        accepted = [c for c in reversed(found) if among is None or c.config in among]
+        return max(accepted, key=lambda c: c.measured, default=None)  # of equal ones the store's
 
     def choose(
         self,

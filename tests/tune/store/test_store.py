@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -223,7 +224,8 @@ class TestChoices:
         """So that it is the newest among those for other candidates."""
         again = replace(choice(1, at="2026-01-03T00:00:00.000+00:00"), how="verified")
         store.choose(SUBJECT, SMALL, choice(1))
-        store.choose(SUBJECT, SMALL, replace(again, config=Configuration(x=2)))
+        for other in (replace(again, config=Configuration(x=2)), replace(again, how="measured")):
+            store.choose(SUBJECT, SMALL, other)
         assert store.choice(SUBJECT, SMALL).chosen_at == choice(1).chosen_at
         assert store.choose(SUBJECT, SMALL, again, replacing=choice(1)) == choice(1)
         assert store.choice(SUBJECT, SMALL).chosen_at == again.chosen_at
@@ -348,6 +350,40 @@ class TestProcesses:
         monkeypatch.setattr(store_module, "this_process", lambda: earlier)
         store.end_measurement(SUBJECT, SMALL, config)
         assert store.crashed_configurations(SUBJECT, SMALL) == []
+
+    def test_crashes_elsewhere_ban_nothing_and_forgotten_ones_no_more(self, store, monkeypatch):
+        me, config = this_process(), Configuration(x=1)
+
+        def die_measuring(host):
+            for i in (1, 2):
+                dead = replace(me, host=host, pid=2**22 + i)
+                monkeypatch.setattr(store_module, "this_process", lambda dead=dead: dead)
+                store.begin_measurement(SUBJECT, SMALL, config)
+            monkeypatch.setattr(store_module, "this_process", lambda: me)
+
+        die_measuring("elsewhere")
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
+        die_measuring(me.host)
+        assert store.crashed_configurations(SUBJECT, SMALL) == [config]
+        store.forget(SUBJECT, SMALL)
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
+
+    def test_a_claim_holds_while_its_process_lives(self, store, monkeypatch):
+        me, config = this_process(), Configuration(x=1)
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        other = store_module._process(child.pid)
+
+        def claims(who, remeasure=False):
+            monkeypatch.setattr(store_module, "this_process", lambda: who)
+            return store.try_claim(SUBJECT, SMALL, config, remeasure)
+
+        with child:
+            assert [claims(other), claims(me), claims(other)] == [True, False, True]
+            child.kill()
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # nobody has asked for it yet
+            assert claims(me)
+        store.put(SUBJECT, [measured(x=1)])
+        assert [claims(other), claims(other, remeasure=True)] == [False, True]
 
     def test_who_lives(self):
         me = this_process()

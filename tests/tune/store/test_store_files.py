@@ -43,6 +43,15 @@ class TestFiles:
         assert new.merge(tmp_path / "a.json").choices == 0
         assert new.choice(SUBJECT, SMALL) == choice(8, measured=9), "rests on more"
 
+    def test_a_clock_that_runs_ahead_makes_nothing_newer(self, store, tmp_path):
+        store.put(SUBJECT, [measured(x=1, time_ms=9.0, at="2999-01-01T00:00:00+00:00")])
+        store.choose(SUBJECT, SMALL, choice(9, at="2999-01-01T00:00:00+00:00"))
+        store.export(tmp_path / "a.json")
+        new = Store(tmp_path / "other.db")
+        new.put(SUBJECT, [measured(x=1)])
+        new.choose(SUBJECT, SMALL, choice(1))
+        assert new.merge(tmp_path / "a.json") == MergeReport(0, 0, 0, 2)
+
     def test_a_shipped_file_is_read_without_a_database(self, filled, tmp_path):
         filled.export(tmp_path / "a.json")
         shipped = StoreFile(tmp_path / "a.json")

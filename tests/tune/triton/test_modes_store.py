@@ -64,6 +64,15 @@ class TestStore:
         assert call(kernel, device, tensors, 1024) == 0
         assert kernel.best_config.kwargs["BLOCK"] == 256
 
+    def test_what_was_tuned_here_stands_before_what_was_shipped(self, device, tensors, tmp_path):
+        call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
+        foretune.Store(tmp_path / "t.db").export(tmp_path / "tuned.json")
+        own = {"store": tmp_path / "own.db", "shipped": tmp_path / "tuned.json", "budget": 6}
+        more, again = make(**own), make(**own)
+        assert 0 < call(more, device, tensors, 1024) <= 6
+        assert call(again, device, tensors, 1024) == 0
+        assert again.best_config == more.best_config
+
     def test_another_objective_is_another_choice(self, device, tensors, tmp_path, monkeypatch):
         metered(monkeypatch, device)
         listed = configs(64, 128, 256)

@@ -201,6 +201,8 @@ def test_what_is_only_written_is_not_taken_for_changed():
         ({1: 2.0, 2: 1.0, 4: 2.0}, 2.0),
         ({1: 2.0, 2: 1.0}, 2.0),  # two are no majority
         ({1: 2.0, 2: 1.0, 4: None, 8: 1.0}, 1.0),  # one does not run
+        ({1: 2.0, 2: 2.0, 4: 1.0, 8: 1.0, 16: 1.0}, 1.0),  # neighbors share a fault
+        ({1: 1.0, 2: 1.0, 4: 1.0}, 1.0),
     ],
 )
 def test_two_others_that_agree_outvote_the_first(values, right):
@@ -227,8 +229,9 @@ def test_a_reference_says_what_is_right():
 
     def reference(x, y, n, **others):
         assert (n, list(others)) == (4, ["scratch"])
-        y.fill_(9.0)  # it may write where it likes
-        return {"y": x.double() * 2}
+        right = x.double() * 2
+        x.fill_(9.0)  # it may write where it likes
+        return {"y": right}
 
     check = voted(work, {"x": x, "y": y, "n": 4, "scratch": scratch}, (1, 2), reference)
     assert check.error(FIRST) == 0.5
@@ -236,6 +239,20 @@ def test_a_reference_says_what_is_right():
     assert y.tolist() == [0.0] * 4
     wider = voted(work, {"x": x, "y": y}, (1, 2), lambda x, y: {"y": torch.ones(5)})
     assert wider.error(FIRST) == math.inf
+
+
+def test_a_reference_returns_all_tensors_of_a_list():
+    pair = [torch.zeros(4), torch.zeros(4)]
+
+    def work(block):
+        pair[0].fill_(1.0)
+        pair[1].fill_(block)
+
+    def reference(pair):
+        return {"pair": [torch.ones(4), torch.full((4,), 2.0)]}
+
+    check = voted(work, {"pair": pair}, (1, 2), reference)
+    assert (check.error(FIRST), check.error(SECOND)) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("returned", [torch.ones(4), {}, {"z": torch.ones(4)}, None])
