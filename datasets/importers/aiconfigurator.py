@@ -272,7 +272,7 @@ def _labels(
         return device, backend, version
     require(
         table, ["framework", "version", "device"], path,
-        "in a folder SYSTEM/…/BACKEND/VERSION, so it must name its own: a table of AIConfigurator",
+        "in a folder SYSTEM/…/BACKEND/VERSION, so it needs columns for them",
     )  # fmt: skip
     device = relabel(table["device"], canonical_name)
     return device, relabel(table["framework"], str.lower), relabel(table["version"], str)

@@ -212,7 +212,7 @@ def _check_objectives(kind: Kind) -> None:
         ensure(_best_tile(searcher) == best, f"best() is not of least {objective}")
     unmetered = _make(kind, SPACE, objective=Objective.ENERGY)
     _ensure_new(propose(unmetered, 8), 8, SPACE, "without a meter")
-    ensure(unmetered.best() is None, "best() of energy that nobody metered is a configuration")
+    ensure(unmetered.best() is None, "best() must be None without a metered energy")
 
 
 def _check_outside(kind: Kind) -> None:
