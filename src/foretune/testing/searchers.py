@@ -168,13 +168,13 @@ def _check_exhaustion(kind: Kind) -> None:
             searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=lambda c: False
         )
         _ensure_new(proposed, len(TINY), TINY, "in a space of three")
-        ensure(_best_tile(searcher) == 1, "best() of a space of three is wrong")
+        ensure(_best_tile(searcher) == 1, "best() fails on a space of three")
         ensure(searcher.ask() == [], "something is proposed after the whole space was")
     for space in (ONE_CONFIGURATION, NO_PARAMETERS):
         searcher = _make(kind, space)
         _ensure_new(searcher.ask(3), 1, space, "in a space of one")
         searcher.tell([make_measurement(space[0], lambda c: 1.0, lambda c: False)])
-        ensure(searcher.best() == space[0] and not searcher.ask(), "a space of one has no best()")
+        ensure(searcher.best() == space[0] and not searcher.ask(), "best() fails on a space of one")
 
 
 def _check_incumbent(kind: Kind) -> None:
