@@ -131,7 +131,7 @@ def _check_proposals(kind: Kind, guided: bool) -> None:
         proposed = propose(_make(kind, SPACE, guided), 28, n)
         _ensure_new(proposed, 28, SPACE, f"asked for {n} at a time{suffix}")
         again = propose(_make(kind, SPACE, guided), 28, n)
-        ensure(proposed == again, f"the same seed proposes others{suffix}")
+        ensure(proposed == again, f"the same seed gives other proposals{suffix}")
     unobserved = _make(kind, SPACE, guided)
     proposed = [c for _ in range(4) for c in unobserved.ask(3)]
     _ensure_new(proposed, 12, SPACE, f"without measurements{suffix}")
@@ -209,7 +209,7 @@ def _check_objectives(kind: Kind) -> None:
             ]
 
         run(search(searcher, Stopping(3), parallel=3), measure)
-        ensure(_best_tile(searcher) == best, f"best() is not of least {objective}")
+        ensure(_best_tile(searcher) == best, f"best() does not have the least {objective}")
     unmetered = _make(kind, SPACE, objective=Objective.ENERGY)
     _ensure_new(propose(unmetered, 8), 8, SPACE, "without a meter")
     ensure(unmetered.best() is None, "best() must be None without a metered energy")
@@ -223,7 +223,7 @@ def _check_outside(kind: Kind) -> None:
     except SpaceError:
         ensure(searcher.best() is None, "a configuration outside the space became best()")
     else:
-        raise ContractViolation("tell takes a configuration outside the space: raise SpaceError")
+        raise ContractViolation("tell accepts a configuration outside the space: raise SpaceError")
     empty: Iterable[Measurement] = ()
     searcher.tell(empty)
     _ensure_new(searcher.ask(2), 2, SPACE, "after a configuration was refused")
