@@ -210,7 +210,7 @@ class Benchmarker:
     def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
         """Return the correct output for inputs.
 
-        Raises MeasurementError if it is empty or only NaN.
+        Raises MeasurementError if it is empty or all NaN.
         """
         expected = kernel.reference(inputs)
         if expected is not None and not says_something(_parts(expected)):

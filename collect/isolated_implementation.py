@@ -75,7 +75,7 @@ class IsolatedImplementation:
         return ""
 
     def run(self, problem: Mapping[str, Value], seed: int) -> float:
-        """Call the implementation once on the inputs of a seed, and return the time in milliseconds."""
+        """Call the function once on the inputs of a seed, and return the time in milliseconds."""
         function = self._prepare(problem, seed)
         before = [arrays.copy_arrays(leaf) for leaf in arrays.leaves(self._args)]
         args, clock, wait = self._args, self._clock, self._wait

@@ -75,9 +75,9 @@ def quantities(family: Family, rows: Rows, method: str) -> dict[str, Any]:
         with np.errstate(divide="ignore", invalid="ignore"):
             found = getattr(family, method)(*columns)
     except KeyError as e:
-        raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
+        raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} needs") from e
     except TypeError as e:
-        raise PredictorError(f"the runs hold text where {family.name!r} has a number") from e
+        raise PredictorError(f"the runs hold text where {family.name!r} needs a number") from e
     return vars(found) if isinstance(found, Cost) else found
 
 

@@ -91,7 +91,7 @@ def _inputs(
     numbers: dict[str, bool], texts: dict[str, list[str]], rows: Rows, features: CorrectionFeatures
 ) -> np.ndarray:
     if absent := [c for c in (*numbers, *texts) if c not in rows]:
-        raise PredictorError(f"the runs lack column {absent[0]!r}, calibrated with")
+        raise PredictorError(f"the calibration needs column {absent[0]!r}, which the runs lack")
     columns = []
     for column, octaves in numbers.items():
         values = rows[column]

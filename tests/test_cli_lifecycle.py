@@ -288,7 +288,7 @@ def test_what_was_filled_in_is_not_overwritten(capsys):
     run_json(capsys, *choose, "chosen.csv")
     run_json(capsys, *choose, "chosen.csv")  # nothing was
     pd.read_csv("chosen.csv").assign(time_ms=0.5).to_csv("chosen.csv", index=False)
-    assert "time_ms filled in: give another --out" in fails(capsys, 2, *choose, "chosen.csv")
+    assert "already has time_ms: give another --out" in fails(capsys, 2, *choose, "chosen.csv")
     assert "use a name that ends in .csv" in fails(capsys, 2, *choose, "chosen.parquet")
     imports = ("import", "chosen.csv", "--format", "generic", "--out")
     assert "is an input file" in fails(capsys, 2, *imports, "./chosen.csv")

@@ -240,7 +240,7 @@ def _codes(
     codes[REFERENCE_REPEATED] = reference
     if len(codes) != 3 + len(rivals):
         raise UsageError(
-            f"{CANDIDATE!r}, {REFERENCE!r} and {REFERENCE_REPEATED!r} are names of the judge's own"
+            f"{CANDIDATE!r}, {REFERENCE!r} and {REFERENCE_REPEATED!r} are names that the judge uses"
         )
     return codes
 

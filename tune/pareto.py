@@ -265,8 +265,8 @@ def _remeasure(
         found.append(ParetoPoint(config, *_medians(runs[config.id]), comparisons, breaks))
     if not all(math.isfinite(c.value) for c in found[0].against_default):
         raise MeasurementError(
-            f"the default configuration of {job.kernel.name} does not run on {problem}, or no "
-            "meter sees it"
+            f"the default configuration of {job.kernel.name} does not run on {problem}, or "
+            "is not metered"
         )
     return found
 

@@ -308,7 +308,7 @@ def _check_knobs(
 def _check_pinned(name: str, pinned: Sequence[str], known: set[str]) -> frozenset[str]:
     pinned = (pinned,) if isinstance(pinned, str) else pinned
     if unknown := [argument for argument in pinned if argument not in known]:
-        raise UsageError(f"{name} has no argument {unknown[0]!r} to pin: choose of {sorted(known)}")
+        raise UsageError(f"{name} has no argument {unknown[0]!r} to pin: it has {sorted(known)}")
     return frozenset(pinned)
 
 

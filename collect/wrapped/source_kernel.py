@@ -143,7 +143,7 @@ class SourceKernel(WrappedKernel):
         """
         if self.answer is not None:
             if not arrays.says_something(self.answer):
-                raise MeasurementError(f"the answer of {self.name} is empty or only NaN")
+                raise MeasurementError(f"the answer of {self.name} is empty or all NaN")
             return None
         config = self.default(Problem())
         try:
@@ -247,7 +247,7 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
             "None where an argument is only read"
         )
     if all(right is None for right in answer):
-        raise UsageError(f"the answer of {name} has only None: give the content of an argument")
+        raise UsageError(f"the answer of {name} has only None: give the expected content of one")
     for i, (argument, right) in enumerate(zip(arguments, answer, strict=False)):
         if right is not None and not isinstance(argument, np.ndarray):
             raise UsageError(f"argument {i} of {name} is a number, which is never written: answer "

@@ -272,7 +272,7 @@ def _labels(
         return device, backend, version
     require(
         table, ["framework", "version", "device"], path,
-        "in a folder SYSTEM/…/BACKEND/VERSION, so it must name its own: a table of AIConfigurator",
+        "in a folder SYSTEM/…/BACKEND/VERSION, so it needs columns for them",
     )  # fmt: skip
     device = relabel(table["device"], canonical_name)
     return device, relabel(table["framework"], str.lower), relabel(table["version"], str)
@@ -292,7 +292,7 @@ def locate(source: str | os.PathLike[str]) -> Path:
     data = installed_tables()
     if data is None and not path.suffix:
         raise RunTableError(
-            f"{path} is no file here, and AIConfigurator's data is not installed: pip install "
+            f"{path} does not exist, and AIConfigurator's data is not installed: pip install "
             "aiconfigurator-core, or give a folder of its tables"
         )
     if data is None or path.name == INSTALLED:

@@ -368,7 +368,7 @@ class SearchPredictor:
         names = sorted(set(predictor.measured_runs()["device"].astype(str)))
         if canonical_name(device.name) in map(canonical_name, names):
             return cls(predictor)
-        return cls(predictor, f"it learned from {', '.join(names)}, this is {device.name}")
+        return cls(predictor, f"it was trained on {', '.join(names)}, this is {device.name}")
 
     def has_valid_interval(self, device: "Device") -> bool:
         """Whether its intervals hold on ``device``: it was trained or calibrated there."""

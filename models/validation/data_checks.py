@@ -25,7 +25,7 @@ MAX_DROPPED_SHARE = 0.05
 TOO_SLOW = 500.0  # if half of all runs are this factor above the roofline, the unit is off by 1000
 LONG_MS = 1.0  # minimum roofline time of checked runs; shorter ones are mostly overhead
 MAX_LISTED_ROWS = 5  # rows named in a message
-ASK = "are these milliseconds, and is this the device?"
+ASK = "are these milliseconds, and is the device correct?"
 MIN_ROWS = 20  # minimum rows to show a pattern
 
 
@@ -309,9 +309,8 @@ def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
         first.sort()
         copies = first[pd.Series(distinct[first]).duplicated().to_numpy()]
         yield (
-            f"{exact_count:,} problems are {count:,} and near-duplicates of them "
-            f"({format_rows(runs.index[copies])}): they say no more about a new problem than "
-            f"{count:,} do"
+            f"only {count:,} of {exact_count:,} problems differ, the others are near-duplicates "
+            f"({format_rows(runs.index[copies])}), which teach little about new problems"
         )
 
 

@@ -230,7 +230,7 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     if deployment.pools:
         reason = "separate pools are not supported: leave out --pools"
     elif gpus > system.gpus_per_node:
-        reason = f"{gpus} GPUs span several nodes, but a pod has one: use the printed commands"
+        reason = f"{gpus} GPUs span several nodes, but a pod runs on one: use the printed commands"
     elif not system.device.architecture.startswith("sm_"):
         reason = f"only NVIDIA GPUs are supported, not {system.name}"
     if reason:

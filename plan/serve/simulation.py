@@ -65,7 +65,7 @@ class SimulationResult:
             return []
         source = f"{format_number(ttft_ms)} ms to the first token is predicted from measured"
         waves = "benchmarks, whose requests also come in waves"
-        return [f"{source} {waves}; simulated ones come when another ends, or as a trace says"]
+        return [f"{source} {waves}; in the simulation, each arrives as another ends, or by trace"]
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""

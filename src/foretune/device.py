@@ -66,7 +66,7 @@ class Device:
         """Return the minimum time of the work at this device's peak rates, in milliseconds.
 
         The roofline of Williams, Waterman and Patterson (CACM 52(4), 2009): the larger of
-        operations over peak rate and bytes over bandwidth. An unknown rate is no limit; if both are
+        operations over peak rate and bytes over bandwidth. An unknown rate is ignored; if both are
         unknown, the result is NaN.
         """
         return np.fmax(*roofline_terms_ms(cost, self.specs))

@@ -156,7 +156,7 @@ def test_what_a_function_keeps_is_noticed():
 def test_a_default_that_computes_nothing_is_refused(output):
     kernel = FunctionKernel(lambda x, b=1: output, {"b": [1, 2]}, (1.0,))
     runner = InProcessRunner(DEVICE, TIMING)
-    with pytest.raises(MeasurementError, match="is empty or only NaN"):
+    with pytest.raises(MeasurementError, match="is empty or all NaN"):
         list(runner.run(kernel, kernel.problem(), kernel.space(kernel.problem())))
 
 

@@ -216,7 +216,7 @@ def test_what_cannot_be_computed_is_not_known(matmul, toy_runs):
 
 
 def test_text_where_the_cost_needs_a_number(matmul, toy_runs):
-    with pytest.raises(PredictorError, match="hold text where 'matmul' has a number"):
+    with pytest.raises(PredictorError, match="hold text where 'matmul' needs a number"):
         FeatureSet(matmul).fit(toy_runs.assign(**{"problem.M": "many"}))
 
 

@@ -316,9 +316,9 @@ class Endless(RandomSearcher):
     ("kind", "message"),
     [
         (Repeats, "ask\\(0\\)|proposed twice"),
-        (Unseeded, "the same seed proposes others"),
+        (Unseeded, "the same seed gives other proposals"),
         (Boastful, "best\\(\\) is a configuration"),
-        (TakesAllObjectives, "not of least energy"),
+        (TakesAllObjectives, "not have the least energy"),
         (Endless, "ask\\(0\\) proposes something"),
     ],
 )

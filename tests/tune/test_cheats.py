@@ -120,7 +120,7 @@ def test_sorting_in_place_helps_no_neighbor(runner):
 @pytest.mark.parametrize("output", [np.full(9, np.nan), np.zeros(0), None])
 def test_a_default_that_computes_nothing_is_refused(runner, output):
     kernel = FunctionKernel(lambda x, cheats=False: output, KNOBS, (X,), name="nothing")
-    with pytest.raises(MeasurementError, match=r"is empty or only NaN|returns nothing"):
+    with pytest.raises(MeasurementError, match=r"is empty or all NaN|returns nothing"):
         measured(runner, kernel, True)
 
 

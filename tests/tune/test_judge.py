@@ -174,7 +174,7 @@ def test_what_proves_nothing_is_an_error():
         judge("honest", inputs="cheats:constant")
     with pytest.raises(UsageError, match="no problem is given"):
         judge("honest", problems=[])
-    with pytest.raises(UsageError, match="names of the judge's own"):
+    with pytest.raises(UsageError, match="names that the judge uses"):
         judge("honest", rivals={"candidate": "cheats:slower"})
 
 

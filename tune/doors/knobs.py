@@ -18,7 +18,7 @@ def internals_of(tool: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, AttributeError, KeyError, TypeError) as e:
-        raise UsageError(f"this integration needs {tool}, and this one differs: {e}") from None
+        raise UsageError(f"this integration needs {tool}; the installed one differs: {e}") from None
 
 
 def flat_knobs(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:

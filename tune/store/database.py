@@ -210,7 +210,7 @@ class Database:
     def _open_file(self) -> None:
         path = self._path
         if path.suffix == ".json":
-            raise StoreError(f"{path} is not a database: merge such a file into one")
+            raise StoreError(f"{path} is not a database: merge it into a store")
         if self._may_create:
             _make_file(path)
         elif path.is_dir():

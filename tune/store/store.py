@@ -201,7 +201,7 @@ class Store(StoreReader):
             UsageError: a problem is given without its subject.
         """
         if subject is None and problem is not None:
-            raise UsageError("a problem can be forgotten for one subject only: name it")
+            raise UsageError("a problem belongs to a subject: name it, too")
         with self._database.transaction(write=True) as table:
             return table.delete(
                 None if subject is None else subject.id, None if problem is None else problem.id

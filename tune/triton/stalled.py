@@ -193,7 +193,7 @@ class StalledCallDriver:
         wrong = [m for m in self.tuner.measured() if m.status is Status.WRONG_RESULT]
         if wrong:
             raise UserKernelError(UsageError(
-                f"no configuration of {self.tuner.call.kernel} computes what is expected; "
+                f"no configuration of {self.tuner.call.kernel} computes the expected output; "
                 f"{wrong[0].config} {wrong[0].error}"
             ))  # fmt: skip
 

@@ -100,4 +100,4 @@ def _protect_filled_times(out: Path, chosen: "pd.DataFrame") -> None:
     except (OSError, ValueError) as e:
         raise UsageError(f"{out} is not a list of runs: give another --out") from e
     if added:
-        raise UsageError(f"{out} has {', '.join(sorted(added))} filled in: give another --out")
+        raise UsageError(f"{out} already has {', '.join(sorted(added))}: give another --out")

@@ -130,7 +130,7 @@ def _assumptions(
         rates = f"{system.host_gbps:g} GB/s to the host, {HOST_GBPS:g} GB/s of its memory per GPU"
         yield f"offload as in ZeRO-Offload, not measured: {rates}; assumes enough host memory"
     if measured is None:
-        yield "operators are rooflines: no measured tables (pip install '.[llm]')"
+        yield "operator times are rooflines: no measured tables (pip install '.[llm]')"
     elif system.name not in measured:
         borrowed = f"no operator was measured on {system.name}: efficiencies are those of other"
         yield f"{borrowed} GPUs; on an MI250X, predictions are 1.5 to 1.8 times the published rates"

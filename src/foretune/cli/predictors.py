@@ -281,7 +281,7 @@ def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "p
     others = sorted(set(map(str, new["kernel"])) - {predictor.kernel_name_})
     if others:
         raise PredictorError(
-            f"{folder} knows {predictor.kernel_name_!r}, the new runs are of {', '.join(others)}: "
+            f"{folder} is for {predictor.kernel_name_!r}, the new runs are of {', '.join(others)}: "
             "choose with --kernel, or train without --resume"
         )
     if predictor.calibration_.devices:

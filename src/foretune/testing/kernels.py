@@ -145,7 +145,7 @@ def _check_cost(kernel: Kernel, rows: list[Row]) -> None:
         many[name] = values
     for i, row in enumerate(rows):
         one = _quantities(kernel, *_columns([row]))
-        ensure(one.keys() == many.keys(), f"{sorted(one)} of a row, {sorted(many)} of columns")
+        ensure(one.keys() == many.keys(), f"{sorted(one)} by row, {sorted(many)} by columns")
         for name, value in one.items():
             expected = many[name][i]
             close = np.allclose(value, expected, rtol=1e-6, atol=0.0)

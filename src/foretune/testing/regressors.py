@@ -65,5 +65,5 @@ def _check_files(fitted: Regressor, X: np.ndarray) -> None:
         fitted.save(path)
         ensure(path.exists(), f"save wrote no file {path.name}")
         loaded = type(fitted).load(path)
-    ensure(loaded.n_features_in_ == X.shape[1], "n_features_in_ does not come back from disk")
+    ensure(loaded.n_features_in_ == X.shape[1], "n_features_in_ is lost when saved")
     ensure(np.array_equal(loaded.predict(X), fitted.predict(X)), "predictions differ after loading")

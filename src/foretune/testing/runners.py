@@ -142,7 +142,7 @@ def _check_rows(
         if not m.ok:
             ensure(math.isnan(m.time_ms), f"{where} has a time")
             has_reason = m.error and "\n" not in m.error
-            ensure(has_reason, f"{where} has no reason on one line: {m.error!r}")
+            ensure(has_reason, f"{where} needs a one-line reason: {m.error!r}")
             continue
         min_ms = 1e3 * LAUNCH_S * int(m.config["rounds"])
         ensure(m.time_ms >= min_ms, f"{where} has {m.time_ms} ms, and cannot take below {min_ms}")

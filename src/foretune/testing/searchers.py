@@ -131,7 +131,7 @@ def _check_proposals(kind: Kind, guided: bool) -> None:
         proposed = propose(_make(kind, SPACE, guided), 28, n)
         _ensure_new(proposed, 28, SPACE, f"asked for {n} at a time{suffix}")
         again = propose(_make(kind, SPACE, guided), 28, n)
-        ensure(proposed == again, f"the same seed proposes others{suffix}")
+        ensure(proposed == again, f"the same seed gives other proposals{suffix}")
     unobserved = _make(kind, SPACE, guided)
     proposed = [c for _ in range(4) for c in unobserved.ask(3)]
     _ensure_new(proposed, 12, SPACE, f"without measurements{suffix}")
@@ -168,13 +168,13 @@ def _check_exhaustion(kind: Kind) -> None:
             searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=lambda c: False
         )
         _ensure_new(proposed, len(TINY), TINY, "in a space of three")
-        ensure(_best_tile(searcher) == 1, "best() of a space of three is wrong")
+        ensure(_best_tile(searcher) == 1, "best() fails on a space of three")
         ensure(searcher.ask() == [], "something is proposed after the whole space was")
     for space in (ONE_CONFIGURATION, NO_PARAMETERS):
         searcher = _make(kind, space)
         _ensure_new(searcher.ask(3), 1, space, "in a space of one")
         searcher.tell([make_measurement(space[0], lambda c: 1.0, lambda c: False)])
-        ensure(searcher.best() == space[0] and not searcher.ask(), "a space of one has no best()")
+        ensure(searcher.best() == space[0] and not searcher.ask(), "best() fails on a space of one")
 
 
 def _check_incumbent(kind: Kind) -> None:
@@ -209,10 +209,10 @@ def _check_objectives(kind: Kind) -> None:
             ]
 
         run(search(searcher, Stopping(3), parallel=3), measure)
-        ensure(_best_tile(searcher) == best, f"best() is not of least {objective}")
+        ensure(_best_tile(searcher) == best, f"best() does not have the least {objective}")
     unmetered = _make(kind, SPACE, objective=Objective.ENERGY)
     _ensure_new(propose(unmetered, 8), 8, SPACE, "without a meter")
-    ensure(unmetered.best() is None, "best() of energy that nobody metered is a configuration")
+    ensure(unmetered.best() is None, "best() must be None without a metered energy")
 
 
 def _check_outside(kind: Kind) -> None:
@@ -223,7 +223,7 @@ def _check_outside(kind: Kind) -> None:
     except SpaceError:
         ensure(searcher.best() is None, "a configuration outside the space became best()")
     else:
-        raise ContractViolation("tell takes a configuration outside the space: raise SpaceError")
+        raise ContractViolation("tell accepts a configuration outside the space: raise SpaceError")
     empty: Iterable[Measurement] = ()
     searcher.tell(empty)
     _ensure_new(searcher.ask(2), 2, SPACE, "after a configuration was refused")

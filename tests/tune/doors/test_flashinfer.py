@@ -196,7 +196,7 @@ def test_other_versions_are_refused(tool, monkeypatch):
     with pytest.raises(UsageError, match=r"fits FlashInfer 0\.7\.2"):
         patch_flashinfer()
     monkeypatch.setitem(sys.modules, "flashinfer.autotuner", None)
-    with pytest.raises(UsageError, match="and this one differs"):
+    with pytest.raises(UsageError, match="the installed one differs"):
         patch_flashinfer()
 
 
