@@ -57,20 +57,32 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
         inside = path / "runs.parquet"  # of a campaign
         named = inside if inside.exists() else "a file in it"
         raise RunTableError(f"{path} is a folder, not a run table: give {named}")
+    version = _version(path)
     parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
         file, mixed, journal_digest = open_runs(path)
         with files.translate_read_errors(path, RunTableError, "is damaged: {}"):
             parts.append(from_arrow(file.read(), mixed))
     # A process killed between writing the file and removing the journal leaves both.
-    if journal.exists() and digest(journal) != journal_digest:
+    if digest(journal) not in ("", journal_digest):
         with files.translate_read_errors(journal, RunTableError, "is damaged: {}"):
             parts += [from_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
+    if _version(path) != version:  # a log was closed meanwhile: its rows may be in neither
+        return read_runs(path)
     if not parts:
         raise RunTableError(f"{path} does not exist: collect one with 'foretune collect'")
     with files.translate_read_errors(path, RunTableError, "is damaged: {}"):
         runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         return validate(runs, str(path))
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what tells versions of a file apart; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.datasets import RunLog, from_measurements, read_runs, write_runs
+from foretune.datasets import runs as runs_module
 from foretune.datasets.journal import journal_path, read_journal
 from foretune.datasets.schema import validate
 from foretune.device import Device
@@ -229,6 +230,15 @@ def test_runs_are_all_rows(path):
         assert log.runs()["config.x"].tolist() == [1]
         log.append(run(x=2))
         assert log.runs()["config.x"].tolist() == [1, 2]
+
+
+def test_a_log_that_is_closed_while_its_rows_are_read_hides_none(path, monkeypatch):
+    with RunLog(path) as log:
+        log.append(run(x=1))
+    log, digest = RunLog(path), runs_module.digest
+    log.append(run(x=2))
+    monkeypatch.setattr(runs_module, "digest", lambda journal: (log.close(), digest(journal))[1])
+    assert configs(path) == [1, 2]
 
 
 def test_closing_twice_is_harmless(path):
