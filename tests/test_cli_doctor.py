@@ -1,5 +1,6 @@
 """`foretune doctor` and `devices`: what is there, what is missing, what the probe found."""
 
+import io
 import math
 import operator
 import re
@@ -87,6 +88,16 @@ def test_doctor_says_at_once_where_it_cannot_draw(capsys, monkeypatch, tmp_path)
     wrong = str(tmp_path / "file" / "levels.png")
     assert "cannot write" in fails(capsys, 1, "doctor", "--probe", "--plot", wrong)
     assert "give both" in fails(capsys, 2, "doctor", "--plot", "levels.png")
+
+
+def test_an_encoding_may_lack_characters(monkeypatch):
+    finding = Finding("inside kernel_tuner", True, "strategy=…")
+    monkeypatch.setattr(foretune.cli.doctor, "examine", lambda: [finding])
+    latin = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr("sys.stdout", latin)
+    assert main(["doctor"]) == 0
+    latin.flush()
+    assert b"strategy=?" in latin.buffer.getvalue()
 
 
 def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):

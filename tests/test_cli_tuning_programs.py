@@ -165,6 +165,9 @@ def test_wrong_use_of_a_source_is_one_line(capsys, arguments, message):
 
 
 def test_arguments_are_arrays_and_numbers():
+    for text in ("int32=5000000000", "int8[4]=300"):  # no number of its type
+        with pytest.raises(UsageError, match="write float32"):
+            parse_argument(text)
     x = parse_argument("float32[3,4]", 1)
     assert (x.shape, x.dtype) == ((3, 4), np.float32)
     assert 0 < x.std() < 1

@@ -92,9 +92,11 @@ def compile_configs(
         "" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
     waiting = deque(enumerate(map(Configuration, configs)))
-    pending, n = len(waiting), min(jobs or available_cores(), len(waiting))
+    pending, n = len(waiting), jobs or available_cores()
+    if n < 1:
+        raise UsageError(f"{n} jobs compile nothing: give at least 1")
     done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
-    workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(n)]
+    workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(min(n, pending))]
     # Not a pool of the standard library: at exit, Python would wait for all that it was given.
     threads = [
         Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)

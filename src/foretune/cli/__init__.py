@@ -1,5 +1,6 @@
 """The command line, ``foretune COMMAND``: one module per command or group of commands."""
 
+import io
 import os
 import sys
 
@@ -9,6 +10,8 @@ def main(argv: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):  # None if closed, and print() would take the other one
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - stays open
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every encoding has an ellipsis
     try:
         from foretune.cli.app import run  # here, so that Ctrl-C meanwhile is one line, too
     except KeyboardInterrupt:

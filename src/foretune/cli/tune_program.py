@@ -184,7 +184,7 @@ def parse_argument(text: str, seed: int = 0) -> Any:
         shape = tuple(int(part) for part in found[2].split(",") if part.strip())
         if found[3] is not None:
             return np.full(shape, parse_value(found[3]), kind)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(
             f"--arg {text!r}: write float32[512,64], float32[512,64]=0 or int32=5"
         ) from None

@@ -47,6 +47,11 @@ def test_no_configurations_need_no_process(toys):
     assert list(compile_configs("triton_toys:add", VECTORS, [], SM_90)) == []
 
 
+def test_no_jobs_are_refused():
+    with pytest.raises(UsageError, match="-1 jobs compile nothing: give at least 1"):
+        list(compile_configs("triton_toys:add", VECTORS, [{"BLOCK": 64}], SM_90, jobs=-1))
+
+
 def test_requests_that_no_configuration_can_meet(toys):
     with pytest.raises(UsageError, match="add lacks out, n"):
         outcomes("triton_toys:add", VECTORS[:2], [{"BLOCK": 2**n} for n in range(4, 12)])
