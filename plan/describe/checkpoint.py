@@ -113,7 +113,7 @@ def _by_groups(stored: Fields) -> str:
         return ""
     group = next(iter(groups.values()))
     weights = group.get("weights") or {}
-    bits = weights.get("num_bits")
+    bits = weights.get("num_bits", 0)
     if weights.get("type") == "float":
         if bits == 4:
             return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"

@@ -118,7 +118,10 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     missing fields and unsupported layers.
     """
     with files.translate_read_errors(name, UsageError, f"has a damaged {CONFIG_FILE}: {{}}"):
-        return _read_config(config, name, quantization or {})
+        model = _read_config(config, name, quantization or {})
+    if model.softmax_layers < 1:
+        raise UsageError(f"{name}: layers that all lack attention cannot be planned yet")
+    return model
 
 
 def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
@@ -180,10 +183,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     fields = {**common, **mixed}
     if not fields["windowed_layers"]:
         fields["sliding_window"] = 0
-    model = ModelDescription(name=name, **fields)
-    if model.softmax_layers < 1:
-        raise UsageError(f"{name}: layers that all lack attention cannot be planned yet")
-    return model
+    return ModelDescription(name=name, **fields)
 
 
 def _with_family_facts(text: Fields, config: Fields) -> Fields:

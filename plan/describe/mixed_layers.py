@@ -285,8 +285,8 @@ def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
 
 def _require_sizes(found: Mapping[str, Any]) -> None:
     """Raise ValueError if a size is no whole number from 0 on."""
-    owners = [(ModelDescription, found)]
-    owners += [(type(part), vars(part)) for part in found.values() if is_dataclass(part)]
+    owners: list[tuple[Any, Mapping[str, Any]]] = [(ModelDescription, found)]
+    owners += [(part, vars(part)) for part in found.values() if is_dataclass(part)]
     for owner, values in owners:
         for name in (field.name for field in fields(owner) if field.type is int):
             size = values.get(name, 0)

@@ -201,11 +201,8 @@ def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
         return []
     column, sign = GOALS[plan.requirements.goal]
     gain = 100 * sign * (best[column] / single[column] - 1.0)
-    word = "better" if gain >= 0 else "worse"
-    return [
-        f"separate pools are {abs(gain):.0f} % {word} than one pool: "
-        f"{describe_candidate(plan, single)}"
-    ]
+    change = f"{abs(gain):.0f} % {'better' if gain >= 0 else 'worse'}"
+    return [f"separate pools are {change} than one pool: {describe_candidate(plan, single)}"]
 
 
 def _extrapolated_lines(plan: Plan, best: pd.Series) -> list[str]:
