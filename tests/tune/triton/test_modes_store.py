@@ -138,7 +138,7 @@ class TestStore:
         assert call(kernel, device, tensors, 1024) == 0
         assert kernel.best_config.kwargs["BLOCK"] == slow.config["BLOCK"]
         metered(monkeypatch, device)
-        saving = make(configs(64, 256), store=tmp_path / "t.db", objective="energy", budget="all")
+        saving = make(configs(64, 256), store=tmp_path / "t.db", objective="energy", budget=2)
         assert call(saving, device, tensors, 1024) > 0
 
     def test_a_verified_choice_that_fails_later_is_made_again(self, device, tensors, tmp_path):
