@@ -95,6 +95,7 @@ def test_kernels_tell_each_other_nothing():
         for number, item in enumerate(workload.parts):
             if number != 1:
                 workload.tell(measure([(item, DEFAULT)], slower=1.0 if number == 0 else 99.0))
+        assert {m.kernel for m in workload.searcher(1).other_measurements} == {"toy"}
         return workload.expected_loss_ms(1)
 
     assert loss(part(512, 1.0, "other"), part(1024, 1.0, "other")) == loss()
