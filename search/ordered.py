@@ -77,7 +77,7 @@ class OrderedSearcher(Searcher):
 
     def choice(self) -> Configuration:
         """Return the configuration to run now: the best measured one, else the most promising."""
-        return self.best() or self.space[self.search_posterior.best]
+        return self.space[self.search_posterior.best]
 
     def expected_regret(self) -> float:
         """Return the expected regret of `choice`: how much slower than the optimum, relative.

@@ -1,6 +1,8 @@
 """Interleaved rounds: their order, their inputs, and who is left out."""
 
+import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from foretune.collect import comparison as module
 from foretune.collect.comparison import DEFAULT_REPEATED, MIN_ROUNDS
 from foretune.collect.timing import Timer, sample_ms
 from foretune.collect.wrapped.function import FunctionKernel
+from foretune.errors import MissingExtra
 from foretune.kernel import WrongResult
 
 PROBLEM = Toy().problem(n=100)
@@ -23,9 +26,10 @@ class Doubling(Toy):
     tolerance = 1e-9
 
     def __init__(self):
-        self.calls = []
+        self.calls, self.built = [], []
 
     def build(self, problem, config, inputs):
+        self.built.append(config)
         output = np.empty(8)
 
         def launch():
@@ -73,6 +77,21 @@ def test_every_round_has_new_inputs_and_a_new_order(monkeypatch):
             assert old == {x for _, x in last[1::2]}
     assert len({x for r in rounds for _, x in r[1::2]}) == len(rounds)
     assert len({tuple(c for c, _ in r) for r in rounds}) > 1
+
+
+def test_processes_build_in_different_orders():
+    orders = set()
+    for seed in range(6):
+        kernel = Doubling()
+        compare(kernel, seed=seed)
+        orders.add(tuple(kernel.built))
+    assert len(orders) > 1
+
+
+def test_a_library_call_runs_in_every_round_too():
+    times = compare(Toy(), FAST).time_ms
+    assert times.keys() == {FAST.id, DEFAULT_REPEATED, "library:NumPy"}
+    assert len(times["library:NumPy"]) == MIN_ROUNDS
 
 
 def test_another_seed_gives_other_inputs(monkeypatch):
@@ -195,6 +214,42 @@ def test_who_cheats_or_fails_is_out_with_the_reason(cheat, reason):
         raise AssertionError(rounds.failures[SLOW.id])
 
 
+class InPlace(Doubling):
+    """All write to one array; the slow configuration stops computing after the first checks."""
+
+    def make_inputs(self, problem, seed=0):
+        return {**super().make_inputs(problem, seed), "out": np.zeros(8)}
+
+    def build(self, problem, config, inputs):
+        calls = itertools.count()
+
+        def launch():
+            factor = 0 if config == SLOW and next(calls) > 2 else 2
+            return np.multiply(inputs["x"], factor, out=inputs["out"])
+
+        return launch
+
+
+def test_each_is_judged_by_its_own_output():
+    assert compare(InPlace()).failures.keys() == {SLOW.id}
+
+
+def test_what_no_configuration_is_to_blame_for_ends_the_comparison(monkeypatch):
+    class LacksPackage(Doubling):
+        def build(self, problem, config, inputs):
+            raise MissingExtra("toylib", "toy", "the toy kernel")
+
+    class LostDevice(Timer):
+        def wait(self):
+            raise RuntimeError("the device is gone")
+
+    with pytest.raises(MissingExtra):
+        compare(LacksPackage())
+    monkeypatch.setattr(benchmark, "timer_for", lambda *_: LostDevice())
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        compare(Cheating(fails))
+
+
 class Packing(Doubling):
     """Reads ``w`` when it is built."""
 
@@ -254,6 +309,30 @@ class Spinning(Doubling):
             return honest()
 
         return launch
+
+
+def test_slow_rounds_end_early(monkeypatch):
+    monkeypatch.setattr(module, "MAX_ROUNDS_S", 0.004)
+    assert len(compare(Spinning()).time_ms[FAST.id]) < MIN_ROUNDS
+
+
+class Elsewhere(Spinning):
+    """Computes in another thread, which costs this one next to nothing."""
+
+    def build(self, problem, config, inputs):
+        honest, pool = super().build(problem, config, inputs), ThreadPoolExecutor(1)
+        return lambda: pool.submit(honest).result()
+
+
+def test_work_of_other_threads_counts(monkeypatch):
+    monkeypatch.setattr(module, "_waits", lambda: 0)
+    assert compare(Elsewhere()).time_ms[FAST.id].min() >= 2 * module.SLOW_MS
+
+
+def test_fast_launches_are_timed_by_the_clock(monkeypatch):
+    monkeypatch.setattr(module, "_waits", lambda: 0)
+    monkeypatch.setattr(module, "sample_ms", lambda *given: 0.5 if sample_ms(*given) else 0.0)
+    assert set(compare(Spinning()).time_ms[FAST.id]) == {0.5}
 
 
 class DoublingClock(Timer):

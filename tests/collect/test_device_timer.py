@@ -102,6 +102,10 @@ class OnGpu(Toy):
     device_kind = "gpu"
 
 
+class TimesItself(OnGpu):
+    reports_own_time = True
+
+
 class FakeTorch:
     """As much of torch as timing takes, on a fake GPU with 256 MiB of cache."""
 
@@ -141,14 +145,11 @@ def test_the_cache_is_flushed_unless_it_may_be_warm(gpu, monkeypatch, cache, mos
     count = timer.batch_size(0.0)
     assert timer.sample_ms(gpu.work("a", 2.0), count) == pytest.approx(2.0)
     assert gpu.log == ["device 1", *before, *["a"] * most]
+    assert timer_for(TimesItself(), PROBLEM, Device("A GPU", "gpu")) is CPU_TIMER
     timing._cached_gpu_timer.cache_clear()
 
 
 def test_the_host_times_what_runs_on_it(monkeypatch):
-    class Own(OnGpu):
-        reports_own_time = True
-
-    assert timer_for(Own(), PROBLEM, Device("A GPU", "gpu")) is CPU_TIMER
     assert timer_for(Toy(), PROBLEM, DEVICE) is CPU_TIMER
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

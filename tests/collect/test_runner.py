@@ -1,6 +1,7 @@
 """Runners: what hangs, dies, lies or fails becomes a row, and the next configuration still runs."""
 
 import dataclasses
+import os
 import threading
 
 import numpy as np
@@ -147,6 +148,29 @@ def test_power_and_energy_of_a_launch(monkeypatch):
     limited = dataclasses.replace(DEVICE, specs={"power_limit_w": 5.0})
     measured = next(InProcessRunner(limited, TIMING).run(kernel, PROBLEM, [config()]))
     assert np.isnan(measured.power_w)  # twice the board's limit is no valid measurement
+
+
+def test_what_an_earlier_configuration_spoiled_is_measured_in_a_fresh_process(isolated):
+    class Spoiling(Toy):
+        def build(self, problem, config, inputs):
+            if config["work"] == 2:
+                os.environ["SPOILED"] = "1"
+            return lambda: inputs["x"].sum() * (2 if config["work"] == 1 and spoiled() else 1)
+
+    def spoiled():
+        return "SPOILED" in os.environ
+
+    first, second = isolated.run(Spoiling(), PROBLEM, [config(work=2), config()])
+    assert first.ok
+    assert second.ok
+
+
+def test_an_answer_for_another_configuration_is_none(isolated, monkeypatch):
+    other = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config(work=2)]))
+    monkeypatch.setattr(isolated._worker, "call", lambda *_, **__: other)
+    measured = next(isolated.run(Toy(), PROBLEM, [config()]))
+    assert (measured.config, measured.status) == (config(), Status.RUNTIME_ERROR)
+    assert "the measurement of another configuration" in measured.error
 
 
 def test_closing_ends_the_process(isolated):

@@ -9,6 +9,8 @@ from foretune.models.interval import (
     MAX_LOG_HALF_WIDTH,
     MIN_ERROR,
     MIN_ROWS,
+    NEW_DEVICE,
+    UNSEEN_GROWTH,
     ConformalInterval,
     conformal_quantile,
     conformal_quantile_by_problem,
@@ -120,6 +122,15 @@ def test_growth_outside_is_learned_as_far_as_rows_were_held_out():
     np.testing.assert_allclose(far, (1.0 + 2.0 * BEYOND_GROWTH) * last)
 
 
+def test_a_new_device_may_be_worse_than_those_that_were_held_out():
+    X, errors, device, inside, _ = hard_and_easy(3000, 0)
+    kind = np.where(device < 2, NEW_DEVICE, 0)
+    fitted = ConformalInterval.fit(X, errors, device, inside, kind)
+    assert fitted.factors[NEW_DEVICE] > 1.5 * fitted.factors[0]
+    near, far = (width_of(fitted, X[:5], 0.0, octaves, NEW_DEVICE) for octaves in (1.0, 5.0))
+    np.testing.assert_array_equal(near, far)  # how far its specs are says nothing more
+
+
 def test_no_error_at_all():
     """Rows that were met exactly have an interval all the same."""
     holdouts, inside = np.arange(300) % 3, np.zeros(300)
@@ -200,4 +211,7 @@ def test_where_problems_are_few_the_width_follows_the_disagreement(tmp_path):
         np.testing.assert_array_equal(width_of(each, apart[:, None]), width)
         np.testing.assert_allclose(
             width_of(each, apart[:, None], 3.0), (1 + 3 * GROWTH_PER_OCTAVE) * width
+        )
+        np.testing.assert_allclose(
+            width_of(each, apart[:, None], 0.0, 5.0), (1 + UNSEEN_GROWTH) * width
         )

@@ -1,5 +1,6 @@
 """Searching a list in the order of a prior, corrected by earlier runs of the kernel."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -139,6 +140,27 @@ def test_three_are_enough_once_many_problems_are_known():
         assert make(size, some, blind_order()).min_measurements == FIRST_MEASUREMENTS
     own = Prior(np.zeros(len(CONFIGS)), 0.1, np.ones(len(CONFIGS)), foreign=False)
     assert make(1000, prior=own).min_measurements == 0
+
+
+def test_runs_that_the_meter_missed_say_nothing():
+    known = tuned([64 * i for i in range(1, KNOWN_PROBLEMS + 1)])
+    searcher = OrderedSearcher(
+        ListedSpace(CONFIGS), Objective.ENERGY, 0, blind_order(), Problem(M=1000), DEVICE, known
+    )
+    assert searcher.min_measurements == FIRST_MEASUREMENTS
+    searcher.tell([run(1000, c) for c in CONFIGS[:FIRST_MEASUREMENTS]])
+    assert searcher.expected_regret() == math.inf
+    assert searcher.search_posterior.p_valid.min() == 1.0
+
+
+def test_problems_of_other_types_tell_nothing():
+    other = Problem(M=1024, x="fp16", y="fp16")
+    known = [dataclasses.replace(m, problem=other) for m in tuned([1024], each=20)]
+    here = OrderedSearcher(
+        ListedSpace(CONFIGS), Objective.TIME, 0, blind_order(), Problem(M=1024, x="i8", y="i8"),
+        DEVICE, known,
+    )  # fmt: skip
+    assert here.ask(4) == make(1024, prior=blind_order()).ask(4)
 
 
 def test_nothing_is_promised_before_that():

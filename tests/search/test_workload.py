@@ -23,14 +23,14 @@ def time_ms(size, config):
     return size / 1000 * (1 + 0.5 * off)
 
 
-def part(size, calls):
-    return WorkloadProblem("toy", Problem(n=size), SPACE, calls, size, DEFAULT)
+def part(size, calls, kernel="toy", default=DEFAULT):
+    return WorkloadProblem(kernel, Problem(n=size), SPACE, calls, size, default)
 
 
-def measure(items):
+def measure(items, slower=1.0):
     for item, config in items:
-        time = time_ms(item.problem["n"], config)
-        yield Measurement("toy", item.problem, config, "Toy CPU", Status.OK, time_ms=time)
+        time = slower * time_ms(item.problem["n"], config)
+        yield Measurement(item.kernel, item.problem, config, "Toy CPU", Status.OK, time_ms=time)
 
 
 def spend(workload, budget, parallel=1):
@@ -87,6 +87,28 @@ def test_before_anything_is_known_the_default_runs():
     workload = WorkloadSearcher([part(256, 1.0), part(512, 3.0)])
     assert workload.choice(0) == DEFAULT
     assert workload.ask() == [(workload.parts[1], DEFAULT)]
+
+
+def test_kernels_tell_each_other_nothing():
+    def loss(*others):
+        workload = WorkloadSearcher([part(256, 1.0), part(512, 1.0), *others])
+        for number, item in enumerate(workload.parts):
+            if number != 1:
+                workload.tell(measure([(item, DEFAULT)], slower=1.0 if number == 0 else 99.0))
+        assert {m.kernel for m in workload.searcher(1).other_measurements} == {"toy"}
+        return workload.expected_loss_ms(1)
+
+    assert loss(part(512, 1.0, "other"), part(1024, 1.0, "other")) == loss()
+
+
+def test_a_default_outside_the_space_is_not_measured_and_stays_while_little_is_known():
+    outside = Configuration(tile=7, warps=1)
+    workload = WorkloadSearcher([part(256, 1.0, default=outside), part(512, 1.0, default=outside)])
+    ((item, config),) = workload.ask()
+    assert config in SPACE
+    workload.tell(measure([(item, config)]))
+    (unmeasured,) = (i for i, p in enumerate(workload.parts) if p is not item)
+    assert workload.choice(unmeasured) == outside
 
 
 def test_several_at_a_time_are_shared_among_problems():

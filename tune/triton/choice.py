@@ -120,7 +120,7 @@ class CallTuner:
 
     @property
     def searcher(self) -> OrderedSearcher:
-        """The underlying searcher, which has every known measurement."""
+        """The underlying searcher, which has every measurement with a known objective."""
         if self._searcher is None or not self._searcher_is_current:
             other_measurements = [m for m in self._runs if not self._is_candidate(m)]
             if self._searcher is None or len(other_measurements) != len(
@@ -128,7 +128,8 @@ class CallTuner:
             ):
                 self._searcher = self._make_searcher(other_measurements)
                 self._searcher.proposed.update(map(self.space.index, self._asked))
-            self._searcher.tell(self.measured())
+            known = [m for m in self.measured() if not math.isnan(self._value(m))]
+            self._searcher.tell(known)  # one without the objective may be measured again
             self._searcher_is_current = True
         return self._searcher
 

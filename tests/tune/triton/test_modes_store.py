@@ -16,6 +16,7 @@ import foretune
 from foretune import Configuration
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Status
+from foretune.tune.store import Choice
 from foretune.tune.store.cache import MeasurementCache
 
 
@@ -110,6 +111,35 @@ class TestStore:
             again = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
             assert call(again, device, tensors, 1024) == 0
             assert again.best_config.kwargs["BLOCK"] == chosen
+
+    def test_all_means_all_whatever_was_chosen_before(self, device, tensors, tmp_path):
+        few = call(make(store=tmp_path / "t.db", budget="auto"), device, tensors, 1024)
+        rest = call(make(store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
+        assert few + rest == len(all_configs())
+
+    def test_what_was_never_compared_is_measured_again(self, device, tensors, tmp_path):
+        how = {"store": tmp_path / "t.db", "budget": "all"}
+        assert call(make(configs(64, 256), **how), device, tensors, 1024) == 2
+        assert call(make(configs(64, 256), **how, check=1e-3), device, tensors, 1024) > 2
+        assert call(make(configs(64, 256), **how, check=1e-3), device, tensors, 1024) == 0
+
+    def test_a_verified_choice_stands_for_time_alone(self, device, tensors, tmp_path, monkeypatch):
+        """Made elsewhere, for no list of candidates; times of another day do not refute it."""
+        call(make(configs(64, 256), store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
+        store = foretune.Store(tmp_path / "t.db")
+        (subject,) = store.subjects()
+        slow, fast = sorted(store.measurements(subject), key=lambda m: -m.time_ms)
+        assert slow.time_ms > fast.time_ms
+        store.forget(subject)
+        store.put(subject, [slow, fast])
+        verified = Choice(slow.config, 0, math.nan, "verified")
+        store.choose(subject, slow.problem, verified)
+        kernel = make(configs(64, 256), store=tmp_path / "t.db")
+        assert call(kernel, device, tensors, 1024) == 0
+        assert kernel.best_config.kwargs["BLOCK"] == slow.config["BLOCK"]
+        metered(monkeypatch, device)
+        saving = make(configs(64, 256), store=tmp_path / "t.db", objective="energy", budget=2)
+        assert call(saving, device, tensors, 1024) > 0
 
     def test_a_verified_choice_that_fails_later_is_made_again(self, device, tensors, tmp_path):
         call(make(configs(64, 256), store=tmp_path / "t.db", budget=1), device, tensors, 1024)
