@@ -5,6 +5,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
@@ -27,7 +28,7 @@ from foretune.tune.triton.call_recorder import (
     make_recorded_call,
     read_calls,
 )
-from foretune.tune.triton.warm_up import allocate_argument
+from foretune.tune.triton.warm_up import allocate_argument, warm_up
 
 
 @pytest.fixture
@@ -75,6 +76,15 @@ class TestCalls:
         assert len(device.launches) == 2  # nobody waits
         assert main(["warm-up", "calls/log.jsonl"]) == 0
         assert "float16[64] float32[64] 1000" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("timing", [1.5, np.array([1.5, 1.0, 2.0])])
+    def test_a_benchmarker_may_return_a_number_or_an_array(
+        self, served, device, tensors, monkeypatch, timing
+    ):
+        monkeypatch.setattr(served.tuned, "_do_bench", lambda call, quantiles: (call(), timing)[1])
+        call = RecordedCall("served_kernels:tuned", (*map(describe, tensors), 64), {}, (1,))
+        (warmed,) = warm_up([call])
+        assert warmed.time_ms == 1.5
 
     def test_modules_are_looked_for_here(self, device, tensors, monkeypatch, tmp_path, capsys):
         import served_kernels
