@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,6 +87,21 @@ class TestCalls:
         call = RecordedCall("served_kernels:tuned", (*map(describe, tensors), 64), {}, (1,))
         (warmed,) = warm_up([call])
         assert warmed.time_ms == 1.5
+
+    def test_a_script_that_is_run_is_found_again(self, monkeypatch, tmp_path):
+        import served_kernels
+
+        text = Path(served_kernels.__file__).read_text()
+        text += "import torch\nx = torch.ones(64)\ntuned[grid](x, x + 1, 64)\n"
+        (tmp_path / "script.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        monkeypatch.setenv("FORETUNE_STORE", "tuned.db")
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        monkeypatch.setenv(RECORD_VARIABLE, "calls.jsonl")
+        monkeypatch.chdir(tmp_path)
+        subprocess.run([sys.executable, "script.py"], check=True)
+        (call,) = read_calls("calls.jsonl")
+        assert call.kernel == f"{tmp_path.resolve()}/script.py:tuned"
 
     def test_modules_are_looked_for_here(self, device, tensors, monkeypatch, tmp_path, capsys):
         import served_kernels
