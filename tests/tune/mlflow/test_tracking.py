@@ -304,5 +304,5 @@ def test_no_server(place):
 
 def test_a_database_that_is_none(place):
     (place / "none.db").write_text("no database")
-    with pytest.raises(TrackingError, match="does not work .file is not a database.: start it"):
+    with pytest.raises(TrackingError, match="file is not a database"):
         Tracker(f"sqlite:///{place}/none.db")
