@@ -94,7 +94,5 @@ def test_a_module_that_lacks_another_of_a_similar_name_is_there(tmp_path, monkey
     (tmp_path / "lacked_bench.py").write_text("import lacked\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(
-        ForetuneError, match=r"lacked_bench\.py cannot be imported: No module named"
-    ):
+    with pytest.raises(ForetuneError, match="cannot be imported: No module named"):
         registry.object_at("lacked_bench.py:f")

@@ -100,9 +100,13 @@ def tune_one(
     unfinished = job.cache.choice(problem, objective, unfinished=True)
     trace = _Trace(job, job.known(problem, search.space), guide)
     count, regret = job.stopping.measurements, job.stopping.regret
-    if previous_choice is not None and (
-        (count is not None and previous_choice.measured >= count)
-        or (regret is not None and previous_choice.regret <= regret)
+    if (
+        previous_choice is not None
+        and trace.known
+        and (  # a damaged store may have lost them
+            (count is not None and previous_choice.measured >= count)
+            or (regret is not None and previous_choice.regret <= regret)
+        )
     ):
         job = replace(job, stopping=Stopping(0))
     elif previous_choice is None and unfinished is not None and count is not None:

@@ -169,7 +169,7 @@ def test_a_row_that_says_too_little_is_measured_again(tmp_path):
     first, again, known = FakeRunner(), MeteredRunner(), MeteredRunner()
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         for runner, limits in ((first, []), (again, ["power_w=50"]), (known, ["power_w=50"])):
-            tune(runner, *limits, log=log, budget=10)
+            tune(runner, *limits, log=log, store=False, budget=10)
     worked = [(p, c) for p, c in first.measured if c["behaviour"] == "ok"]
     assert 0 < len(worked) < 10
     assert again.measured[: len(worked)] == worked

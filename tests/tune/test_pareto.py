@@ -160,8 +160,8 @@ def test_a_default_that_is_not_metered_is_an_error():
 
 def test_a_log_spares_measurements(tmp_path):
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
-        first = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), budget=10, log=log)
+        first = tune_pareto(KERNEL, PROBLEM, MeteredRunner(), budget=10, store=False, log=log)
         again = MeteredRunner()
-        second = tune_pareto(KERNEL, PROBLEM, again, budget=10, log=log)
+        second = tune_pareto(KERNEL, PROBLEM, again, budget=10, store=False, log=log)
     assert [m.config for m in first.trace] == [m.config for m in second.trace]
     assert len(again.measured) == (2 + len(second.candidates)) * second.processes

@@ -1,6 +1,7 @@
 """One record: what collect, tune and campaigns measured, each of them finds in the store."""
 
 import math
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -212,6 +213,14 @@ def test_a_store_that_cannot_be_written_costs_a_warning(tmp_path):
         result = tune(runner, store=tmp_path / "file" / "tuned.db")
     assert len(caught) == 1
     assert result.measured == len(runner.measured) == 8
+
+
+def test_a_choice_whose_measurements_cannot_be_read_does_not_end_the_search(tmp_path):
+    tune(FakeRunner(), store=tmp_path / "tuned.db")
+    with sqlite3.connect(tmp_path / "tuned.db") as database:
+        database.execute("UPDATE foretune_measurements SET record = 'damaged'")
+    with pytest.warns(ForetuneWarning, match="holds a damaged row"):
+        assert tune(FakeRunner(), store=tmp_path / "tuned.db").measured == 8
 
 
 def test_several_at_once_end_with_one_choice():

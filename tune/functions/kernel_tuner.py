@@ -204,6 +204,8 @@ def _tune(
         )
     tune_options = _tune_options(options, bool(observed))
     repeats, metrics = options.get("iterations"), options.get("metrics")
+    if repeats is not None and repeats < 1:
+        raise UsageError(f"{repeats} iterations leave nothing to time: give at least 1")
     timing = Timing(float("inf"), 0.0, 0.0, repeats, repeats) if repeats else None
     cache = options.get("cache")
     if cache is None:

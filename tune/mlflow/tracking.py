@@ -262,7 +262,7 @@ class Tracker:
 
         for draw, result in charts.items():
             figure = Figure(figsize=(7, 4), layout="constrained")
-            with suppress(ForetuneError), _translate_errors(self.name):
+            with suppress(ForetuneError), _translate_errors(self.uri):
                 draw(result, ax=figure.add_subplot())
                 self._client.log_figure(run_id, figure, f"charts/{draw.__name__}.png")
 
@@ -309,16 +309,19 @@ def score_metrics(training: Training) -> dict[str, float]:
 
 @contextmanager
 def _translate_errors(uri: str) -> Iterator[None]:
-    """Report MLflow's exceptions in one line."""
+    """Report exceptions of MLflow and its database in one line."""
     from mlflow.exceptions import MlflowException
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of MLflow's own making
             yield
-    except (MlflowException, OSError, ImportError) as e:
+    except Exception as e:
+        known = isinstance(e, MlflowException | OSError | ImportError)
+        if not known and not type(e).__module__.startswith("sqlalchemy."):
+            raise
         reason = str(root_cause(e)).partition("\n")[0][:200]
-        raise TrackingError(
+        raise TrackingError(redact(
             f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
             "what was measured is kept"
-        ) from e
+        )) from e  # fmt: skip

@@ -28,7 +28,7 @@ class RecordedCall:
     """A call without the contents of its tensors.
 
     Attributes:
-        kernel: ``module:name`` of the decorated function.
+        kernel: ``module:name`` of the decorated function, ``FILE.py:name`` of a script's own.
         args: positional arguments, with a `Tensor` description for each tensor.
         grid: programs per dimension, or a grid per configuration.
     """
@@ -86,7 +86,9 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
     if not (path := os.environ.get(RECORD_VARIABLE)):
         return
     function = call.tuner.base_fn
-    name = f"{function.__module__}:{function.__qualname__}"
+    module, file = function.__module__, function.__code__.co_filename
+    place = Path(file).resolve() if module == "__main__" and file.endswith(".py") else module
+    name = f"{place}:{function.__qualname__}"
     try:
         line = make_recorded_call(name, call.args, call.kwargs, call.named, configs).to_line()
         Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,7 @@ class StalledCallDriver:
         with self.lock:
             found = {m.config: m for m in self.tuner.measured()}
         return {
-            config: self._benchmark.timings.get(config) or _quantiles(found[named])
+            config: self._benchmark.timings.get(config, _quantiles(found[named]))
             for named, config in zip(self._configurations, self.configs, strict=True)
             if named in found
         }

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import triton
 
 from foretune.collect.compiled.arguments import Tensor
@@ -48,7 +49,7 @@ def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
         kernel.configs_timings = {}
         kernel[grid](*args, **kwargs)
         timings = kernel.configs_timings
-        taken = timings.get(kernel.best_config, [float("nan")])
+        taken = np.ravel(timings.get(kernel.best_config, float("nan")))  # also of one number
         yield WarmedCall(call, kernel.best_config, float(taken[0]), len(timings))
 
 

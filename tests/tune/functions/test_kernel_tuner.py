@@ -183,6 +183,7 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
         ({"objectives": {"time": False}}, "unknown option 'objectives'"),
         ({"objective": "GFLOP/s"}, "objective 'GFLOP/s' is not supported: use time or energy"),
         ({"objective": "time", "objective_higher_is_better": True}, "is not supported"),
+        ({"iterations": -2}, "-2 iterations leave nothing to time: give at least 1"),
         ({"lang": "CUD"}, "unknown lang 'CUD': did you mean 'CUDA'"),
         ({"lang": "SYCL"}, "unknown lang 'SYCL'"),
         ({"strategy": "firefly"}, "unknown searcher 'firefly'"),

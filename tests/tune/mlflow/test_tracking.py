@@ -300,3 +300,9 @@ def test_a_failed_training_is_marked(place):
 def test_no_server(place):
     with pytest.raises(TrackingError, match="start it, or set"):
         Tracker("http://127.0.0.1:9")
+
+
+def test_a_database_that_is_none(place):
+    (place / "none.db").write_text("no database")
+    with pytest.raises(TrackingError, match="file is not a database"):
+        Tracker(f"sqlite:///{place}/none.db")

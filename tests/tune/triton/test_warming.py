@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
@@ -27,7 +30,7 @@ from foretune.tune.triton.call_recorder import (
     make_recorded_call,
     read_calls,
 )
-from foretune.tune.triton.warm_up import allocate_argument
+from foretune.tune.triton.warm_up import allocate_argument, warm_up
 
 
 @pytest.fixture
@@ -75,6 +78,30 @@ class TestCalls:
         assert len(device.launches) == 2  # nobody waits
         assert main(["warm-up", "calls/log.jsonl"]) == 0
         assert "float16[64] float32[64] 1000" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("timing", [1.5, np.array([1.5, 1.0, 2.0])])
+    def test_a_benchmarker_may_return_a_number_or_an_array(
+        self, served, device, tensors, monkeypatch, timing
+    ):
+        monkeypatch.setattr(served.tuned, "_do_bench", lambda call, quantiles: (call(), timing)[1])
+        call = RecordedCall("served_kernels:tuned", (*map(describe, tensors), 64), {}, (1,))
+        (warmed,) = warm_up([call])
+        assert warmed.time_ms == 1.5
+
+    def test_a_script_that_is_run_is_found_again(self, monkeypatch, tmp_path):
+        import served_kernels
+
+        text = Path(served_kernels.__file__).read_text()
+        text += "import torch\nx = torch.ones(64)\ntuned[grid](x, x + 1, 64)\n"
+        (tmp_path / "script.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        monkeypatch.setenv("FORETUNE_STORE", "tuned.db")
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        monkeypatch.setenv(RECORD_VARIABLE, "calls.jsonl")
+        monkeypatch.chdir(tmp_path)
+        subprocess.run([sys.executable, "script.py"], check=True)
+        (call,) = read_calls("calls.jsonl")
+        assert call.kernel == f"{tmp_path.resolve()}/script.py:tuned"
 
     def test_modules_are_looked_for_here(self, device, tensors, monkeypatch, tmp_path, capsys):
         import served_kernels
