@@ -122,7 +122,7 @@ def test_what_a_descriptor_does_not_say_is_unknown(matmul, toy_runs):
 
 
 def test_runs_that_lack_what_the_kernel_needs(matmul, toy_runs):
-    with pytest.raises(PredictorError, match="the runs lack 'K', which kernel 'matmul' has"):
+    with pytest.raises(PredictorError, match="the runs lack 'K', which kernel 'matmul' needs"):
         FeatureSet(matmul).fit(toy_runs.drop(columns="problem.K"))
 
 

@@ -55,7 +55,7 @@ def one_line(caught):
         (lambda t: t.drop(columns="device"), "column 'device' is missing"),
         (lambda t: t.drop(columns="kernel"), "column 'kernel' is missing"),
         (lambda t: t[["kernel", "device", "status", "time_ms"]], "what was run is unknown"),
-        (lambda t: t.drop(columns="problem.K"), "lack 'K', which kernel 'matmul' has"),
+        (lambda t: t.drop(columns="problem.K"), "lack 'K', which kernel 'matmul' needs"),
         (lambda t: t.assign(**{"problem.K": "many"}), "hold text where 'matmul' needs a number"),
         (lambda t: t.assign(**{"config.micro_m": [[1]] * len(t)}), "must hold numbers, booleans"),
         (lambda t: t.assign(time_ms="fast"), "must hold numbers"),

@@ -193,7 +193,7 @@ def test_failing_tactics_are_remembered(tool, layers):
 
 def test_other_versions_are_refused(tool, monkeypatch):
     monkeypatch.delattr(AutoTuner, "_prepare_input_tensors")
-    with pytest.raises(UsageError, match=r"fits FlashInfer 0\.7\.2"):
+    with pytest.raises(UsageError, match=r"needs FlashInfer 0\.7\.2"):
         patch_flashinfer()
     monkeypatch.setitem(sys.modules, "flashinfer.autotuner", None)
     with pytest.raises(UsageError, match="the installed one differs"):

@@ -80,5 +80,5 @@ def test_other_versions_are_refused(monkeypatch, moved):
     home = base_search if hasattr(base_search, moved) else BaseSearch
     monkeypatch.delattr(home, moved)
     x = torch.randn(128, 128)
-    with pytest.raises(UsageError, match=r"fits Helion 1\.5\.1"):
+    with pytest.raises(UsageError, match=r"needs Helion 1\.5\.1"):
         matmul(autotuner_fn=helion_autotuner(budget=2)).bind((x, x)).autotune((x, x))

@@ -101,5 +101,5 @@ def test_several_objectives_are_refused():
 @pytest.mark.parametrize("moved", ["strategies.common.CostFunc", "util.StopCriterionReached"])
 def test_other_versions_are_refused(monkeypatch, moved):
     monkeypatch.delattr(f"kernel_tuner.{moved}")
-    with pytest.raises(UsageError, match=r"fits Kernel Tuner 1\.5\.0"):
+    with pytest.raises(UsageError, match=r"needs Kernel Tuner 1\.5\.0"):
         tuned({"block": [1, 2]}, strategy=KernelTunerStrategy())

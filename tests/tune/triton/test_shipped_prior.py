@@ -103,7 +103,7 @@ def test_of_other_code_or_device_it_has_to_be_checked(device, shipped, caplog):
         assert not priors(device).make_prior(CALL, rows).foreign
         assert priors(dataclasses.replace(device, name="another")).make_prior(CALL, rows).foreign
         assert priors(device, "0" * 16).make_prior(CALL, rows).foreign
-    assert "replayed is of " in caplog.text
+    assert "replayed was measured on " in caplog.text
     assert caplog.messages[-1].endswith("replayed was measured with other code of copy")
 
 
