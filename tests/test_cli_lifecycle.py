@@ -280,7 +280,7 @@ def test_choose_measure_calibrate(capsys):
 def test_a_folder_is_no_list_of_runs(capsys):
     Path("chosen.csv").mkdir()
     choose = ("calibrate", "predictor", "--choose", "5", "--device", "cpu", "--out", "chosen.csv")
-    assert "chosen.csv is no list of runs" in fails(capsys, 2, *choose)
+    assert "chosen.csv is not a list of runs" in fails(capsys, 2, *choose)
 
 
 def test_what_was_filled_in_is_not_overwritten(capsys):
@@ -294,7 +294,7 @@ def test_what_was_filled_in_is_not_overwritten(capsys):
     assert "is an input file" in fails(capsys, 2, *imports, "./chosen.csv")
     run_json(capsys, *imports, "there.parquet")
     run_json(capsys, *imports, "there.parquet")
-    assert "holds 80 runs that this import lacks" in fails(capsys, 2, *imports, "new.parquet")
+    assert "holds 80 runs that are not among these" in fails(capsys, 2, *imports, "new.parquet")
 
 
 def test_what_cannot_be_held_out_is_said(capsys):

@@ -315,7 +315,7 @@ def test_hostile_forests(tmp_path, part, at, value, says):
 
 
 def test_trees_that_are_too_deep():
-    from foretune.models.trees.tree_arrays import MAX_DEPTH, require_trees
+    from foretune.models.trees.saved_trees import MAX_DEPTH, require_trees
 
     for levels in (MAX_DEPTH - 2, MAX_DEPTH + 2):
         n = 2 * levels + 1

@@ -35,7 +35,7 @@ def check_boosted_trees(data: bytes) -> None:
             (size, "1"),
             (size, "0"),
         ):
-            raise ValueError("a tree has another number of nodes than declared")
+            raise ValueError("a tree does not have the declared number of nodes")
         plain = (tree[n].dtype.str == t and len(tree[n]) == size for n, t in _PER_NODE.items())
         if not all(plain) or tree["split_type"].any() or any(len(tree[n]) for n in _CATEGORIES):
             raise ValueError("a tree has splits that are not numeric")
@@ -83,7 +83,7 @@ def require_trees(
     indices, ends = np.arange(len(left)) - first, np.repeat(sizes, sizes)
     children = np.stack([left, right])
     if ((children <= indices) | (children >= ends))[:, inner].any():
-        raise ValueError("a tree's child is not behind its parent")
+        raise ValueError("a tree's child does not come after its parent")
     below = (children + first)[:, inner]
     if np.bincount(below.ravel(), minlength=1).max(initial=0) > 1:
         raise ValueError("a tree's child has two parents")

@@ -137,7 +137,7 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     Systems may be called as in `resolve_system`. Raises UnknownName for others, and RunTableError
     if the file cannot be read, lacks a column, or has an invalid price.
     """
-    with translate_read_errors(path, RunTableError, "is no readable table of prices: {}"):
+    with translate_read_errors(path, RunTableError, "is not a readable table of prices: {}"):
         prices = _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))
     return {resolve_system(name).name: price for name, price in prices.items()}
 

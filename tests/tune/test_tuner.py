@@ -227,7 +227,7 @@ def test_a_busy_machine_is_waited_for_twice_and_vetoes_nothing(monkeypatch):
     how = {"patience_s": 0.01, "progress": progress}
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1, **how)
     said = [call.args[0] for call in progress.say.call_args_list]
-    assert [line.partition(":")[0] for line in said] == ["not quiet after 0.01 s"] * 2
+    assert [line.partition(":")[0] for line in said] == ["not idle after 0.01 s"] * 2
     assert result.verified
     noise = result.summary()["noise"]
     assert noise["disturbed"].startswith("other processes kept the CPU busy for 50%")

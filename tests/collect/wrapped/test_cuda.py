@@ -147,7 +147,7 @@ def test_no_such_gpu(monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(UsageError, match="there is no CUDA device 0: this machine has none"):
+    with pytest.raises(UsageError, match="there is no CUDA device 0: torch sees none"):
         cuda.architecture(0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 6))

@@ -183,7 +183,7 @@ def torch_of(maker, count=1):
 def test_architecture(monkeypatch):
     monkeypatch.setattr(hip, "require", lambda *args: torch_of("6.4"))
     assert hip.architecture(0) == "gfx942:sramecc+:xnack-"
-    with pytest.raises(UsageError, match="there is no ROCm device 1: this machine has 1"):
+    with pytest.raises(UsageError, match="there is no ROCm device 1: torch sees 1"):
         hip.architecture(1)
     monkeypatch.setattr(hip, "require", lambda *args: torch_of(None))
     with pytest.raises(UsageError, match="this torch is not built for ROCm"):

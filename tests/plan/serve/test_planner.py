@@ -73,7 +73,7 @@ def test_what_fits_nowhere_says_what_it_needs():
 
 def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
     drafts = Speculation(1, 0.7, describe_model(MODEL))
-    with pytest.raises(UsageError, match=r"at least 14\d GiB; use .* smaller --formats$"):
+    with pytest.raises(UsageError, match=r"at least 14\d GiB per GPU; use .* smaller --formats$"):
         planned(1, find_system("l40s"), formats=[Formats("bf16")], model="Qwen/Qwen3-8B",
                 speculation=drafts)  # fmt: skip
     with pytest.raises(UsageError, match=r"use .* smaller --formats$"):
