@@ -12,11 +12,11 @@ from foretune.features.launches import LaunchFeatures
 from foretune.lazy import require
 from foretune.models.launch_order import LaunchOrder, RankingTrees, launch_scores
 
-ROUNDS = 400
+ROUNDS, MAX_DEPTH = 400, 6
 LAMBDAMART_PARAMETERS = {
     "objective": "rank:ndcg", "lambdarank_pair_method": "topk", "ndcg_exp_gain": False,
-    "lambdarank_num_pair_per_sample": 4, "eta": 0.1, "max_depth": 6, "subsample": 0.8,
-    "colsample_bytree": 0.5, "min_child_weight": 2, "seed": 0, "nthread": 1,
+    "lambdarank_num_pair_per_sample": 4, "eta": 0.1, "max_depth": MAX_DEPTH,
+    "subsample": 0.8, "colsample_bytree": 0.5, "min_child_weight": 2, "seed": 0, "nthread": 1,
 }  # fmt: skip
 GAIN = 31.0
 """Gain of the fastest candidate for LambdaMART; others have the square of their relative speed."""
@@ -117,7 +117,7 @@ def ranking_trees(booster: Any) -> RankingTrees:
         bound=np.where(inner, bound, np.nan).astype(np.float32),
         leaf=np.where(inner, 0.0, bound).astype(np.float32),
         roots=roots,
-        depth=LAMBDAMART_PARAMETERS["max_depth"],
+        depth=MAX_DEPTH,
     )
 
 
