@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import psutil
 from machine import heading, markdown
@@ -49,7 +50,7 @@ def run(kernel: str, preset: str) -> list[str]:
     best = done["best"]
     libraries = [b["library"]["winner_speedup"] for b in best if b["library"]]
     return [
-        kernel,
+        Path(kernel.partition(":")[0]).stem,
         f"{seconds:.0f}",
         f"{peak / 2**30:.2f}",
         f"{sum(b['verified'] for b in best)} of {len(best)}",
