@@ -45,6 +45,17 @@ class Rows:
         """Wrap a run table; return `Rows` unchanged."""
         return rows if isinstance(rows, Rows) else cls(rows)
 
+    @classmethod
+    def from_cells(cls, cells: Mapping[str, Any]) -> "Rows":
+        """Return one row, without the cost of a table."""
+        row = cls(pd.DataFrame(index=[0]))
+        row.columns = tuple(cells)
+        row._arrays = {
+            c: np.array([_text(v) if isinstance(v, str) else np.float64(v)])
+            for c, v in cells.items()
+        }
+        return row
+
     def __len__(self) -> int:
         return len(self.frame)
 

@@ -166,10 +166,12 @@ class Predictor(Estimator):
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
         try:
-            predicted: dict[str, float] = self.predict(pd.DataFrame([cells])).iloc[0].to_dict()
+            predicted = self._predict_rows(Rows.from_cells(cells))
         except OverflowError:
             raise PredictorError("a number is too large to compute with") from None
-        return predicted
+        return dict(
+            zip(_prediction_columns(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True)
+        )
 
     def predict_space(
         self,
