@@ -233,14 +233,16 @@ def _write_manifest(
     output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
 
 
+EXAMPLE_OPTIONS = {"--system": "h100_sxm", "--gpus": 8, "--isl": 2048, "--osl": 256}
+
+
 def _check_required(model: str, needed: "dict[str, Any]") -> None:
     """Raise UsageError if a value is missing, or a number below 1."""
     missing = ", ".join(name for name, value in needed.items() if value is None)
     if missing:
-        raise UsageError(
-            f"give {missing} too: foretune plan serve {model} --system h100_sxm --gpus 8 "
-            "--isl 2048 --osl 256"
-        )
+        values = {name: needed[name] or value for name, value in EXAMPLE_OPTIONS.items()}
+        example = " ".join(f"{name} {value}" for name, value in values.items())
+        raise UsageError(f"give {missing} too: foretune plan serve {model} {example}")
     for name, value in needed.items():
         if isinstance(value, int):
             options.require_positive_int(value, name)

@@ -126,6 +126,10 @@ def test_what_is_forgotten_is_named(capsys, option):
     at = PLAN.index(option)
     said = fails(capsys, 2, *PLAN[:at], *PLAN[at + 2 :])
     assert f"give {option} too: foretune plan serve" in said
+    given = [
+        f"{name} {PLAN[PLAN.index(name) + 1]}" for name in ("--gpus", "--osl") if name != option
+    ]
+    assert all(each in said for each in given)
 
 
 def test_serving_is_the_default(capsys):
