@@ -7,6 +7,7 @@ next configuration gets another process. Working directory, environment and core
 
 import inspect
 import os
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from foretune.collect.wrapped.values import as_numpy, is_array, is_tensor, leave
 from foretune.kernel import Kernel
 
 SAMPLED_BYTES = 1 << 24
-"""Bytes of a larger array (16 MiB) that are compared, in evenly spaced blocks."""
+"""Bytes of a larger array on the host (16 MiB) that are compared, in evenly spaced blocks."""
 _BLOCKS = 64
 _CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _GUARDED = (
@@ -124,10 +125,12 @@ def judges_of(kernel: Kernel) -> list[Any]:
 
 
 def fingerprint(array: Any) -> int:
-    """Return a checksum of an array's content, or of evenly spaced blocks of a large array."""
+    """Return a checksum of an array; on the host, of evenly spaced blocks of a large one."""
     if isinstance(array, list):
         return zlib.crc32(repr(array).encode())
     flat = array.detach().reshape(-1) if is_tensor(array) else array.ravel(order="K")
+    if is_tensor(array) and array.device.type != "cpu":
+        return _checksum_on_device(flat)
     length, item = len(flat), flat.element_size() if is_tensor(array) else flat.itemsize
     if length * item <= SAMPLED_BYTES:
         return zlib.crc32(as_numpy(flat).tobytes())
@@ -135,6 +138,17 @@ def fingerprint(array: Any) -> int:
     for start in np.linspace(0, length - block, _BLOCKS, dtype=np.int64):
         checksum = zlib.crc32(as_numpy(flat[start : start + block]).tobytes(), checksum)
     return checksum
+
+
+def _checksum_on_device(flat: Any) -> int:
+    """Return the sum of a tensor's bytes times their places, modulo 2^64: only this is copied."""
+    torch = sys.modules["torch"]
+    data, total = flat.contiguous().view(torch.uint8), 0
+    places = torch.arange(1, 1 + min(len(data), SAMPLED_BYTES), device=flat.device)
+    for start in range(0, len(data), SAMPLED_BYTES):
+        part = data[start : start + SAMPLED_BYTES]
+        total = total + (start // SAMPLED_BYTES + 1) * (part * places[: len(part)]).sum()
+    return int(total)
 
 
 def _mark(value: Any) -> Any:

@@ -11,6 +11,7 @@ from toy_kernel import DEVICE, Toy, config
 from foretune.collect import InProcessRunner, Timing, timing
 from foretune.collect.state_guard import (
     FunctionGuard,
+    _checksum_on_device,
     fingerprint,
     fingerprints,
     has_changed,
@@ -105,6 +106,19 @@ def test_fingerprints_of_arrays(monkeypatch):
     t[0, 0] = 9
     assert has_changed(arrays, None)
     assert not has_changed(arrays, t[1])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int64", "bool"])
+def test_tensors_on_a_device_are_summed_there(dtype, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr("foretune.collect.state_guard.SAMPLED_BYTES", 64)
+    x = torch.arange(100).remainder(2).to(getattr(torch, dtype))
+    before = _checksum_on_device(x)
+    assert _checksum_on_device(x.clone()) == before != _checksum_on_device(x[1:])
+    assert _checksum_on_device(x[::2]) == _checksum_on_device(x[::2].clone())
+    assert _checksum_on_device(x[:0]) == 0
+    x[99] = 0
+    assert _checksum_on_device(x) != before
 
 
 def test_folder_environment_and_cores_are_put_back(tmp_path, monkeypatch):
