@@ -4,9 +4,10 @@ Every kernel has a list of configurations. Stock Triton measures all of them on 
 says what the best is. Foretune tunes five problems of each kernel one after the other, starting
 from nothing, and then chooses for five it has not seen with 0, 1, 4 and 8 measurements and with
 "auto". Prints, per kernel: the share of the best performance that is kept (median and least), the
-measurements and the seconds spent (compilation included: each has a compiler cache of its own), and
-what the library call takes. For GEMM also what is kept by the configurations on the list nearest
-to the eight that nvMatmulHeuristics proposes, where that package is installed.
+measurements and the seconds spent (compilation included: each has a compiler cache of its own,
+unless ``--compiled`` gives one folder to all), and what the library call takes. "Cold" starts from
+nothing on every problem. For GEMM also what is kept by the configurations on the list nearest to
+the eight that nvMatmulHeuristics proposes, where that package is installed.
 
     python benchmarks/gpu_autotune.py --minutes 8
     python benchmarks/gpu_autotune.py --replay          # no GPU: made-up times, to see that it runs
@@ -45,6 +46,7 @@ from foretune.errors import ForetuneWarning
 from foretune.problem import Problem
 
 BUDGETS: tuple[int | str, ...] = (0, 1, 4, 8, "auto")
+COLD_BUDGET = 4
 
 
 @dataclass
@@ -71,12 +73,20 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--configs", type=int, default=40, help="on each kernel's list")
     parser.add_argument("--kernels", nargs="*", help="of gemm, attention, softmax, norm")
+    parser.add_argument("--rep", type=int, help="milliseconds per configuration; default: Triton's")
+    parser.add_argument("--compiled", type=Path, help="one cache of programs for all tuners")
     parser.add_argument("--replay", action="store_true", help="replay made-up times, no GPU")
+    parser.add_argument("--compile-for", metavar="DEVICE", help="with --replay: really compile")
     parser.add_argument("--out", type=Path, default=Path("gpu-autotune.jsonl"))
     options = parser.parse_args()
     if not options.replay and not torch.cuda.is_available():
         raise SystemExit("no GPU here: --replay shows that the benchmark runs, with made-up times")
-    driver = ReplayDriver(made_up) if options.replay else None
+    device = options.compile_for
+    compiled = {"device": device, "compile": True} if device else {}
+    driver = ReplayDriver(made_up, **compiled) if options.replay else None
+    bench = {}
+    if options.rep and not driver:
+        bench["do_bench"] = partial(triton.testing.do_bench, warmup=5, rep=options.rep)
     deadline = time.monotonic() + 60 * options.minutes
     with driver.active() if driver else nullcontext(), options.out.open("a") as log:
         chosen = {
@@ -88,43 +98,63 @@ def main() -> None:
         for i, (name, case) in enumerate(chosen.items()):
             # an equal share of what is left for each kernel that is left
             until = time.monotonic() + (deadline - time.monotonic()) / (len(chosen) - i)
-            results = compare(case, until, partial(note, log, name))
+            results = compare(case, until, partial(note, log, name), bench, options.compiled)
             rows += table(name, case, results)
-        device = "made-up times" if driver else torch.cuda.get_device_name()
-    print(f"### Decorator against exhaustive tuning\n\n{device}; {versions()}\n")
+        where = "made-up times" if driver else torch.cuda.get_device_name()
+    print(f"### Decorator against exhaustive tuning\n\n{where}; {versions()}\n")
     columns = ["kernel", "tuner", "best kept: median", "least", "measured", "seconds", "problems"]
     print(markdown(columns, rows))
 
 
-def compare(case: Case, until: float, note: Callable[[dict[str, Any]], None]) -> Results:
-    """Return what stock and we did on a case's problems, as far as the time goes."""
+def compare(
+    case: Case,
+    until: float,
+    note: Callable[[dict[str, Any]], None],
+    bench: dict[str, Any],
+    compiled: Path | None,
+) -> Results:
+    """Return what stock and we did on a case's problems, as far as the time goes.
+
+    ``bench`` are options of both tuners; ``compiled`` is a cache of programs for all, or None.
+    """
     results = Results()
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "tuned.db"
-        stock = case.decorated(triton.autotune)
-        learning = case.decorated(foretune.autotune, store=store)
+        stock = case.decorated(triton.autotune, **bench)
+        learning = case.decorated(foretune.autotune, store=store, **bench)
         for problem in [*case.tuned, *case.unseen]:
             if time.monotonic() > until:
                 break
             inputs = case.inputs(problem)
-            with compiling_into(Path(folder) / "stock"):
+            with compiling_into(compiled or Path(folder) / "stock"):
                 start = time.perf_counter()
                 case.launch(stock, problem, inputs)()
                 results.stock_seconds.append(time.perf_counter() - start)
             times = {c: _first(t) for c, t in stock.configs_timings.items()}
+            tried = [{**c.all_kwargs(), "time_ms": times[c]} for c in times]
+            note({"problem": dict(problem), "tuner": "triton.autotune", "times": tried})
             results.exhaustive[problem] = times
             results.library.append(_library_ms(case, problem, inputs) / min(times.values()))
+            fresh = Path(tempfile.mkdtemp(dir=folder)) / "cold.db"
+            cold = case.decorated(foretune.autotune, store=fresh, budget=COLD_BUDGET, **bench)
+            label = f"Foretune {COLD_BUDGET}, cold"
+            spent = _run(case, cold, problem, inputs, times, compiled or fresh.parent)
+            results.ours.setdefault(label, []).append(spent)
+            note({"problem": dict(problem), "tuner": label, **vars(spent)})
             if problem in case.tuned:
                 label = "Foretune auto, learning"
-                spent = _run(case, learning, problem, inputs, times, Path(folder) / "learning")
+                own = compiled or Path(folder) / "learning"
+                spent = _run(case, learning, problem, inputs, times, own)
                 results.ours.setdefault(label, []).append(spent)
                 note({"problem": dict(problem), "tuner": label, **vars(spent)})
                 continue
             for budget in BUDGETS:
                 label = f"Foretune {budget}, unseen"
-                knowing = case.decorated(foretune.autotune, store=_copy(store), budget=budget)
-                compiled = Path(folder) / f"budget{budget}"
-                spent = _run(case, knowing, problem, inputs, times, compiled)
+                knowing = case.decorated(
+                    foretune.autotune, store=_copy(store), budget=budget, **bench
+                )
+                own = compiled or Path(folder) / f"budget{budget}"
+                spent = _run(case, knowing, problem, inputs, times, own)
                 results.ours.setdefault(label, []).append(spent)
                 note({"problem": dict(problem), "tuner": label, **vars(spent)})
     return results

@@ -10,6 +10,7 @@ window are launches of a CUDA graph, with inputs in turn that the last-level cac
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ REFERENCE_EVERY = 20
 REPLAY_MS = 25.0
 """Of work in one graph; two are in the queue, so the device never waits for the host."""
 POLL_S = 0.004
-WARM_S, TAIL_S = 0.5, 0.15
+TAIL_S = 0.15
 MOST_LAUNCHES, LEAST_LAUNCHES = 1000, 4
 MOST_SETS = 32
 SPIN_CYCLES = 2_000_000
@@ -77,7 +78,9 @@ class Window:
 def main(argv: list[str] | None = None) -> None:
     stage = Stage(__doc__)
     stage.add_argument("--windows", type=int, default=150, help="configurations, repeats aside")
+    stage.add_argument("--problems", type=int, default=100, help="at most, per kernel")
     stage.add_argument("--window-s", type=float, default=1.4, help="length of a window")
+    stage.add_argument("--warm-s", type=float, default=0.5, help="before a window")
     stage.add_argument("--idle-s", type=float, default=10.0, help="of idling, and of spinning")
     stage.add_argument("--compilers", type=int, default=0, help="processes that compile")
     run_stage(stage, argv, "power.parquet", meter_all, report)
@@ -92,9 +95,10 @@ def meter_all(options: argparse.Namespace, bench: Any, table: Table, deadline: D
     ahead = bench.compiled(jobs, options.compilers)
     try:
         for job, compiled in ahead:
-            if deadline.left_s < 2 * (options.idle_s + WARM_S + TAIL_S):  # baselines come last
+            baselines_s = 2 * (options.idle_s + options.warm_s + TAIL_S)  # they come last, too
+            if deadline.left_s < baselines_s:
                 break
-            m, more = meter(job, bench, options.window_s, baselines, compiled)
+            m, more = meter(job, bench, options, baselines, compiled)
             table.append(m, job.role, job.repeat, **more)
             if bench.device_lost:
                 return True
@@ -150,6 +154,10 @@ def choose(options: argparse.Namespace, bench: Any) -> list[Job]:
             for problem in problems_of(kernel, bench.device, 6)
         ]
     offers = [offers[int(i)] for i in rng.permutation(len(offers))]
+    of_kernel = defaultdict[str, list[_Offer]](list)
+    for offer in offers:
+        of_kernel[offer.jobs[0].kernel.name].append(offer)
+    offers = [offer for some in of_kernel.values() for offer in some[: options.problems]]
     while len(found) < options.windows and offers:
         offers = [offer for offer in offers if _take(offer, found, options.windows)]
     chosen = list(found.values())
@@ -157,7 +165,11 @@ def choose(options: argparse.Namespace, bench: Any) -> list[Job]:
 
 
 def meter(
-    job: Job, bench: Any, window_s: float, baselines: dict[str, float], compiled: Any
+    job: Job,
+    bench: Any,
+    options: argparse.Namespace,
+    baselines: dict[str, float],
+    compiled: Any,
 ) -> tuple[Measurement, dict[str, float]]:
     """Return time, power and energy of a configuration, and what else is known of the window."""
     m = bench.run(job, compiled)
@@ -167,7 +179,7 @@ def meter(
     count = int(np.clip(REPLAY_MS / m.time_ms, LEAST_LAUNCHES, MOST_LAUNCHES))
     count = -(-count // len(launches)) * len(launches)
     run, graph = bench.rotated(launches, count)
-    window = watch(bench, run, window_s, count)
+    window = watch(bench, run, options.window_s, options.warm_s, count)
     if not window.power_w > 0:  # the counter did not tell: a time without power is kept
         return m, window.counters() | baselines
     metered = bench.row(
@@ -183,18 +195,19 @@ def meter(
     return metered, window.counters() | baselines | how
 
 
-def watch(bench: Any, run: Launch | None, window_s: float, count: int = 0) -> Window:
+def watch(bench: Any, run: Launch | None, window_s: float, warm_s: float, count: int = 0) -> Window:
     """Return what the sensors see in ``window_s`` seconds of ``run`` again and again.
 
-    Half a second before and some after do not count: sensors settle, and the last tick is whole.
+    ``warm_s`` before and some after do not count: sensors settle, and the last tick is whole.
 
     Args:
         bench: what runs it.
         run: queues about 25 ms of work; None: nothing runs.
         window_s: seconds.
+        warm_s: seconds.
         count: launches in ``run``.
     """
-    begin, ticks, states = bench.now() + WARM_S, list[tuple[float, float]](), []
+    begin, ticks, states = bench.now() + warm_s, list[tuple[float, float]](), []
     end, before, runs = begin + window_s, bench.joules(), 0
     queued: list[Any] = []
     first: Any = None
@@ -243,8 +256,9 @@ def measure_baselines(options: argparse.Namespace, bench: Any) -> dict[str, floa
 
     bench.synchronize()
     spin = bench.call(lambda: torch.cuda._sleep(SPIN_CYCLES), 1.0)  # about a millisecond
-    idle = watch(bench, None, options.idle_s)
-    spinning = watch(bench, lambda: [spin() for _ in range(int(REPLAY_MS))], options.idle_s, 1)
+    idle = watch(bench, None, options.idle_s, options.warm_s)
+    spins = lambda: [spin() for _ in range(int(REPLAY_MS))]  # noqa: E731
+    spinning = watch(bench, spins, options.idle_s, options.warm_s, 1)
     path = options.out / "power-baselines.jsonl"
     with path.open("a", encoding="utf-8") as file:
         for name, window in (("idle", idle), ("spin", spinning)):
