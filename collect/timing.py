@@ -151,15 +151,20 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
 
 
 DELAY_CYCLES = 60_000  # the delay per queued launch in device cycles: about 30 µs
+CYCLES_PER_S = 2.5e9  # no device's clock is faster
+MAX_DELAY_S = 5e-3
+"""A call that waits for the device takes as long as the delay: it must not grow forever."""
 
 
-def delay_kernel_start(interface: Any, launches: int = 1) -> None:
+def delay_kernel_start(interface: Any, launches: int = 1, host_s: float = 0.0) -> None:
     """Delay a device until the timed launches are queued, so that they run without gaps.
 
-    ``interface`` is ``torch.cuda`` or a substitute; one without ``_sleep`` gets no delay.
+    ``interface`` is ``torch.cuda`` or a substitute; one without ``_sleep`` gets no delay. The host
+    took ``host_s`` to queue them before: a launch may be a call that launches many kernels.
     """
     if (sleep := getattr(interface, "_sleep", None)) is not None:
-        sleep(DELAY_CYCLES * (launches + 1))
+        queueing = int(CYCLES_PER_S * min(1.2 * host_s, MAX_DELAY_S))
+        sleep(max(DELAY_CYCLES * (launches + 1), queueing))
 
 
 FLUSH_BYTES = 2**28
@@ -171,15 +176,16 @@ class DeviceTimer(Timer):
     """Times launches by events in the device's queue.
 
     ``event`` makes an event like ``torch.cuda.Event``, ``synchronize`` returns when the device is
-    idle, and ``before_sample`` is called with the number of launches that follow. A sample has at
-    most ``max_launches``: 1 if each needs a cold cache.
+    idle, and ``before_sample`` is called with the number of launches that follow and the seconds
+    that it took to queue them in the sample before (0 at first). A sample has at most
+    ``max_launches``: 1 if each needs a cold cache.
     """
 
     def __init__(
         self,
         event: Callable[[], Any],
         synchronize: Callable[[], None],
-        before_sample: Callable[[int], object],
+        before_sample: Callable[[int, float], object],
         max_launches: int = 1,
         interface: Any = None,
     ) -> None:
@@ -188,6 +194,7 @@ class DeviceTimer(Timer):
         self._synchronize = synchronize
         self._before_sample = before_sample
         self._max_launches = max_launches
+        self._host_s = 0.0
 
     def batch_size(self, fastest_ms: float) -> int:
         """Return the number of launches in one sample, if one takes this many milliseconds."""
@@ -196,11 +203,13 @@ class DeviceTimer(Timer):
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
         """Return the mean time of ``batch_size`` launches between two events, in milliseconds."""
         start, end = self._event(), self._event()
-        self._before_sample(batch_size)
+        self._before_sample(batch_size, self._host_s)
         start.record()
+        queued = time.perf_counter()
         for _ in range(batch_size):
             launch()
         end.record()
+        self._host_s = time.perf_counter() - queued
         end.synchronize()
         return float(start.elapsed_time(end)) / batch_size
 
@@ -243,8 +252,8 @@ def _cached_gpu_timer(index: int, warm_cache: bool) -> Timer:
     size = max(FLUSH_BYTES, 2 * torch.cuda.get_device_properties(index).L2_cache_size)
     buffer = torch.empty(size, dtype=torch.int8, device=f"cuda:{index}")
 
-    def flush(launches: int) -> None:
+    def flush(launches: int, host_s: float) -> None:
         buffer.zero_()
-        delay(launches)
+        delay(launches, host_s)
 
     return DeviceTimer(event, cuda.synchronize, flush, interface=cuda)

@@ -79,7 +79,7 @@ class ReplayBench(Bench):
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         """Return a stopwatch on the clock of the replay."""
-        return DeviceTimer(self.event, self.synchronize, lambda launches: None)
+        return DeviceTimer(self.event, self.synchronize, lambda launches, host_s: None)
 
     def prepared(self, kernel: Kernel, problem: Problem) -> PreparedInputs:
         """Return inputs without data, so without fingerprints."""

@@ -39,7 +39,7 @@ class FakeGpu:
         return launch
 
     def timer(self, **options):
-        def before(launches):
+        def before(launches, host_s):
             self.log.append(f"before {launches}")
             self.clock.sleep(1.0)
 
@@ -149,6 +149,25 @@ def test_the_cache_is_flushed_unless_it_may_be_warm(gpu, monkeypatch, cache, mos
     timing._cached_gpu_timer.cache_clear()
 
 
+def test_a_call_of_many_kernels_is_delayed_until_all_are_queued(gpu, monkeypatch):
+    timing._cached_gpu_timer.cache_clear()
+    monkeypatch.setattr(timing, "require", lambda *_: FakeTorch(gpu))
+    cycles = []
+    monkeypatch.setattr(FakeTorch, "_sleep", lambda self, n: cycles.append(n))
+    timer = timer_for(OnGpu(), PROBLEM, Device("A GPU", "gpu", index=1))
+
+    def many():
+        gpu.clock.sleep(2e-3)
+
+    for launch in (many, many, lambda: None, lambda: gpu.clock.sleep(0.05), many):
+        timer.sample_ms(launch, 1)
+    first, second, third, fourth, fifth = cycles
+    assert first == fourth == 2 * timing.DELAY_CYCLES
+    assert second >= 2e-3 * timing.CYCLES_PER_S <= third
+    assert fifth == timing.MAX_DELAY_S * timing.CYCLES_PER_S
+    timing._cached_gpu_timer.cache_clear()
+
+
 def test_the_host_times_what_runs_on_it(monkeypatch):
     assert timer_for(Toy(), PROBLEM, DEVICE) is CPU_TIMER
     torch = pytest.importorskip("torch")
@@ -180,7 +199,7 @@ def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
         def wait(self):
             gpu.log.append("wait")
 
-    timer = Waited(lambda: FakeEvent(gpu.clock), lambda: None, lambda launches: None)
+    timer = Waited(lambda: FakeEvent(gpu.clock), lambda: None, lambda launches, host_s: None)
     monkeypatch.setattr(benchmark, "timer_for", lambda *_: timer)
     monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: Logged(gpu.log))
     monkeypatch.setattr(power, "RAMP_S", 0.0)

@@ -80,7 +80,7 @@ class OnlineDriver:
             self._apply_step()
             self._report_times()
             if self._trial is not None and len(self._timers) <= REPEATS:
-                return EventTimer()
+                return EventTimer(self._timers[-1].host_s if self._timers else 0.0)
         except Exception as e:
             self._warn(e)
             self.choice, self._trial = self._incumbent, None

@@ -138,10 +138,11 @@ class EventTimer:
     """Times launches between `start` and `stop` by device events; by the clock in the interpreter.
 
     The device is delayed before the first event. Otherwise, with an empty queue, the time of the
-    launch call would count.
+    launch call would count. ``host_s`` is the host's time of the same call before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host_s: float = 0.0) -> None:
+        self._before_s = host_s
         self._interface = interface = device_interface()
         self._events = None
         if interface is not None:
@@ -150,24 +151,28 @@ class EventTimer:
 
     def start(self) -> None:
         """Start timing."""
-        delay_kernel_start(self._interface)
+        delay_kernel_start(self._interface, host_s=self._before_s)
         self._record_event(0)
 
     def stop(self) -> None:
         """Stop timing; does not wait."""
         self._record_event(1)
 
+    @property
+    def host_s(self) -> float:
+        """The host's time between start and stop."""
+        return self._times[1] - self._times[0]
+
     def elapsed_ms(self) -> float | None:
         """Return the time in milliseconds; None until the device has finished."""
         if self._events is None:
-            return (self._times[1] - self._times[0]) * 1e3
+            return self.host_s * 1e3
         start, stop = self._events
         return float(start.elapsed_time(stop)) if stop.query() else None
 
     def _record_event(self, which: int) -> None:
-        if self._events is None:
-            self._times[which] = time.perf_counter()
-        else:
+        self._times[which] = time.perf_counter()
+        if self._events is not None:
             self._events[which].record()
 
 
