@@ -87,7 +87,7 @@ def run_cases(**environment):
     return json.loads(run.stdout)
 
 
-def check_cases(results):
+def check_cases(results, *more):
     wrong = [r for r in results if not r["error"] <= r["limit"]]
     assert not wrong
     accepted_though_spoilt = [r for r in results if r.get("spoilt", 1e300) <= r["limit"]]
@@ -95,13 +95,15 @@ def check_cases(results):
     kinds = {(r["kernel"], r["kind"]) for r in results}
     for name in MODULES:
         assert {(name, k) for k in ("default", "library", "any", "split")} <= kinds
-    assert ("triton_gemm", "persistent") in kinds
+    assert kinds.issuperset(more)
     assert {("triton_quantized_gemm", kind) for kind in ("along K", "long steps")} <= kinds
 
 
 @interpreter_works
 def test_default_and_random_configurations_are_right_interpreted():
-    check_cases(run_cases(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES=""))
+    # persistent: not on a GPU, which has more cores than these problems have tiles
+    results = run_cases(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+    check_cases(results, ("triton_gemm", "persistent"))
 
 
 @pytest.mark.gpu

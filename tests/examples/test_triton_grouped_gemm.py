@@ -49,7 +49,7 @@ def problems():
     return [KERNEL.problem(tiny), KERNEL.problem(REAL), *KERNEL.training_problems(12, seed=1)]
 
 
-def check_numbers(**environment):
+def check_numbers(*more, **environment):
     """Run the default and random configurations in a process, and check their results."""
     run = subprocess.run(
         [sys.executable, "-P", str(CASES), f"{FILE}:TritonGroupedGemm"],
@@ -60,7 +60,7 @@ def check_numbers(**environment):
     results = json.loads(run.stdout)
     assert not [r for r in results if not r["error"] <= r["limit"]]
     assert not [r for r in results if r.get("spoilt", 1e300) <= r["limit"]]
-    assert {r["kind"] for r in results} >= {"default", "library", "any", "persistent"}
+    assert {r["kind"] for r in results} >= {"default", "library", "any", *more}
 
 
 @pytest.mark.skipif(
@@ -68,7 +68,8 @@ def check_numbers(**environment):
     reason="the interpreter of Triton 3.6 cannot count loops with NumPy 2.4",
 )
 def test_default_and_random_configurations_are_right_interpreted():
-    check_numbers(TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+    # not on a GPU, which has more cores than these problems have tiles
+    check_numbers("persistent", TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
 
 
 @pytest.mark.gpu
