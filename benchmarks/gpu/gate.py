@@ -35,7 +35,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
 
@@ -44,7 +43,6 @@ from triton_softmax import TritonSoftmax
 
 from foretune.collect.kernels.triton_gemm import TritonGemm
 from foretune.collect.kernels.triton_kernel import JitLaunch
-from foretune.device import Device
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
@@ -58,6 +56,8 @@ CHECKED = 65_536
 """Elements of a result that are checked: checks of all would take a third of a session."""
 SESSION_S, ALONE_S = 2.0, 0.5
 """Seconds of rounds in a session of all candidates, and of one."""
+MOST_SESSIONS = 12
+"""Of each kernel."""
 LIMIT_S = 40.0
 """Of a session: one that takes longer hangs."""
 FIRST = 5
@@ -283,7 +283,7 @@ class Verdicts:
         return len(evidence)
 
 
-def measured(runner: Any, cell: Cell, seed: int, session_s: float, alone: bool) -> dict[str, Any]:
+def measured(runner: Any, cell: Cell, seed: int, alone: bool) -> dict[str, Any]:
     """Return the row of a session in a fresh process: of all candidates, or of one."""
     from verification import STATISTICS
 
@@ -297,7 +297,9 @@ def measured(runner: Any, cell: Cell, seed: int, session_s: float, alone: bool) 
     runner.limit_s = LIMIT_S / (len(configs) + 1)  # it is a limit per configuration
     start = time.perf_counter()
     try:
-        rounds = runner.compare_interleaved(cell.kernel, cell.problem, configs, session_s, seed)
+        rounds = runner.compare_interleaved(
+            cell.kernel, cell.problem, configs, ALONE_S if alone else SESSION_S, seed
+        )
     except Exception as e:  # the next session has another process
         return row | {"error": f"{type(e).__name__}: {e}"[:500]}
     row["seconds"] = time.perf_counter() - start
@@ -360,13 +362,12 @@ def turn(cell: Cell) -> tuple[int, ...]:
 
 
 def record(
-    cells: Sequence[Cell], runner: Any, options: argparse.Namespace,
-    write: Callable[[dict[str, Any]], None],
-) -> None:  # fmt: skip
+    cells: Sequence[Cell], runner: Any, minutes: float, write: Callable[[dict[str, Any]], None]
+) -> None:
     """Record sessions until each kernel has enough or the time is over."""
-    end = time.monotonic() + 60 * options.minutes
+    end = time.monotonic() + 60 * minutes
     while True:
-        waiting = [c for c in cells if len(c.sessions) < options.sessions and c.failed < MAX_FAILED]
+        waiting = [c for c in cells if len(c.sessions) < MOST_SESSIONS and c.failed < MAX_FAILED]
         if not waiting:
             return
         cell = min(waiting, key=turn)
@@ -376,7 +377,7 @@ def record(
         if time.monotonic() + max(known, default=0.0) >= end:
             return
         seed = 1000 * cell.failed + len(cell.sessions)
-        row = measured(runner, cell, seed, ALONE_S if alone else options.session_s, alone)
+        row = measured(runner, cell, seed, alone)
         cell.add(row)
         write(row)
 
@@ -402,8 +403,8 @@ def report(cells: Sequence[Cell]) -> str:
                 setattr(total, name, getattr(total, name) + getattr(verdicts, name))
         saved = [f"{100 * np.median(cell.measured_gains(g)):.2f} %" for g in GAINS if g]
         equal_ms = np.median([s[n][LOW] for s in cell.sessions for n in cell.names(0.0)])
-        processes = float(np.median(found[0.03].processes)) if found[0.03].processes else np.nan
-        seconds = processes * float(np.median(cell.alone_s)) if cell.alone_s else np.nan
+        processes = float(np.median(found[0.03].processes or [np.nan]))
+        seconds = f"{processes * np.median(cell.alone_s):.1f}" if cell.alone_s else "–"
         lines.append([
             cell.kernel.name,
             f"{found[0.0].wins} of {found[0.0].finished}",
@@ -411,7 +412,7 @@ def report(cells: Sequence[Cell]) -> str:
             *(share(found[gain]) for gain in GAINS if gain),
             " + ".join(str(found[gain].open) for gain in GAINS),
             ", ".join(saved), f"{cell.deviation():.2f} %", f"{equal_ms:.3f}",
-            f"{processes:g}", f"{seconds:.1f}", f"{len(cell.sessions)}",
+            f"{processes:g}", seconds, f"{len(cell.sessions)}",
             f"{np.median(cell.rounds):g}", f"{np.median(cell.session_s):.1f}",
         ])  # fmt: skip
     false, three = totals[0.0], totals[0.03]
@@ -427,24 +428,9 @@ def share(verdicts: Verdicts) -> str:
     return f"{verdicts.wins} of {verdicts.finished + verdicts.open}"
 
 
-def earlier_rows(path: Path, made_up: bool) -> list[dict[str, Any]]:
-    """Return the rows of the file, measured or made up; a last line that was cut off is left."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if (row["device"] == MADE_UP) == made_up:
-            rows.append(row)
-    return rows
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=1.8, help="begin nothing that ends later")
-    parser.add_argument("--sessions", type=int, default=12, help="most of each kernel")
-    parser.add_argument("--session-s", type=float, default=SESSION_S, help="of rounds in each")
     parser.add_argument("--out", type=Path, default=Path("gate.jsonl"))
     parser.add_argument("--replay", action="store_true", help="compile; made-up times, no GPU")
     options = parser.parse_args(argv)
@@ -457,38 +443,39 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Measuring processes import the kernels by the name of this file.
     kernels = {name: kernel_at(f"{Path(__file__).resolve()}:{name}") for name in PROBLEMS}
     cells = [Cell(kernels[name], kernels[name].problem(PROBLEMS[name])) for name in PROBLEMS]
-    rows = earlier_rows(options.out, options.replay)
     by_name = {cell.kernel.name: cell for cell in cells}
-    for row in rows:
+    where = ""
+    for line in options.out.read_text().splitlines() if options.out.exists() else []:
+        row = json.loads(line)
+        where = f"{row['device']}; {row['versions']}"
         if not row.get("error"):
             by_name[row["kernel"]].add(row)
-    gpus = [] if options.replay else local_gpus()
-    if not gpus and not options.replay and torch.cuda.is_available():  # its driver tells nothing
-        gpus = [Device("a GPU", "gpu")]
-    device = MADE_UP if options.replay else gpus[0].name if gpus else ""
-    if options.replay:
-        compile_programs(cells)
-    elif not gpus and options.minutes > 0:
-        raise SystemExit("no GPU here: --replay shows that the benchmark runs, with made-up times")
     if options.minutes > 0:
+        gpus = local_gpus()
+        if not options.replay and not gpus:
+            raise SystemExit("no GPU here: --replay shows that it runs, with made-up times")
+        here = {"device": MADE_UP if options.replay else gpus[0].name, "versions": versions()}
+        if where not in ("", f"{here['device']}; {here['versions']}"):
+            raise SystemExit(f"{options.out} is of {where}")
+        where = f"{here['device']}; {here['versions']}"
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with options.out.open("a") as out:
 
             def write(row: dict[str, Any]) -> None:
-                out.write(json.dumps({"device": device, **row}) + "\n")
+                out.write(json.dumps(here | row) + "\n")
                 out.flush()
                 said = row.get("error") or f"{row['seconds']:.1f} s, {row['rounds']} rounds"
                 print(f"{row['kernel']} {row['seed']}: {said}", file=sys.stderr, flush=True)
 
             if options.replay:
-                record(cells, MadeUpRunner(), options, write)
+                compile_programs(cells)
+                record(cells, MadeUpRunner(), options.minutes, write)
             else:
                 with IsolatedRunner(gpus[0], power=False) as runner, runner.watch() as watch:
-                    record(cells, runner, options, write)
+                    record(cells, runner, options.minutes, write)
                 if watch.load.disturbance:
                     print(watch.load.disturbance, file=sys.stderr)
-    device = device or (rows[-1]["device"] if rows else "no rows")
-    print(f"### What verified means on a GPU\n\n{device}; {versions()}\n\n{report(cells)}")
+    print(f"### What verified means on a GPU\n\n{where}\n\n{report(cells)}")
 
 
 if __name__ == "__main__":
