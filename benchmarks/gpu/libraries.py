@@ -8,7 +8,7 @@ learn from it. Inputs are equal, by seed.
 
     python benchmarks/gpu/libraries.py --minutes 1.25 --out libraries.jsonl
     python benchmarks/gpu/libraries.py --compile-only    # no GPU: fills Triton's cache of programs
-    python benchmarks/gpu/libraries.py --helion          # a Helion kernel through Foretune's door
+    python benchmarks/gpu/libraries.py --minutes 0 --out libraries.jsonl    # prints a file
 
 Printed are, per problem: configurations on the list, those that Foretune measured, the share of the
 best performance that its choice keeps (both times from stock's own measurements, so noise lowers
@@ -33,6 +33,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import distributions, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -246,59 +247,59 @@ CASES = [
 ]  # fmt: skip
 """In this order, so that an early stop leaves something of each library."""
 LIBRARIES = ("fla", "liger", "flag_gems", "unsloth")
+PACKAGES = ("fla-core", "liger-kernel", "flag-gems", "unsloth")
+MADE_UP = "made-up times"
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=1.25)
+    parser.add_argument("--minutes", type=float, default=1.25, help="begin nothing new after them")
     parser.add_argument("--out", type=Path, default=Path("gpu-libraries.jsonl"))
     parser.add_argument("--libraries", nargs="*", default=list(LIBRARIES), choices=LIBRARIES)
     parser.add_argument("--kernels", nargs="*", help="only kernels with one of these in their name")
     parser.add_argument("--compile-only", action="store_true", help="no GPU: made-up times")
-    parser.add_argument("--helion", action="store_true", help="only Helion's matmul, by its door")
-    parser.add_argument("--helion-size", type=int, default=2048, help=argparse.SUPPRESS)
-    parser.add_argument("--side", choices=("stock", "foretune", "helion"), help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=("stock", "foretune"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.side == "helion":
-        helion_side(options)
-    elif options.side:
+    options = parser.parse_args(argv)
+    if options.side:
         side(options)
-    elif not options.compile_only and not torch.cuda.is_available():
-        raise SystemExit("no GPU here: --compile-only shows that the benchmark runs")
-    else:
+        return
+    before = 0
+    if options.minutes > 0:
+        if not options.compile_only and not torch.cuda.is_available():
+            raise SystemExit("no GPU here: --compile-only shows that the benchmark runs")
+        before = len(read(options.out))
         run(options)
+    print(report(read(options.out)[before:]))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the sides in processes of their own, and print what they found."""
+    """Run the sides in processes of their own."""
     begin = time.time()
     end = begin + 60 * options.minutes
-    options.out = options.out.resolve()
-    before = len(read(options.out))
     with tempfile.TemporaryDirectory() as folder:
         options.work = Path(folder)
-        if options.helion:
-            with start(options, "helion", end) as only:
-                only.wait(end)
-        else:
-            # Foretune's process imports while stock's measures, and waits for its turn.
-            with start(options, "stock", begin + 0.68 * (end - begin)) as stock:
-                waiting = None if options.compile_only else start(options, "foretune", end)
-                stock.wait(begin + 0.75 * (end - begin))
-            with waiting or start(options, "foretune", end) as ours:
-                ours.go()
-                ours.wait(end + 5)
-    rows = read(options.out)[before:]
-    device = next((row["device"] for row in rows if "device" in row), "made-up times")
-    print(f"### Kernels of libraries under patch_triton\n\n{device}\n")
-    print(table(rows))
+        # Foretune's process imports while stock's measures, and waits for its turn.
+        with Side(options, "stock", begin + 0.68 * (end - begin)) as stock:
+            stock.go()
+            waiting = None if options.compile_only else Side(options, "foretune", end)
+            stock.wait(begin + 0.75 * (end - begin))
+        with waiting or Side(options, "foretune", end) as ours:
+            ours.go()
+            ours.wait(end + 5)
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """Return the table, and what was noted."""
+    where = next((f"{r['device']}; {r['versions']}" for r in rows if "device" in r), MADE_UP)
+    lines = ["### Kernels of libraries under patch_triton", "", where, "", table(rows)]
     for row in rows:
         if "note" in row or "error" in row:
             said = row.get("note") or row["error"]
             name = " ".join(str(row[n]) for n in ("library", "kernel") if n in row)
-            print(f"- {row['side']}: {name}: {said.splitlines()[-1][:200]}")
+            lines.append(f"- {row['side']}: {name}: {said.splitlines()[-1][:200]}")
+    return "\n".join(lines)
 
 
 class Side:
@@ -306,9 +307,8 @@ class Side:
 
     def __init__(self, options: argparse.Namespace, name: str, until: float) -> None:
         self.command = [
-            sys.executable, str(HERE), "--side", name, "--out", str(options.out),
+            sys.executable, str(HERE), "--side", name, "--out", str(options.out.resolve()),
             "--work", str(options.work), "--until", str(until), "--libraries", *options.libraries,
-            "--helion-size", str(options.helion_size),
         ]  # fmt: skip
         if options.kernels:
             self.command += ["--kernels", *options.kernels]
@@ -360,14 +360,6 @@ class Side:
             self.process.wait()
 
 
-def start(options: argparse.Namespace, name: str, until: float) -> Side:
-    """Return a side's process; that of stock begins at once."""
-    made = Side(options, name, until)
-    if name != "foretune":
-        made.go()
-    return made
-
-
 def side(options: argparse.Namespace) -> None:
     """Make the calls of one side, in a process of its own."""
     note = Log(options)
@@ -376,7 +368,9 @@ def side(options: argparse.Namespace) -> None:
         if not sys.stdin.readline():
             return
         if not options.compile_only:
-            note(device=torch.cuda.get_device_name())
+            from foretune.collect.versions import versions
+
+            note(device=torch.cuda.get_device_name(), versions=f"{versions()}, {packages()}")
         known = stock_rows(options) if options.side == "foretune" else None
         done = {key_of(row) for row in note.written() if "problem" in row}
         for case, module in modules:
@@ -395,6 +389,12 @@ def side(options: argparse.Namespace) -> None:
                     note.end(error=f"{type(error).__name__}: {error}")
                     if not answers(options):
                         sys.exit(BROKEN)
+
+
+def packages() -> str:
+    """Return the versions of the libraries."""
+    names = [d.name for d in distributions() if d.name.replace("_", "-") in PACKAGES]
+    return ", ".join(f"{name} {version(name)}" for name in sorted(set(names)))
 
 
 def load_patched(options: argparse.Namespace, note: "Log") -> list[tuple[Case, Any]]:
@@ -659,74 +659,6 @@ def table(rows: list[dict[str, Any]]) -> str:
     columns = ["library", "kernel", "problem", "configs", "measured", "kept", "stock s",
                "Foretune s", "equal"]  # fmt: skip
     return str(markdown(columns, lines))
-
-
-def helion_side(options: argparse.Namespace) -> None:
-    """Tune a product in Helion: by Foretune's door, and by Helion's own search in the same time."""
-    note = Log(options)
-    sys.stdin.readline()
-    try:
-        measured = helion_searches(options)
-    except Exception as error:
-        traceback.print_exc()
-        note(library="helion", error=f"{type(error).__name__}: {error}")
-        return
-    for row in measured:
-        note(library="helion", kernel="product", **row)
-
-
-def helion_searches(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield what each search of Helion found."""
-    from torch._inductor.runtime import triton_compat
-
-    if not hasattr(triton_compat, "IntelGPUError"):  # before torch 2.12; Helion 1.5 imports it
-        triton_compat.IntelGPUError = type("IntelGPUError", (Exception,), {})
-    os.environ["HELION_SKIP_CACHE"] = "1"
-    import helion
-    from helion.autotuner.base_search import BaseSearch
-    from helion_product import product
-
-    import foretune
-
-    times: list[float] = []
-    real = BaseSearch.benchmark_batch
-
-    def counted(search: Any, configs: Any, **named: Any) -> Any:
-        results = real(search, configs, **named)
-        times.extend(result.perf for result in results)
-        return results
-
-    BaseSearch.benchmark_batch = counted
-    size = options.helion_size
-    inputs = Inputs(options.compile_only)
-    x, y = inputs.normal(size, size), inputs.normal(size, size)
-    exact = torch.matmul(x.float(), y.float())
-    left = int(max(options.until - time.time(), 10))
-    searches: dict[str, dict[str, Any]] = {
-        "Foretune's door": {"autotuner_fn": foretune.helion_autotuner(budget=16)},
-        "Helion's own, quick": {"autotune_effort": "quick"},
-    }
-    for name, chosen in searches.items():
-        times.clear()
-        tuned = helion.kernel(
-            product, static_shapes=True, autotune_random_seed=0, autotune_progress_bar=False,
-            autotune_benchmark_subprocess=False, autotune_budget_seconds=max(left // 2 - 5, 5),
-            **chosen,
-        )  # fmt: skip
-        begin = time.perf_counter()
-        made = tuned(x, y)
-        synchronize(options)
-        seconds = time.perf_counter() - begin
-        ran = [t for t in times if math.isfinite(t)]
-        error = float((made.float() - exact).norm() / exact.norm())
-        yield {
-            "problem": {"M": size, "N": size, "K": size}, "search": name, "measured": len(times),
-            "seconds": seconds, "failed": len(times) - len(ran), "default_ms": times[0],
-            "best_ms": min(ran, default=None), "measured_ms": list(times), "error_2norm": error,
-            "equal": error <= BARS[x.dtype],
-            "note": f"{name}: {len(times)} measured in {seconds:.1f} s, default {times[0]:.4f} ms, "
-                    f"best {min(ran, default=math.nan):.4f} ms, error {error:.1e}",
-        }  # fmt: skip
 
 
 if __name__ == "__main__":
