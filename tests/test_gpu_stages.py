@@ -312,3 +312,27 @@ def test_compiling_in_processes_is_found_by_the_process_that_launches(tmp_path):
     command = [sys.executable, "-W", "ignore", str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "more", "right"),
+    [
+        ("gate", ["--minutes", "0.2"], "False wins: 0 of 192"),
+        ("smoke", ["--items", "2", "2b", "3", "7"], "a second process finds the choices | PASS"),
+    ],
+)
+def test_what_only_a_gpu_can_show_runs_through_without_one(script, more, right, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
+    out = str(tmp_path / "rows.jsonl")
+    command = [sys.executable, "-W", "ignore", str(FOLDER / f"{script}.py"), "--out", out, *more]
+    replay = subprocess.run([*command, "--replay"], env=environment, capture_output=True, text=True)
+    assert replay.returncode == 0, replay.stderr
+    assert right in " ".join(replay.stdout.split())
+    assert "FAIL" not in replay.stdout
+    again = subprocess.run(
+        [*command, "--minutes", "0"], env=environment, capture_output=True, text=True
+    )
+    assert again.stdout == replay.stdout
+    without = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert without.returncode == 1
+    assert "--replay" in without.stderr
