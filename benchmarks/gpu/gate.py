@@ -254,7 +254,7 @@ class Verdicts:
     equal: int = 0
     finished: int = 0
     open: int = 0
-    processes: list[int] = field(default_factory=list)
+    processes: list[float] = field(default_factory=list)
 
     def verify(
         self, sessions: Sequence[Mapping[str, Mapping[str, float]]],

@@ -50,8 +50,6 @@ SAMPLED = 1 << 18
 """Elements of each result that are compared, evenly spaced."""
 BARS = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 """Largest relative error (2-norm) between results of two configurations that counts as equal."""
-REPEATED = 20
-"""Later calls whose time on the host is taken."""
 BROKEN = 3
 """Exit status of a process whose device no longer answers."""
 
@@ -508,7 +506,7 @@ def measure(
     times = {name_of(c): first(t) for c, t in (tuner.configs_timings or {}).items()}
     row: dict[str, Any] = {
         "index": index, "listed": len(tuner.configs), "measured": len(times), "chosen": chosen,
-        "seconds": round(seconds, 4), "times": times, "call_us": host_us(call, options),
+        "seconds": round(seconds, 4), "times": times,
         "tuner": f"{type(tuner).__module__}.{type(tuner).__name__}",
     }  # fmt: skip
     said = [str(w.message) for w in caught if "oretune" in w.category.__name__]
@@ -551,18 +549,6 @@ def first(timing: Any) -> float | None:
     """Return the median of a timing; None where the configuration failed."""
     value = float(timing[0] if isinstance(timing, (list, tuple)) else timing)
     return value if math.isfinite(value) else None
-
-
-def host_us(call: Callable[[], Any], options: argparse.Namespace) -> float:
-    """Return what a later call takes on the host: the median, each one waited for before."""
-    taken = []
-    for _ in range(1 if options.compile_only else REPEATED):
-        synchronize(options)
-        begin = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - begin)
-    synchronize(options)
-    return round(1e6 * sorted(taken)[len(taken) // 2], 1)
 
 
 def sampled(output: torch.Tensor) -> torch.Tensor:
