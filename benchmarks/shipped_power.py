@@ -113,7 +113,7 @@ def boosted(
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     columns = [*columns_of(known, "problem"), *columns_of(known, "config")]
-    columns += ["kernel"] * of_kernels
+    columns = [c for c in columns if known[c].notna().any()] + ["kernel"] * of_kernels
     both = pd.concat([known[columns], test[columns]], ignore_index=True)
     numbers = both.apply(
         lambda c: c if pd.api.types.is_numeric_dtype(c) else pd.factorize(c.astype(str))[0]

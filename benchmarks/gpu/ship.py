@@ -1,9 +1,9 @@
-"""Makes of what `sweep` and `power` measured the run table and the card that Foretune ships.
+"""Makes of what the stages on a GPU measured the run table and the card that Foretune ships.
 
     PYTHONPATH=src python benchmarks/gpu/ship.py runs nvidia-h100-80gb --system "Linux, driver 580"
 
-``--sweep`` and ``--power`` say with which options the stages ran: the card's command has them. Then
-``benchmarks/shipped.py NAME`` trains and judges the predictors.
+``--sweep``, ``--power`` and ``--verify`` say with which options the stages ran: the card's command
+has them. Then ``benchmarks/shipped.py NAME`` trains and judges the predictors.
 """
 
 import argparse
@@ -21,14 +21,15 @@ from foretune.device import find_device
 from foretune.errors import ForetuneError
 from foretune.measurement import Status
 
-STAGES = ("sweep", "power")
+STAGES = ("sweep", "power", "verify")
 PROTOCOL = (
-    "Column stage says which program measured a row, role why: list (the default among them) and "
-    "spread, near were chosen before, repeat is a default again, minutes later; design, repeat and "
-    "reference (the same product again and again, for drift) of stage power are windows of power. "
-    "Times: a result is checked once against higher precision after its output was spoilt; then 6 "
-    "to 20 launches (at least 3, 30 ms at most) between events, the last-level cache overwritten "
-    "before each; time_ms is the median. Clocks are recorded, not locked. "
+    "Column stage says which program measured a row, role why: default, list and spread were "
+    "chosen before, near is beside the fastest so far, repeat is measured again, later; design, "
+    "repeat and reference (one product again and again, for drift) of stage power are windows of "
+    "power; finalist (stage verify) are the fastest and the default in turn with the library's "
+    "call. Times: a result is checked once against higher precision after its output was spoilt; "
+    "then 6 to 20 launches (at least 3, 30 ms at most) between events, the last-level cache "
+    "overwritten before each; time_ms is the median. Clocks are recorded, not locked. "
 )
 
 
@@ -37,8 +38,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, help="the folder of the stages (--out)")
     parser.add_argument("name", help="of the table, e.g. nvidia-h100-80gb")
     parser.add_argument("--system", required=True, help="operating system, driver, host")
-    parser.add_argument("--sweep", default="", metavar="OPTIONS", help="of sweep.py")
-    parser.add_argument("--power", default="", metavar="OPTIONS", help="of power.py")
+    for stage in STAGES:
+        parser.add_argument(f"--{stage}", default="", metavar="OPTIONS", help=f"of {stage}.py")
     parser.add_argument("--provisional", default="", metavar="WHY", help="not to be relied on")
     parser.add_argument("--to", type=Path, default=SHIPPED, metavar="FOLDER")
     options = parser.parse_args(argv)
@@ -59,8 +60,9 @@ def merged(folder: Path) -> pd.DataFrame:
     paths = {stage: folder / f"{stage}.parquet" for stage in STAGES}
     parts = [read_runs(path).assign(stage=s) for s, path in paths.items() if path.exists()]
     if not parts:
-        raise ForetuneError(f"{folder} has neither {' nor '.join(p.name for p in paths.values())}")
+        raise ForetuneError(f"{folder} has none of {', '.join(p.name for p in paths.values())}")
     table = pd.concat(parts, ignore_index=True)
+    table.loc[table["stage"] == "verify", "role"] = "finalist"  # as in tables of CPUs
     if len(devices := table["device"].unique()) > 1:
         raise ForetuneError(f"{folder} has rows of {', '.join(devices)}: ship one device")
     groups = [c for g in ("problem", "config") for c in columns_of(table, g)]

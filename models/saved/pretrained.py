@@ -62,8 +62,8 @@ class Pretrained:
 def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
     """Return the most similar shipped predictor of the requested kernel.
 
-    One of other code and of another device is not similar. Raises NotShipped if there is none; PredictorError or RunTableError if it is
-    damaged, or another version wrote it.
+    One of other code and of another device is not similar. Raises NotShipped if there is none;
+    PredictorError or RunTableError if it is damaged, or another version wrote it.
     """
     from foretune.models.predictor import Predictor
 

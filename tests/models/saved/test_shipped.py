@@ -205,6 +205,7 @@ CARDS = list(read_cards("*"))
 @pytest.fixture(params=CARDS, ids=lambda c: f"{c.kernel} on {c.table}")
 def of_it(request):
     if request.param.kernel.startswith("triton_"):
+        pytest.importorskip("torch")
         pytest.importorskip("triton")
     return request.param
 
