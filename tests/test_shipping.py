@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy, config
 
@@ -194,6 +195,29 @@ def test_power_of_a_problem_is_judged_by_other_problems(scripts):
     assert scripts.ship.targets_of("triton_gemm", few, found) == ("time_ms",)
     perfect = found.assign(Foretune=found["power_w"])
     assert scripts.ship.targets_of("triton_gemm", few, perfect) == ("time_ms", "power_w")
+
+
+def test_a_shipped_predictor_is_tried_on_lists_of_another_device(scripts):
+    pytest.importorskip("triton")
+    import shipped_elsewhere
+
+    rows = [
+        {"status": "ok", "device": "NVIDIA A100-SXM4-40GB", "time_ms": 1000 / m + b / 100}
+        | {"problem.M": m, "problem.N": 512, "problem.K": 256, "problem.mat1_dtype": "float16"}
+        | {"problem.mat1_stride_1": 1, "problem.mat2_stride_0": 1, "problem.mat2_stride_1": 256}
+        | {"config.BLOCK_M": b, "config.BLOCK_N": 64, "config.BLOCK_K": 32}
+        | {"config.num_warps": 4, "config.num_stages": 3}
+        for m in (512, 1024, 2048)
+        for b in (16, 32, 64, 128)
+    ]
+    runs = shipped_elsewhere.as_gemm(pd.DataFrame(rows), problems=2)
+    assert len(runs) == 8
+    assert set(runs["problem.layout"]) == {"nt"}
+    assert set(runs["problem.dtype"]) == {"fp16"}
+    folder = pretrained.SHIPPED / "triton_gemm" / "nvidia-h100-80gb"
+    text = shipped_elsewhere.compared(runs, folder, repeats=1)
+    assert text.startswith("NVIDIA A100-SXM4-40GB; 2 lists of 4 configurations")
+    assert text.count("1.000 / 1.000") >= 4  # after four and eight measurements
 
 
 def test_changed_code_is_not_shipped(scripts):
