@@ -15,13 +15,12 @@ call take turns. Power is measured where there is an energy counter.
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from foretune.collect.devices import probe_cpu
 from foretune.collect.power import explain_missing_meter
 from foretune.collect.versions import versions
 from foretune.datasets import DatasetCard, card, shipped, to_measurements
+from foretune.datasets.catalog import card_text
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.kernel import Kernel
@@ -284,13 +284,6 @@ def start_anew(name: str, out: Path, kernels: list[Kernel], provisional: bool) -
         print(f"{name} is measured anew: {reason}")
         (out / f"{name}.parquet").unlink()
         (out / f"{name}.json").unlink()
-
-
-def card_text(card: DatasetCard) -> str:
-    """Return the card as JSON, without what is read from the table."""
-    read = ("rows", "columns")
-    fields = {name: value for name, value in asdict(card).items() if name not in read}
-    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 
 def card_of(

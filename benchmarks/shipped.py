@@ -1,15 +1,19 @@
 """Trains the predictors that come with Foretune on the tables that do, and says how good they are.
 
-    PYTHONPATH=src python benchmarks/shipped.py
+    PYTHONPATH=src python benchmarks/shipped.py                     # all tables
+    PYTHONPATH=src python benchmarks/shipped.py nvidia-h100-80gb    # one of them
 
-For every shipped table and every kernel of it: the errors on problems held out (five folds, whole
-problems), how much of the best configuration's speed is kept by choosing with them, what the
-library's call takes; then a predictor of all rows goes to ``models/shipped``, with its errors on
-its card. Prints the tables, and puts them into ``datasets/README.md`` between its two marks.
+For every shipped table and every kernel of the package in it: the errors on problems held out (five
+folds, whole problems), how much of the best configuration's speed is kept by choosing with them,
+what the library's call takes. A predictor of all rows goes to ``models/shipped``, with its errors
+on its card, if it beats every simple method on problems held out, and choosing with it keeps more
+than the default does; it predicts power as well if that has less than 4 % error. Prints the tables,
+and puts them into ``datasets/README.md`` between its two marks.
 """
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +23,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from machine import markdown
+from shipped_power import (
+    FORETUNE,
+    METHODS,
+    WORST_ERROR,
+    boosted,
+    families,
+    hold_out_power,
+    is_metered,
+    power_errors,
+    power_noise,
+)
 
 sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # stage.py
 
@@ -29,7 +44,7 @@ from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
 from foretune.models.saved.pretrained import PRETRAINED_CARD, SHIPPED, Pretrained
-from foretune.models.targets import usable_rows
+from foretune.models.targets import TARGETS, Target, present_targets, usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import fold_of_rows, task_numbers
@@ -38,7 +53,12 @@ from foretune.registry import registered
 
 README = Path(__file__).resolve().parents[1] / "datasets" / "README.md"
 BEGIN, END = "<!-- printed by benchmarks/shipped.py -->", "<!-- until here -->"
-BESIDE = ("calibrated roofline", "nearest neighbor")
+OF_LIBRARY = ("calibrated roofline", "nearest neighbor")
+TREES = "boosted trees"
+"""They know the columns of problem and configuration only."""
+BESIDE = (*OF_LIBRARY, TREES)
+NOT_LEARNED = ("finalist", "reference")
+"""Roles of rows that are not learned from: finalists ran among others, with other caches."""
 BUDGETS = (0, 4, 8)
 DRAWS = 200
 
@@ -67,6 +87,46 @@ class Judged:
         ends = (rows["low"].to_numpy(), rows["high"].to_numpy()) if column == "predicted" else None
         return score(truth, value, task_numbers(rows), ends)
 
+    def kept(self) -> dict[str, float]:
+        """Return the share of the best speed that each way to choose keeps, mean over problems."""
+        rng = np.random.default_rng(0)
+        kept: dict[str, list[float]] = {}
+        for _, rows in self.held_out.groupby(task_numbers(self.held_out)):
+            times = rows["time_ms"].to_numpy()
+            order = np.argsort(rows["predicted"].to_numpy(), kind="stable")
+            share = times.min() / times
+            default = share[(rows["role"] == "default").to_numpy()]
+            kept.setdefault("default", []).extend(default)
+            for budget in BUDGETS:
+                kept.setdefault(f"p{budget}", []).append(share[order[: max(budget, 1)]].max())
+                if budget:
+                    drawn = [
+                        share[rng.permutation(len(share))[:budget]].max() for _ in range(DRAWS)
+                    ]
+                    kept.setdefault(f"d{budget}", []).append(float(np.mean(drawn)))
+        return {name: float(np.mean(values)) for name, values in kept.items()}
+
+    def stated(self) -> dict[str, float]:
+        """Return what the predictor's card says of it: its scores, and errors of simple methods."""
+        found = {metric: value for metric, value in self.scores().items() if value == value}
+        for name in BESIDE:
+            found |= {f"{m} of {name}": self.scores(name)[m] for m in ("mape", "median_ape")}
+        return {metric: float(f"{value:.4g}") for metric, value in found.items()}
+
+    def reasons_against(self) -> list[str]:
+        """Return why a predictor must not be shipped; empty if it may."""
+        own, kept = self.scores(), self.kept()
+        reasons = [
+            f"{name} errs less on problems held out ({_errors(self.scores(name))} against "
+            f"{_errors(own)} %)"
+            for name in BESIDE
+            if any(not own[m] < self.scores(name)[m] for m in ("mape", "median_ape"))
+        ]
+        if not kept["p0"] > kept["default"]:
+            reasons.append(f"its choice keeps {100 * kept['p0']:.0f} %, the default "
+                           f"{100 * kept['default']:.0f} %")  # fmt: skip
+        return reasons
+
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -74,35 +134,61 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=SHIPPED, metavar="FOLDER")
     parser.add_argument("--readme", type=Path, default=README)
     options = parser.parse_args(argv)
-    text = "\n".join(ship(name, options.out) for name in options.tables or shipped())
-    print(text)
+    texts = {name: ship(name, options.out) for name in options.tables or shipped()}
+    print("\n".join(texts.values()))
     before, begin, rest = options.readme.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    there, end, after = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"{options.readme} has no marks {BEGIN} and {END}")
+    texts = {name: text for name, text in sections(there).items() if name in shipped()} | texts
+    text = "\n".join(texts[name] for name in sorted(texts))
     options.readme.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
 
 
+def sections(text: str) -> dict[str, str]:
+    """Return the parts of the text by the name of their table."""
+    _, *parts = f"\n{text.strip()}\n".split("\n### ")
+    return {part.partition("\n")[0]: f"### {part.rstrip()}\n" for part in parts}
+
+
 def ship(name: str, out: Path) -> str:
-    """Train and save the predictors of a table; return its part of the text."""
+    """Train, judge and save the predictors of a table; return its part of the text."""
     of_table, runs = card(name), load(name)
+    metered = is_metered(runs)
+    power = None
+    if metered.any():
+        power = hold_out_power(runs[metered], families())
     judged = []
     for kernel in of_table.kernels:
+        if kernel not in registered("kernels"):
+            continue
         check_code(kernel, of_table)
         mine = runs[runs["kernel"] == kernel].dropna(axis=1, how="all").reset_index(drop=True)
-        predictor, seconds = train(mine)
+        predictor, seconds = train(mine, targets_of(kernel, mine, power))
         each = Judged(kernel, mine, hold_out(mine), seconds)
         judged.append(each)
         shipping = Pretrained(
             kernel, of_table.kernels[kernel], of_table.device, of_table.architecture,
-            of_table.specs, name, of_table.provisional,
-            {metric: float(f"{v:.4g}") for metric, v in each.scores().items() if v == v},
+            of_table.specs, name, of_table.provisional, each.stated(),
         )  # fmt: skip
-        shipping.folder(out).parent.mkdir(parents=True, exist_ok=True)
-        predictor.save(shipping.folder(out))
+        folder = shipping.folder(out)
+        shutil.rmtree(folder, ignore_errors=True)
+        if each.reasons_against():
+            continue
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        predictor.save(folder)
         text = json.dumps(asdict(shipping), indent=1) + "\n"
-        (shipping.folder(out) / PRETRAINED_CARD).write_text(text, encoding="utf-8")
-    return text_of(of_table, judged, out)
+        (folder / PRETRAINED_CARD).write_text(text, encoding="utf-8")
+    return text_of(of_table, runs, judged, power, out)
+
+
+def targets_of(kernel: str, runs: pd.DataFrame, power: pd.DataFrame | None) -> tuple[Target, ...]:
+    """Return what a kernel's predictor is to learn: power only if that is known to be good."""
+    if power is None:
+        return tuple(present_targets(runs))
+    errors = power_errors(power[power["kernel"] == kernel]).loc["all"]
+    others = errors.drop(FORETUNE).min()
+    return TARGETS if errors[FORETUNE] < min(others, WORST_ERROR) else TARGETS[:1]
 
 
 def check_code(kernel: str, of_table: DatasetCard) -> None:
@@ -120,19 +206,19 @@ def check_code(kernel: str, of_table: DatasetCard) -> None:
         )
 
 
-def train(runs: pd.DataFrame) -> tuple[Predictor, float]:
+def train(runs: pd.DataFrame, targets: tuple[Target, ...]) -> tuple[Predictor, float]:
     """Return a predictor of ``runs``, and the seconds it took."""
     start = time.perf_counter()
-    predictor = Predictor().fit(to_learn_from(runs))
+    predictor = Predictor(targets=targets).fit(to_learn_from(runs, "power_w" in targets))
     return predictor, time.perf_counter() - start
 
 
-def to_learn_from(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that are learned from: finalists ran among others, with other caches."""
-    rows = runs[runs["role"] != "finalist"].drop(columns="time_ms_samples", errors="ignore")
-    return rows.drop(columns=["library", "counter.library_ms"], errors="ignore").reset_index(
-        drop=True
-    )
+def to_learn_from(runs: pd.DataFrame, power: bool = False) -> pd.DataFrame:
+    """Return the rows that are learned from; windows of power only for ``power``."""
+    rows = runs[~runs["role"].isin(NOT_LEARNED) & (power | ~is_metered(runs))]
+    unused = ["time_ms_samples", "library", "counter.library_ms", "stage"]
+    rows = rows.drop(columns=unused, errors="ignore")
+    return rows.dropna(axis=1, how="all").reset_index(drop=True)
 
 
 def hold_out(runs: pd.DataFrame) -> pd.DataFrame:
@@ -154,31 +240,43 @@ def hold_out(runs: pd.DataFrame) -> pd.DataFrame:
                 predicted=predicted["time_ms"],
                 low=predicted["time_ms_low"],
                 high=predicted["time_ms_high"],
-                **predict_baselines("time_ms", family, usable, test, BESIDE),
+                **predict_baselines("time_ms", family, usable, test, OF_LIBRARY),
+                **{TREES: boosted(usable, test, "time_ms")},
             )
         )
     return pd.concat(parts, ignore_index=True)
 
 
-def text_of(of_table: DatasetCard, judged: list[Judged], out: Path) -> str:
+def text_of(
+    of_table: DatasetCard,
+    runs: pd.DataFrame,
+    judged: list[Judged],
+    power: pd.DataFrame | None,
+    out: Path,
+) -> str:
     """Return what is to be said of a table, as Markdown."""
     machine = f"{of_table.device} ({of_table.architecture}), {of_table.specs['cores']:g} cores"
-    size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) / 1e6
+    files = (p for p in out.glob(f"*/{of_table.name}/**/*") if p.is_file())
+    size = sum(p.stat().st_size for p in files) / 1e6
     about_it = f"{of_table.system}; {of_table.began[:10]}; {of_table.rows:,} rows"
     warning = f"**Provisional: {of_table.provisional}.**\n" if of_table.provisional else ""
+    times = runs[~is_metered(runs)]
     parts = [
         f"### {of_table.name}\n",
-        f"{machine}; {about_it}; shipped predictors: {size:.1f} MB in all.\n",
+        f"{machine}; {about_it}; its predictors: {size:.1f} MB in all.\n",
         warning,
         section(
             "What there is, and how far a measurement is from itself: between a default and its "
-            "repeats some minutes later, median / 95th percentile.",
-            ("kernel", "rows", "failed", "problems", "configurations", "repeats, %"),
-            [about(j) for j in judged],
+            "later repeats, median / 95th percentile.",
+            ("kernel", "rows", "failed", "problems", "configurations", "of a problem",
+             "repeats, %"),
+            [about(kernel, times[times["kernel"] == kernel]) for kernel in of_table.kernels],
         ),
+        not_shipped(of_table, judged),
         section(
             "Errors on problems that were not trained on, mean / median / 95th percentile in %; "
-            "the 90 % interval; seconds to train on all rows.",
+            "the 90 % interval; seconds to train on all rows. Boosted trees know the columns of "
+            "problem and configuration only.",
             ("kernel", "Foretune", "interval holds; width", *BESIDE, "train, s"),
             [errors(j) for j in judged],
         ),
@@ -198,8 +296,52 @@ def text_of(of_table: DatasetCard, judged: list[Judged], out: Path) -> str:
             ("kernel", "library", "problems", "fastest", "default", "slower on", "worst"),
             [row for j in judged if (row := against_library(j))],
         ),
+        "" if power is None else power_text(runs[is_metered(runs)], power),
     ]  # fmt: skip
     return "\n".join(filter(None, parts))
+
+
+def not_shipped(of_table: DatasetCard, judged: list[Judged]) -> str:
+    """Return which kernels have no predictor, and why; empty if all have one."""
+    lines = [
+        f"No predictor of {j.kernel} is shipped: {'; '.join(reasons)}.\n"
+        for j in judged
+        if (reasons := j.reasons_against())
+    ]
+    if others := [k for k in of_table.kernels if k not in registered("kernels")]:
+        lines.append(
+            f"No predictors of {', '.join(others)} are shipped: these kernels are files in "
+            "`examples/`, and a shipped predictor is found by the name of a kernel of the package. "
+            "Train on their rows: `foretune train`.\n"
+        )
+    return "".join(lines)
+
+
+def power_text(runs: pd.DataFrame, power: pd.DataFrame) -> str:
+    """Return how well power is predicted, as Markdown."""
+    table, noise = power_errors(power), power_noise(runs)
+    configs, problems = len(power), power["problem"].nunique()
+    rows = []
+    for kernel, of_kernel in [*power.groupby("kernel"), ("all", power)]:
+        some = [f"{100 * e:.1f}" if e == e else "–" for e in table.loc[str(kernel)]]
+        rows.append([str(kernel), str(len(of_kernel)), str(of_kernel["problem"].nunique()), *some])
+    learned = int(power[FORETUNE].notna().sum())
+    worst = 100 * WORST_ERROR
+    shipped_for = [k for k in table.index.drop("all") if "power_w" in targets_of(k, runs, power)]
+    verdict = (
+        f"Predictors of {', '.join(shipped_for)} predict it." if shipped_for
+        else "No shipped predictor predicts it, so tuning for energy starts without one."
+    )  # fmt: skip
+    return section(
+        f"Power of {configs} configurations of {problems} problems, learned from the other "
+        f"problems: mean error in %. Foretune learns one kernel at a time, and nothing from fewer "
+        f"than five rows: it predicts {learned} of the {configs}. Busy shares are told the time "
+        "and learn from all kernels, as boosted trees do. A window is "
+        f"{100 * noise.mean():.1f} % from the first of the same configuration (mean of "
+        f"{len(noise)}). The bar for shipping is {worst:.0f} %. {verdict}",
+        ("kernel", "configurations", "problems", *METHODS),
+        rows,
+    )
 
 
 def section(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -207,18 +349,21 @@ def section(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     return f"{text}\n\n{markdown(columns, rows)}" if rows else ""
 
 
-def about(judged: Judged) -> list[str]:
+def about(kernel: str, runs: pd.DataFrame) -> list[str]:
     """Return a row: how much there is."""
-    runs = judged.runs.assign(key=labels(judged.runs, "problem", "config"))
+    number = len(runs)
+    runs = runs.assign(key=labels(runs, "problem", "config"))
     runs = runs[runs["role"] != "finalist"]
     ok = runs[runs["status"] == "ok"]
     first = ok[ok["counter.repeat"] == 0].set_index("key")["time_ms"]
     again = ok[ok["role"] == "repeat"].set_index("key")["time_ms"]
     off = (again / first.reindex(again.index) - 1).abs().dropna()
     noise = f"{100 * off.median():.1f} / {100 * off.quantile(0.95):.0f}" if len(off) else "–"
-    problems, configs = labels(runs, "problem").nunique(), labels(runs, "config").nunique()
+    of_problem = runs[runs["counter.repeat"] == 0].groupby(labels(runs, "problem")).size()
+    configs = labels(runs, "config").nunique()
     failed = int((runs["status"] != "ok").sum())
-    return [judged.kernel, str(len(judged.runs)), str(failed), str(problems), str(configs), noise]
+    return [kernel, str(number), str(failed), str(len(of_problem)), str(configs),
+            f"{of_problem.median():.0f}", noise]  # fmt: skip
 
 
 def errors(judged: Judged) -> list[str]:
@@ -231,20 +376,9 @@ def errors(judged: Judged) -> list[str]:
 
 def choices(judged: Judged) -> list[str]:
     """Return a row: what choosing keeps."""
-    rng = np.random.default_rng(0)
-    kept: dict[str, list[float]] = {}
-    for _, rows in judged.held_out.groupby(task_numbers(judged.held_out)):
-        times = rows["time_ms"].to_numpy()
-        order = np.argsort(rows["predicted"].to_numpy(), kind="stable")
-        share = times.min() / times
-        default = share[(rows["role"] == "default").to_numpy()]
-        kept.setdefault("default", []).extend(default)
-        for budget in BUDGETS:
-            kept.setdefault(f"p{budget}", []).append(share[order[: max(budget, 1)]].max())
-            if budget:
-                drawn = [share[rng.permutation(len(share))[:budget]].max() for _ in range(DRAWS)]
-                kept.setdefault(f"d{budget}", []).append(float(np.mean(drawn)))
-    return [judged.kernel, *(f"{100 * np.mean(values):.0f}" for values in _ordered(kept))]
+    kept = judged.kept()
+    names = ["default", *(f"p{b}" for b in BUDGETS), *(f"d{b}" for b in BUDGETS if b)]
+    return [judged.kernel, *(f"{100 * kept[name]:.0f}" for name in names)]
 
 
 def against_library(judged: Judged) -> list[str]:
@@ -273,11 +407,6 @@ def against_library(judged: Judged) -> list[str]:
 
 def _errors(s: dict[str, float]) -> str:
     return f"{100 * s['mape']:.1f} / {100 * s['median_ape']:.1f} / {100 * s['p95_ape']:.0f}"
-
-
-def _ordered(kept: dict[str, list[float]]) -> list[list[float]]:
-    names = ["default", *(f"p{b}" for b in BUDGETS), *(f"d{b}" for b in BUDGETS if b)]
-    return [kept[name] for name in names]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from the table, so the card cannot contradict it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,13 @@ def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
         raise RunTableError(
             f"the card of {name!r} cannot be read ({reason}): install Foretune again"
         ) from e
+
+
+def card_text(of_it: DatasetCard) -> str:
+    """Return the card as JSON, without what `card` reads from the table."""
+    read = ("rows", "columns")
+    fields = {name: value for name, value in asdict(of_it).items() if name not in read}
+    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 
 def table_path(name: str, folder: Path = SHIPPED) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from foretune.datasets import read_runs, to_measurements
+from foretune.datasets import card, load, read_runs, to_measurements
 from foretune.datasets.journal import journal_path
 
 pytest.importorskip("triton")
@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.extended
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "gpu"
 SOURCE = FOLDER.parents[1] / "src"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
 TINY = {
     "probe": [],
     "sweep": ["--problems", "2", "--per-problem", "8", "--listed", "6", "--blocks", "1",
@@ -52,9 +53,8 @@ def run(stage: str, out: Path, kill_after: int = -1, *more: str) -> subprocess.C
         folder=str(FOLDER), stage=stage, kill_after=kill_after, heavy=NOT_WHILE_MEASURING
     )
     command = [sys.executable, "-P", "-W", "ignore", "-c", code, "--out", str(out), "--replay"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*command, *TINY[stage], *more], env=environment, capture_output=True, text=True
+        [*command, *TINY[stage], *more], env=ENVIRONMENT, capture_output=True, text=True
     )
 
 
@@ -163,6 +163,45 @@ def test_power_is_the_slope_of_the_counter(finished):
         "idle",
         "spin",
     ] * 3  # before and after, and before the kill
+
+
+@pytest.fixture(scope="module")
+def made(finished, tmp_path_factory) -> Path:
+    """A folder with the table and the card of what the stages measured."""
+    folder = tmp_path_factory.mktemp("made")
+    command = [str(FOLDER / "ship.py"), str(finished), "replayed", "--to", str(folder)]
+    options = ["--system", "Replayed OS", "--sweep=--problems 2", "--provisional", "made up"]
+    subprocess.run([sys.executable, *command, *options], env=ENVIRONMENT, check=True)
+    return folder
+
+
+def test_what_was_measured_becomes_a_table_and_its_card(made, finished):
+    runs, of_it = load("replayed", made), card("replayed", made)
+    parts = {s: read_runs(finished / f"{s}.parquet") for s in ("sweep", "power", "verify")}
+    assert runs["stage"].value_counts().to_dict() == {s: len(p) for s, p in parts.items()}
+    assert (of_it.device, of_it.architecture) == ("NVIDIA H200", "sm_90")
+    assert of_it.specs["cores"] == 132
+    assert set(of_it.kernels) == set(runs["kernel"])
+    assert f"{len(parts['power'])} windows of 0." in of_it.protocol
+    assert "python benchmarks/gpu/sweep.py --out runs --problems 2; python" in of_it.command
+    assert (of_it.system.startswith("Replayed OS; python "), of_it.provisional) == (True, "made up")
+    for stage in ("sweep", "power"):
+        roles = runs["role"][runs["stage"] == stage]
+        assert roles.tolist() == parts[stage]["role"].tolist()
+    assert set(runs["role"][runs["stage"] == "verify"]) == {"finalist"}
+
+
+def test_time_is_compared_with_energy(made):
+    script = (
+        "import sys, energy; from foretune.datasets import load; from pathlib import Path;"
+        f"print(energy.report(load('replayed', Path({str(made)!r})), 'a board', 3))"
+    )
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{FOLDER}"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("a board; ")
+    assert "The fastest is the most economical on " in done.stdout
 
 
 def test_the_default_and_the_library_are_raced(finished):

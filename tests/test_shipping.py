@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy, config
 
@@ -140,6 +141,83 @@ def test_what_is_shipped_is_found_and_as_good_as_its_card_says(scripts, tmp_path
         "status == 'ok' and role != 'finalist' and `counter.repeat` == 0"
     ))  # fmt: skip
     assert stated["top1_regret"] < 0.1
+
+
+@pytest.mark.usefixtures("toy_registered")
+def test_what_does_not_beat_simple_methods_is_not_shipped(scripts, tmp_path, monkeypatch):
+    tables, models, readme = tmp_path / "tables", tmp_path / "models", tmp_path / "README.md"
+    scripts.sweep.sweep(options(tables, configs=12), [Toy()], CheckedRunner())
+    for name in ("card", "load", "shipped"):
+        found = getattr(scripts.ship, name)
+        monkeypatch.setattr(scripts.ship, name, lambda *a, f=found: f(*a, folder=tables))
+    hold_out = scripts.ship.hold_out
+    wrong = lambda runs: hold_out(runs).assign(predicted=lambda t: 1 / t["time_ms"])  # noqa: E731
+    readme.write_text(
+        f"{scripts.ship.BEGIN}\n### toy-cpu-2-cores\n\nbefore\n\n### gone\n{scripts.ship.END}\n"
+    )
+    arguments = ["--out", str(models), "--readme", str(readme)]
+    scripts.ship.main(arguments)
+    assert (models / "toy" / "toy-cpu-2-cores").exists()
+    monkeypatch.setattr(scripts.ship, "hold_out", wrong)
+    scripts.ship.main(arguments)
+    assert not (models / "toy" / "toy-cpu-2-cores").exists()
+    text = readme.read_text()
+    assert "No predictor of toy is shipped: calibrated roofline errs less on problems" in text
+    assert "its choice keeps " in text
+    assert "before" not in text
+    assert "### gone" not in text
+
+
+def test_tables_that_are_not_judged_keep_their_part(scripts):
+    text = "\n\n### a\n\nfirst\n\n#### more\n\n### b-2\n\nsecond\n"
+    assert scripts.ship.sections(text) == {
+        "a": "### a\n\nfirst\n\n#### more\n",
+        "b-2": "### b-2\n\nsecond\n",
+    }
+
+
+def test_power_of_a_problem_is_judged_by_other_problems(scripts):
+    pytest.importorskip("triton")
+    import shipped_power
+
+    runs = load("nvidia-h100-80gb")
+    runs = runs[shipped_power.is_metered(runs)]
+    few = runs[runs["kernel"].isin(["triton_gemm", "triton_quantized_gemm"])]
+    found = shipped_power.hold_out_power(few, shipped_power.families())
+    assert len(found) == 13
+    errors = shipped_power.power_errors(found)
+    assert errors.index.tolist() == ["triton_gemm", "triton_quantized_gemm", "all"]
+    assert errors["Foretune"].isna().tolist() == [False, True, False]  # four rows are too few
+    own = found[found["kernel"] == "triton_gemm"]
+    for problem, rows in own.groupby("problem"):
+        rest = own["power_w"][own["problem"] != problem]
+        assert rows["mean power"].tolist() == pytest.approx([rest.mean()] * len(rows), rel=0.02)
+    assert scripts.ship.targets_of("triton_gemm", few, found) == ("time_ms",)
+    perfect = found.assign(Foretune=found["power_w"])
+    assert scripts.ship.targets_of("triton_gemm", few, perfect) == ("time_ms", "power_w")
+
+
+def test_a_shipped_predictor_is_tried_on_lists_of_another_device(scripts):
+    pytest.importorskip("triton")
+    import shipped_elsewhere
+
+    rows = [
+        {"status": "ok", "device": "NVIDIA A100-SXM4-40GB", "time_ms": 1000 / m + b / 100}
+        | {"problem.M": m, "problem.N": 512, "problem.K": 256, "problem.mat1_dtype": "float16"}
+        | {"problem.mat1_stride_1": 1, "problem.mat2_stride_0": 1, "problem.mat2_stride_1": 256}
+        | {"config.BLOCK_M": b, "config.BLOCK_N": 64, "config.BLOCK_K": 32}
+        | {"config.num_warps": 4, "config.num_stages": 3}
+        for m in (512, 1024, 2048)
+        for b in (16, 32, 64, 128)
+    ]
+    runs = shipped_elsewhere.as_gemm(pd.DataFrame(rows), problems=2)
+    assert len(runs) == 8
+    assert set(runs["problem.layout"]) == {"nt"}
+    assert set(runs["problem.dtype"]) == {"fp16"}
+    folder = pretrained.SHIPPED / "triton_gemm" / "nvidia-h100-80gb"
+    text = shipped_elsewhere.compared(runs, folder, repeats=1)
+    assert text.startswith("NVIDIA A100-SXM4-40GB; 2 lists of 4 configurations")
+    assert text.count("1.000 / 1.000") >= 4  # after four and eight measurements
 
 
 def test_changed_code_is_not_shipped(scripts):

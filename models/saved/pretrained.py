@@ -62,14 +62,18 @@ class Pretrained:
 def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
     """Return the most similar shipped predictor of the requested kernel.
 
-    Raises NotShipped if there is none of this kernel; PredictorError or RunTableError if it is
-    damaged, or another version wrote it.
+    One of other code and of another device is not similar. Raises NotShipped if there is none;
+    PredictorError or RunTableError if it is damaged, or another version wrote it.
     """
     from foretune.models.predictor import Predictor
 
     reasons = []
     cards = list(read_cards(request.kernel)) if request.kernel.isidentifier() else []
     for card in sorted(cards, key=lambda card: _mismatch_rank(card, request)):
+        if card.source != request.source_hash and card.device != request.device.name:
+            # only the name is the same, e.g. a Triton function called matmul
+            reasons.append(f"{card.table} was measured with other code, on {card.device}")
+            continue
         found = Predictor.load(card.folder(SHIPPED))
         if missing := [t for t in request.targets if t not in found.targets_]:
             reasons.append(f"{card.table} has no {', '.join(missing)}")

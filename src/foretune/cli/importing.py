@@ -160,11 +160,11 @@ def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
 
 def _show_all(output: Output, cards: "list[DatasetCard]") -> None:
     rows = [
-        [c.name, c.device, c.ended[:10], f"{c.rows}", ", ".join(c.kernels),
-         "provisional" * bool(c.provisional)]
+        [c.name, c.device, c.ended[:10] + " provisional" * bool(c.provisional), f"{c.rows}",
+         ", ".join(c.kernels)]
         for c in cards
     ]  # fmt: skip
-    columns = ("name", "device", "measured", "rows", "kernels", "")
+    columns = ("name", "device", "measured", "rows", "kernels")
     output.table("run tables that come with Foretune", columns, rows)
     output.result({"datasets": cards})
 

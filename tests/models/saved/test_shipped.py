@@ -102,6 +102,12 @@ class TestWhichFits:
         guide = find_guide(PredictorRequest("matmul", "0" * 16, toy_device))
         assert guide.mismatch == "toy was measured with other code of matmul"
 
+    def test_of_other_code_on_another_device_it_is_refused(self, toy_device):
+        """Nothing but the name is the same, e.g. of a decorated function that is called matmul."""
+        device = dataclasses.replace(toy_device, name="Other GPU")
+        with pytest.raises(NotShipped, match="toy was measured with other code, on Toy CPU"):
+            find_guide(PredictorRequest("matmul", "0" * 16, device))
+
     def test_the_one_most_like_it_is_taken(self, toy_device, root, predictor, runs):
         """Of two it is the one of the same device, though it comes later in the alphabet."""
         other = Pretrained("matmul", SOURCE, "Other CPU", "toy", toy_device.specs, "another")
@@ -198,6 +204,9 @@ CARDS = list(read_cards("*"))
 
 @pytest.fixture(params=CARDS, ids=lambda c: f"{c.kernel} on {c.table}")
 def of_it(request):
+    if request.param.kernel.startswith("triton_"):
+        pytest.importorskip("torch")
+        pytest.importorskip("triton")
     return request.param
 
 
@@ -215,10 +224,15 @@ def test_every_shipped_one_is_of_a_shipped_table(of_it):
     assert table.provisional == of_it.provisional
 
 
+def device_of(of_it):
+    kind = get_kernel(of_it.kernel).device_kind
+    return Device(of_it.device, kind, of_it.architecture, of_it.specs)
+
+
 def test_every_shipped_one_is_found_on_its_device(of_it):
     kernel = get_kernel(of_it.kernel)
-    assert kernel.source_hash == of_it.source, "measure again: benchmarks/cpu_sweep.py, shipped.py"
-    device = Device(of_it.device, kernel.device_kind, of_it.architecture, of_it.specs)
+    assert kernel.source_hash == of_it.source, f"measure {of_it.table} again"
+    device = device_of(of_it)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = find_pretrained(of_it.kernel, of_it.source, device)
@@ -226,6 +240,40 @@ def test_every_shipped_one_is_found_on_its_device(of_it):
     predicted = found.predict_space(problem, kernel.space(problem), device, np.arange(50))
     assert (predicted["time_ms"] > 0).all()
     assert np.isfinite(predicted["time_ms"]).all()
+
+
+def test_every_shipped_one_has_to_be_checked_on_another_device(of_it):
+    another = dataclasses.replace(device_of(of_it), name="Another Device")
+    guide = find_guide(PredictorRequest(of_it.kernel, of_it.source, another))
+    assert f"was measured on {of_it.device}" in guide.mismatch
+    assert not guide.has_valid_interval(another)
+
+
+def test_every_shipped_one_begins_a_search_for_the_least_time(of_it, monkeypatch):
+    """One that has not learned power does not begin a search for the least energy."""
+    monkeypatch.setattr("foretune.tune.job.find_meter", lambda kind, index: object())
+    told, kernel, device = Spoken(), get_kernel(of_it.kernel), device_of(of_it)
+    record = MeasurementCache.for_kernel(kernel, device, store=False)
+    problem = kernel.training_problems(1, seed=99)[0]
+
+    def job(objective):
+        return TuningJob(kernel, InProcessRunner(device), record, (objective,), progress=told)
+
+    timed = job(Objective.TIME)
+    guide = timed.find_predictor("auto")
+    space = kernel.space(problem)
+    assert len(timed.prior(problem, space, guide, Objective.TIME).log_mean) == len(space)
+    assert "power_w" not in guide.predictor.targets_
+    assert job(Objective.ENERGY).find_predictor("auto") is None
+    assert told.said[-1].endswith(f"{of_it.table} has no power_w")
+
+
+def test_every_shipped_one_beats_simple_methods_on_problems_held_out(of_it):
+    stated = of_it.held_out
+    others = [name for name in stated if " of " in name]
+    assert len(others) >= 6
+    for name in others:
+        assert stated[name.partition(" of ")[0]] < stated[name]
 
 
 def test_errors_are_as_stated(of_it):

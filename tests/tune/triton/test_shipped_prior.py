@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import math
+import warnings
 
 import pytest
 
@@ -19,8 +20,10 @@ from foretune.datasets import from_measurements
 from foretune.errors import ForetuneWarning
 from foretune.models import Predictor
 from foretune.models.saved import pretrained
-from foretune.models.saved.pretrained import Pretrained
+from foretune.models.saved.guides import PredictorRequest
+from foretune.models.saved.pretrained import NotShipped, Pretrained, find_pretrained
 from foretune.problem import Problem
+from foretune.registry import get_kernel
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton.options import Options
@@ -117,3 +120,30 @@ def test_nothing_is_shipped_for_other_kernels(device, caplog):
     with caplog.at_level(logging.INFO, "foretune"):
         assert not PriorFactory("unheard_of", SOURCE, device, Options()).predicts
     assert caplog.messages[0].endswith("there is none for this kernel")
+
+
+@pytest.mark.parametrize("board", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+@pytest.mark.parametrize("name", ["copy", "matmul", "softmax"])
+def test_functions_that_are_called_like_our_kernels_start_without_their_predictors(name, board):
+    """What is shipped is of other code, on another device: only the name is the same."""
+    with ReplayDriver(peculiar, device=board).active(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        device = device_at(current_device_index())
+        assert device.name == board
+        assert not PriorFactory(name, SOURCE, device, Options()).predicts
+
+
+def test_one_of_our_triton_kernels_does_on_its_device_only():
+    """Its own code on an H100 is believed; a function called so has to be checked there."""
+    source = get_kernel("triton_gemm").source_hash
+    for board, code, foreign in [
+        ("NVIDIA H100 80GB HBM3", source, False), ("NVIDIA H100 80GB HBM3", SOURCE, True),
+        ("NVIDIA H100 PCIe", source, True), ("NVIDIA H200", source, True),
+    ]:  # fmt: skip
+        with ReplayDriver(peculiar, device=board).active():
+            device = device_at(current_device_index())
+        guide = find_pretrained(PredictorRequest("triton_gemm", code, device))
+        assert bool(guide.mismatch) == foreign
+        assert guide.has_valid_interval(device) != foreign
+    with pytest.raises(NotShipped):
+        find_pretrained(PredictorRequest("triton_gemm", SOURCE, device))
