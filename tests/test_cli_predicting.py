@@ -106,3 +106,19 @@ def test_long_times_have_no_exponent(capsys, toy_place):
 def test_a_problem_need_not_fit_in_memory(capsys):
     folder = str(SHIPPED / "softmax" / "amd-epyc-2-cores")
     assert main(["predict", folder, "--problem", "R=1000000,C=1000000", "--top", "1"]) == 0
+
+
+def test_power_of_one_problem_is_learned_and_said_not_to_be_held_out(capsys):
+    runs = read_runs(gemm_table("few.parquet"))
+    first = runs.index < 6
+    power_w = np.where(first, 400.0 + runs.index, np.nan)
+    runs = runs.assign(power_w=power_w, **{"config.tile": runs.index % 7})
+    problem = runs.loc[0, ["problem.M", "problem.N", "problem.K"]].to_numpy(float)
+    runs.loc[first, ["problem.M", "problem.N", "problem.K"]] = problem
+    write_runs("few.parquet", runs)
+    assert main(["train", "few.parquet", "--out", "p"]) == 0
+    out = capsys.readouterr().out
+    assert Predictor.load("p").targets_.keys() == {"time_ms", "power_w"}
+    assert "not held out: grouped of power_w: there is only one group" in " ".join(out.split())
+    assert "predicting time_ms" in out
+    assert "predicting power_w" not in out

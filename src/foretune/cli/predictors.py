@@ -147,7 +147,8 @@ def _show_training(
     from foretune.models.validation.metrics import noise_floor
 
     for name, scores in done.scores.items():
-        output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))
+        if scores:
+            output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))
     output.say(str(done.validation))
     for line in _notes(done, splits):
         output.say(line)
@@ -270,8 +271,10 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
         return
     default_splits = ["grouped"] if done.validation.level == "quick" else ["random", "grouped"]
     for split in splits or default_splits:
-        if not all(split in s for s in done.scores.values()):
-            yield f"not held out: {split}: {UNUSABLE_SPLIT_REASONS[split]}"
+        missing = [target for target, s in done.scores.items() if split not in s]
+        if missing:  # few rows may have power
+            of_some = f" of {', '.join(missing)}" if len(missing) < len(done.scores) else ""
+            yield f"not held out: {split}{of_some}: {UNUSABLE_SPLIT_REASONS[split]}"
 
 
 def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
