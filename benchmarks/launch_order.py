@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +21,14 @@ from launch_training import fit_order, save_order
 from foretune.models.launch_order import SHIPPED
 
 PROBLEMS = 1500
+
+
+def sources(path: Path, kernels: Sequence[str]) -> list[str]:
+    """Return who measured a table."""
+    if path.suffix == ".jsonl":
+        return ["foretune"]
+    rows = pd.read_parquet(path, columns=["kernel", "source"])
+    return sorted({text.split()[0] for text in rows["source"][rows["kernel"].isin(kernels)]})
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -39,13 +48,11 @@ def main(argv: list[str] | None = None) -> None:
         tables = recorded_tables.read(path, options.problems)
         found = [r for some in tables.values() for r in some if r.is_product]
         problems += [r.learned for r in found]
-        kernel = str(found[0].kernel)
-        rows = pd.read_parquet(path, columns=["kernel", "source"])
-        sources = rows["source"][rows["kernel"] == kernel]
+        kernels = sorted({r.kernel for r in found})
         card["tables"] |= {path.name: {  # type: ignore[operator]
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            "source": sorted({text.split()[0] for text in sources}),
-            "kernel": kernel,
+            "source": sources(path, kernels),
+            "kernels": kernels,
             "device": found[0].call.device.name,
             "problems": len(found),
             "dtypes": dict(Counter(r.dtype for r in found)),

@@ -3,7 +3,8 @@
 A row of such a table says sizes, types and strides, a configuration, and its time. Here it becomes
 what a decorator sees: arguments, a grid, a list of configurations. Known are the products and the
 attention that PyTorch's Inductor makes from Triton templates, products with every tile, and a
-softmax of rows. Of the last two, whole tables are cut into lists as authors write them: at a fixed
+softmax of rows; beside them what this folder's commands timed (`recorded_gpu`). Of tables of whole
+spaces, lists are cut as authors write them: at a fixed
 tile, with one knob of the tile, or some configurations at random.
 """
 
@@ -120,18 +121,21 @@ class Recorded:
     @property
     def is_product(self) -> bool:
         """Whether blocks multiply tiles."""
-        return self.call.function is not softmax_rows
+        if self.call.function is softmax_rows:
+            return False
+        return self.law is None or bool(self.law.shapes.products)
 
     @cached_property
     def learned(self) -> MeasuredProblem:
         """The same as `launch_training.fit_order` learns from it."""
-        launches = tile_launches(self.call, self.configs, self._law)
+        launches = tile_launches(self.call, self.configs, self.law)
         assert launches is not None
         columns = launch_features(launches, self.call.device)
         return MeasuredProblem(self.kernel, columns, self.time_ms)
 
     @property
-    def _law(self) -> ShapeLaw | None:
+    def law(self) -> ShapeLaw | None:
+        """What the kernel's code shows of its blocks; None without code."""
         constants = tuple(self.call.arguments.get(name) for name in TILE_KNOBS)
         key = self.kernel, constants, self.configs
         if key not in LAWS:
@@ -151,8 +155,12 @@ def read(path: Path, problems: int | None = None, seed: int = 0) -> dict[str, li
     Raises:
         UnknownName: a kernel, or device, of which it is not known how it is called.
     """
-    rows = pd.read_parquet(path).drop(columns=["time_ms_samples", "source"], errors="ignore")
     rng = np.random.default_rng(seed)
+    if path.suffix == ".jsonl":
+        return _drawn(recorded_gpu().read_lists(path), problems, rng)
+    rows = pd.read_parquet(path).drop(columns=["time_ms_samples", "source"], errors="ignore")
+    if rows["kernel"].str.startswith("triton_").any():
+        return _drawn(recorded_gpu().read_table(path), problems, rng)
     if "problem_id" in rows:
         lists = _lists_by_kind(rows)
         return {name: [some[i] for i in rng.permutation(len(some))[:problems]]
@@ -168,6 +176,23 @@ def read(path: Path, problems: int | None = None, seed: int = 0) -> dict[str, li
         if (mine["status"] == "ok").any():
             found.append(_recorded(mine))
     return {path.stem: found}
+
+
+def recorded_gpu() -> Any:
+    """Return the module that reads what was timed by this folder's commands; it imports this."""
+    import recorded_gpu
+
+    return recorded_gpu
+
+
+def _drawn(
+    recorded: Sequence[Recorded], problems: int | None, rng: np.random.Generator
+) -> dict[str, list[Recorded]]:
+    """Return at most so many problems of each kernel, by its name."""
+    found: dict[str, list[Recorded]] = {}
+    for i in rng.permutation(len(recorded)):
+        found.setdefault(recorded[i].kernel, []).append(recorded[i])
+    return {kernel: some[:problems] for kernel, some in found.items()}
 
 
 def _lists_by_kind(rows: pd.DataFrame) -> dict[str, list[Recorded]]:
@@ -236,7 +261,7 @@ def _tiled_product(sizes: Mapping[str, Any], fixed: Mapping[str, int], times: Ti
     varied = [i for i, name in enumerate(names) if name not in fixed]
     configs = tuple(Configuration({names[i]: key[i] for i in varied}) for key in times)
     device = find_device("NVIDIA A100-SXM4-40GB")
-    call = _call(tiled_product, ["M", "N", "K"], arguments, device, grid, list(configs[0]))
+    call = as_call(tiled_product, ["M", "N", "K"], arguments, device, grid, list(configs[0]))
     call = replace(call, function=tiled_product)
     return Recorded("rl_triton_mm", "float16", call, configs, np.array(list(times.values())))
 
@@ -248,7 +273,7 @@ def _softmax(count: int, width: int, times: Mapping[int, float]) -> Recorded:
     }  # fmt: skip
     configs = tuple(Configuration(num_warps=warps) for warps in sorted(times))
     device = find_device("NVIDIA GeForce RTX 3090")
-    call = _call(softmax_rows, ["rows", "columns"], arguments, device, (count,), ["num_warps"])
+    call = as_call(softmax_rows, ["rows", "columns"], arguments, device, (count,), ["num_warps"])
     call = replace(call, function=softmax_rows)
     return Recorded(
         "dtas_softmax", "float16", call, configs, np.array([times[w] for w in sorted(times)])
@@ -286,7 +311,7 @@ def _product(problem: Mapping[str, Any], device: Device, knobs: Sequence[str]) -
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
         return (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)
 
-    return _call(mm, ["M", "N", "K"], arguments, device, grid, knobs)
+    return as_call(mm, ["M", "N", "K"], arguments, device, grid, knobs)
 
 
 def _attention(problem: Mapping[str, Any], device: Device, knobs: Sequence[str]) -> Call:
@@ -310,10 +335,10 @@ def _attention(problem: Mapping[str, Any], device: Device, knobs: Sequence[str])
         return triton.cdiv(queries, meta["BLOCK_M"]), batch * heads
 
     key = ["Z", "H", "Q_LEN", "KV_LEN", "NODES", "USED"]
-    return _call(flex_attention, key, arguments, device, grid, knobs)
+    return as_call(flex_attention, key, arguments, device, grid, knobs)
 
 
-def _call(
+def as_call(
     function: Any,
     key: Sequence[str],
     arguments: Mapping[str, Any],

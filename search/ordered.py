@@ -105,7 +105,7 @@ class OrderedSearcher(Searcher):
         posterior, chosen, free = self.search_posterior, list[int](), self._free
         while len(chosen) < n:
             first = len(self._known_values) + len(chosen) < FIRST_MEASUREMENTS
-            in_order = first and self.prior is not None
+            in_order = first and self.prior is not None and self.prior.ranks
             score = posterior.log_expected_success if in_order else posterior.log_acquisition
             chosen.append(int(np.argmax(np.where(free, score, -np.inf))))
             free[chosen[-1]] = False

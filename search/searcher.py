@@ -27,6 +27,7 @@ class Prior:
         p_valid: probability that each configuration runs.
         foreign: whether it comes from another device, which a searcher should check early.
         log_mean_of: returns the prior log mean of measurements of other problems; None if unknown.
+        ranks: whether the first measurements follow its order; a rough rule has many ties.
     """
 
     log_mean: np.ndarray
@@ -34,6 +35,7 @@ class Prior:
     p_valid: np.ndarray
     foreign: bool = True
     log_mean_of: Callable[[Sequence[Measurement]], np.ndarray] | None = None
+    ranks: bool = True
 
     def log_means(self, measurements: Sequence[Measurement], space: SearchSpace) -> np.ndarray:
         """Return the log means of other problems' measurements; the median if unknown."""

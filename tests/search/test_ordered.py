@@ -89,6 +89,15 @@ def test_the_order_is_followed_first():
     assert [m.config for m in runs] == [CONFIGS[i] for i in np.argsort(prior.log_mean)[:2]]
 
 
+def test_a_rule_with_ties_is_not_followed_one_by_one():
+    def second(ranks):
+        rule = dataclasses.replace(blind_order(), log_mean=np.zeros(len(CONFIGS)), ranks=ranks)
+        return search(make(1024, prior=rule), 1024, Stopping(2))[1].config
+
+    assert second(True) == CONFIGS[1]  # the next of the list
+    assert second(False)["BLOCK_M"] == 128  # far from the first
+
+
 def test_a_right_order_is_enough_after_few_measurements():
     searcher = make(1024, prior=true_order(1024))
     runs = search(searcher, 1024, Stopping(regret=0.03))

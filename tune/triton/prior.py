@@ -98,9 +98,9 @@ SLOWDOWN_PER_LOG_VOTE = 0.05
 published tunings have no times."""
 ROW_ELEMENTS_PER_THREAD = 16.0
 """Fastest number of elements per thread in kernels without a product of tiles."""
-ROW_COST_PER_OCTAVE, ROW_SPREAD = 0.1, 0.2
-"""Log slow-down per octave from that number, and the error of this rule, both from a softmax on an
-RTX 3090."""
+ROW_COST_PER_OCTAVE, ROW_SPREAD = 0.1, 0.12
+"""Log slow-down per octave from that number, and the error of this rule: both from softmaxes, on an
+RTX 3090 and an H100."""
 
 
 class PriorFactory:
@@ -150,18 +150,22 @@ class PriorFactory:
         law = self._law(call, rows.configs)
         launches = tile_launches(call, rows.configs, law)
         shares = popular_log_shares(call, rows.configs)
-        fits, log_ratios, spread = np.ones(len(rows)), None, SPREAD
+        fits, log_ratios, spread, ranks = np.ones(len(rows)), None, SPREAD, True
         if launches is not None:
             columns = launch_features(launches, self._device)
             fits = np.where(columns.fits, 1.0, UNFIT_PROBABILITY)
             log_ratios = (self._order or shipped_order()).log_ratios(columns)
         elif law is not None:
-            log_ratios, spread = row_log_ratios(law, rows), ROW_SPREAD
+            log_ratios, spread, ranks = row_log_ratios(law, rows), ROW_SPREAD, False
         if shares is not None:  # the order adds nothing to them
-            log_ratios = SLOWDOWN_PER_LOG_VOTE * (shares.max() - shares)
+            log_ratios, spread, ranks = (
+                SLOWDOWN_PER_LOG_VOTE * (shares.max() - shares),
+                SPREAD,
+                True,
+            )
         if log_ratios is None:
             return None
-        return Prior(log_ratios, spread, fits, log_mean_of=self._log_mean_of)
+        return Prior(log_ratios, spread, fits, log_mean_of=self._log_mean_of, ranks=ranks)
 
     def _law(self, call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
         constants = [

@@ -9,7 +9,7 @@ If neither works, the kernel's code is used (`foretune.tune.triton.shapes`).
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foretune.features.launches import TileLaunch
@@ -44,6 +44,7 @@ def tile_launches(
     if tiles is None:
         return None
     a, b = operands[0], operands[min(1, len(operands) - 1)]
+    tiles = _with_rows(tiles, call, configs, a)
     exact = float(_bits(a) == 32 and _is_exact(call.arguments))
     both = [s for s in a.shape if s in b.shape and s not in (tiles.size_m, tiles.size_n)]
     inner_size = (float(both[-1]) if both else 0.0) or DEFAULT_DEPTH
@@ -151,6 +152,17 @@ def _tiles_by_code(call: Call, law: ShapeLaw | None) -> _Tiles | None:
         for i, letter in enumerate("MNK")
     )
     return _Tiles(edges, size_m, size_n, size_k, is_attention)
+
+
+def _with_rows(tiles: _Tiles, call: Call, configs: Sequence[Configuration], a: Any) -> _Tiles:
+    """Return the tiles with the rows of the first operand, if the grid has none to divide.
+
+    The grid of persistent programs is the same for all tiles.
+    """
+    edges, grids = {tiles.edges(c)[:2] for c in configs}, {call.programs(c) for c in configs}
+    if tiles.size_m or len(edges) == 1 or len(grids) > 1:
+        return tiles
+    return replace(tiles, size_m=float(math.prod(a.shape[:-1])))
 
 
 def _edge_candidates(configs: Sequence[Configuration]) -> list[str]:

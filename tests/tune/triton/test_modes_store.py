@@ -37,9 +37,9 @@ class TestStore:
 
     def test_a_larger_budget_goes_on(self, device, tensors, tmp_path):
         call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
-        more = make(store=tmp_path / "t.db", budget=6)
+        more = make(store=tmp_path / "t.db", budget=6, regret=1e-3)
         assert 0 < call(more, device, tensors, 1024) <= 6
-        again = make(store=tmp_path / "t.db", budget=6)
+        again = make(store=tmp_path / "t.db", budget=6, regret=1e-3)
         assert call(again, device, tensors, 1024) == 0
         assert again.best_config == more.best_config
 
@@ -69,6 +69,7 @@ class TestStore:
         call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
         foretune.Store(tmp_path / "t.db").export(tmp_path / "tuned.json")
         own = {"store": tmp_path / "own.db", "shipped": tmp_path / "tuned.json", "budget": 6}
+        own["regret"] = 1e-3
         more, again = make(**own), make(**own)
         assert 0 < call(more, device, tensors, 1024) <= 6
         assert call(again, device, tensors, 1024) == 0

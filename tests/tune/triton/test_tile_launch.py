@@ -10,6 +10,7 @@ import triton
 
 from foretune import Configuration, Device, Problem
 from foretune.tune.triton.problem_key import Call
+from foretune.tune.triton.shapes import BlockShapes, ShapeLaw
 from foretune.tune.triton.tiles import tile_launches
 
 M, N, K = 1000, 512, 2048
@@ -61,6 +62,20 @@ def test_persistent_programs_take_tiles_in_turn():
     for grid in (few, (20,)):
         (launch,) = tile_launches(call(grid, **arguments), [config])
         assert launch.tiles == tiles
+
+
+def test_a_grid_of_persistent_programs_says_nothing_of_the_rows():
+    """As in grouped products, whose tokens no argument names."""
+    given = {"x": meta(M, K), "w": meta(8, N, K), "y": meta(M, N), "N": N, "K": K}
+    small, large = (Configuration(BLOCK_M=e, BLOCK_N=e, BLOCK_K=32) for e in (64, 256))
+    exponents = {"BLOCK_M": (1.0, 1.0, 0.0, 0.0), "BLOCK_N": (1.0, 0.0, 1.0, 0.0)}
+    law = ShapeLaw(small, BlockShapes(((64, 64, 32),), 64 * 64), exponents)
+    for programs, tiles in ((132, [132, 132]), (4, [16 * 8, 4 * 2])):  # no fewer than programs
+        persistent = call(lambda meta, n=programs: (n,), **given, NUM_TOKENS=M)
+        launches = tile_launches(persistent, [small, large], law)
+        assert [(one.tiles, one.size_m) for one in launches] == [(n, M) for n in tiles]
+    several = call(lambda meta: (triton.cdiv(M, meta["BLOCK_M"]),), **given)
+    assert {one.size_m for one in tile_launches(several, [small, large], law)} == {M}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,194 @@
+"""Lists of configurations timed on a GPU by this folder's commands, as calls of their kernels.
+
+`recorded_tables.read` takes them from three kinds of files: what `gpu_autotune.py` writes (whole
+lists), what `gpu/libraries.py` writes (whole lists of other libraries' kernels, which must be
+installed), and the shipped run table of a GPU (parts of spaces; its products of tiles).
+"""
+
+import json
+import math
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from gpu_cases import LAUNCH, Case, cases
+from recorded_tables import Recorded, as_call
+
+sys.path.append(str(Path(__file__).resolve().parent / "gpu"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "replay_gpu"))
+
+from replay_driver import ReplayDriver
+
+import foretune
+from foretune.datasets import read_runs, to_measurements
+from foretune.device import find_device
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.search.encoding import KernelRuns
+from foretune.space import Configuration
+from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.problem_key import Call
+from foretune.tune.triton.tiles import tile_launches
+
+DEVICE = "NVIDIA H100 80GB HBM3"
+FEWEST = 4
+"""Configurations of a problem, at least, in a run table: an order of fewer says little."""
+Times = Mapping[frozenset[tuple[str, Any]], float]
+
+
+def read_lists(path: Path) -> list[Recorded]:
+    """Return the lists of a file of `gpu_autotune.py` or `gpu/libraries.py`."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    if any(row.get("library") for row in rows):
+        return list(_of_libraries([r for r in rows if r.get("side") == "stock" and "times" in r]))
+    return list(_of_cases([r for r in rows if r["tuner"] == "triton.autotune"]))
+
+
+def read_table(path: Path) -> list[Recorded]:
+    """Return the products of a run table of Foretune's Triton kernels, parts of their spaces."""
+    from design import kernels
+
+    known = {kernel.name: kernel for kernel in kernels()}
+    runs = read_runs(path)
+    runs = runs[(runs["counter.repeat"] == 0) & (runs["role"] != "reference")]
+    problems = defaultdict[tuple[str, Problem], list[Measurement]](list)
+    for m in to_measurements(runs):
+        problems[m.kernel, m.problem].append(m)
+    found = []
+    with ReplayDriver(lambda launch: 1.0, device=DEVICE).active():
+        for (name, problem), measured in problems.items():
+            one = _of_space(known[name], problem, measured)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def _of_cases(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
+    known = cases(1)
+    with ReplayDriver(lambda launch: 1.0, device=DEVICE).active():
+        for row in rows:
+            case, listed = known[row["kernel"]], row["times"]
+            problem = case.kernel.problem(row["problem"])
+            times = {_key(values): float(values["time_ms"]) for values in listed}
+            with _prior_calls() as calls:
+                _call(replace(case, configs=[_config(values) for values in listed]), problem)
+            yield _recorded(case.kernel.name, *calls[0], times)
+
+
+def _call(case: Case, problem: Problem) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "tuned.db"
+        tuner = case.decorated(foretune.autotune, store=store, budget=0)
+        case.launch(tuner, problem, case.inputs(problem))()
+
+
+def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
+    import libraries
+
+    store = str(Path(tempfile.mkdtemp()) / "tuned.db")  # a problem in the store needs no prior
+    os.environ |= {"FORETUNE_STORE": store, "FLA_CACHE_RESULTS": "0", "GEMS_VENDOR": "nvidia"}
+    foretune.patch_triton()
+    names = list(dict.fromkeys(case.library for case in libraries.CASES))
+    options: Any = SimpleNamespace(kernels=None, libraries=names)
+    with libraries.replayed():
+        say: Any = lambda **row: print(row, file=sys.stderr)  # noqa: E731
+        modules: Any = libraries.load(options, say)
+        found = {case.kernel: (case, module) for case, module in modules}
+        for row in rows:
+            if row["kernel"] not in found:
+                continue
+            case, module = found[row["kernel"]]
+            call = case.prepare(module, row["problem"], libraries.Inputs(True))
+            libraries.find_tuner(getattr(module, case.kernel)).cache.clear()
+            times = {
+                _key(json.loads(name)): math.inf if time_ms is None else time_ms
+                for name, time_ms in row["times"].items()
+            }
+            with _prior_calls() as calls:
+                call()
+            yield _recorded(case.kernel, *calls[0], times)
+
+
+def _of_space(kernel: Any, problem: Problem, measured: Sequence[Measurement]) -> Recorded | None:
+    """Return a problem of a run table as a call; None if too little, or no product, is left.
+
+    Configurations that split sums or stay resident differ in more than their tile: left out.
+    """
+    inputs, launches = kernel.inputs_without_data(problem), {}
+    for m in measured:
+        if m.config.get("SPLIT_K", 1) == 1 and not m.config.get("PERSISTENT", False):
+            launches[m.config] = kernel.launches(problem, m.config, inputs)[0][0]
+    if len(launches) < FEWEST or not any(m.ok for m in measured if m.config in launches):
+        return None
+    first = next(iter(launches.values()))
+    options = {name for one in launches.values() for name in one.options}
+    values = {n: [one.options.get(n) for one in launches.values()] for n in options}
+    varied = sorted(
+        name for name, some in values.items()
+        if all(type(v) is int for v in some) and (name in LAUNCH or len(set(some)) > 1)
+    )  # fmt: skip
+    plain = [p.name for p in first.function.params if not p.is_constexpr]
+    arguments = dict(zip(plain, first.arguments, strict=True))
+    sizes = [name for name, value in arguments.items() if type(value) is int]
+    arguments |= {n: some[0] for n, some in values.items() if n not in (*varied, *LAUNCH)}
+    knobs = {c: Configuration({n: one.options[n] for n in varied}) for c, one in launches.items()}
+    grids = {knobs[config]: one.grid for config, one in launches.items()}
+
+    def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
+        return grids[Configuration({name: meta[name] for name in varied})]
+
+    call = as_call(first.function, sizes, arguments, find_device(DEVICE), grid, varied)
+    times = {
+        _key(knobs[m.config]): m.time_ms if m.ok else math.inf
+        for m in measured
+        if m.config in launches
+    }
+    one = _recorded(kernel.name, replace(call, function=first.function), tuple(grids), times)
+    return one if tile_launches(one.call, one.configs, one.law) is not None else None
+
+
+@contextmanager
+def _prior_calls() -> Iterator[list[tuple[Call, tuple[Configuration, ...]]]]:
+    """Note the calls and candidates for which a decorator makes a prior."""
+    calls, before = list[tuple[Call, tuple[Configuration, ...]]](), PriorFactory.make_prior
+
+    def make_prior(self: PriorFactory, call: Call, rows: KernelRuns) -> Any:
+        calls.append((call, tuple(rows.configs)))
+        return before(self, call, rows)
+
+    PriorFactory.make_prior = make_prior  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        PriorFactory.make_prior = before  # type: ignore[method-assign]
+
+
+def _recorded(
+    kernel: str, call: Call, configs: tuple[Configuration, ...], times: Times
+) -> Recorded:
+    """Return a call with the time of every candidate; infinite where it did not run."""
+    time_ms = np.array([times.get(_key(config), math.inf) for config in configs])
+    dtypes = [str(v.dtype) for v in call.arguments.values() if hasattr(v, "dtype")]
+    dtype = dtypes[0].removeprefix("torch.")
+    return Recorded(kernel, dtype, call, configs, np.where(time_ms < 1e30, time_ms, math.inf))
+
+
+def _key(values: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    """Return what tells configurations apart: recordings leave defaults in, tuners do not."""
+    left_out = ("time_ms", "num_ctas", "maxnreg", "ir_override")
+    return frozenset((n, v) for n, v in values.items() if n not in left_out and v is not None)
+
+
+def _config(values: Mapping[str, Any]) -> Any:
+    import triton
+
+    knobs = {n: v for n, v in values.items() if n not in (*LAUNCH, "time_ms", "num_ctas")}
+    return triton.Config(knobs, **{name: values[name] for name in LAUNCH})
