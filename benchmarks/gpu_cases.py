@@ -116,17 +116,14 @@ def _case(
     heuristics: Any,
     **fixed: Any,
 ) -> Case:
-    """Return a case whose configurations are drawn from those legal on every problem."""
-    legal = None
-    for problem in problems:
-        space = kernel.space(problem)
-        columns = space.columns()
-        keep = np.ones(len(space), dtype=bool)
-        for name, value in fixed.items():
-            keep &= columns[name] == value
-        here = {space[int(i)] for i in np.flatnonzero(keep)}
-        legal = here if legal is None else legal & here
-    ordered = sorted(legal or (), key=lambda c: c.id)
+    """Return a case whose configurations are drawn from the space of the first, a large problem."""
+    space = kernel.space(problems[0])
+    columns = space.columns()
+    keep = np.ones(len(space), dtype=bool)
+    for name, value in fixed.items():
+        keep &= columns[name] == value
+    legal = [space[int(i)] for i in np.flatnonzero(keep)]
+    ordered = sorted(legal, key=lambda c: c.id)
     some = np.random.default_rng(seed).permutation(len(ordered))[:configs]
     half = len(problems) // 2
     return Case(
