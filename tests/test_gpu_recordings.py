@@ -1,9 +1,13 @@
 """What a GPU answered, in benchmarks/gpu/h100: the tables that stages print of recorded files."""
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
+
+from foretune.datasets import load
+from foretune.datasets.runs import write_runs
 
 pytest.importorskip("triton")
 
@@ -54,3 +58,40 @@ def test_kernels_of_libraries_give_the_results_of_stock_triton(printed):
 def test_every_item_passed(printed):
     _, table = printed("smoke")
     assert [row["result"] for row in table] == ["PASS"] * 13
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """The module that reads recordings as calls of kernels."""
+    for folder in (BENCHMARKS, BENCHMARKS / "gpu"):
+        monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module("recorded_tables")
+
+
+def test_recorded_lists_are_calls_with_all_times(tables, tmp_path):
+    rows = [json.loads(line) for line in (H100 / "autotune.jsonl").read_text().splitlines()]
+    stock = [row for row in rows if row["tuner"] == "triton.autotune"]
+    assert len(stock) == 28
+    of_kernel = {row["kernel"]: row for row in stock}
+    few = tmp_path / "few.jsonl"
+    few.write_text("\n".join(json.dumps(of_kernel[name]) for name in ("gemm", "norm")))
+    found = tables.read(few)
+    assert set(found) == {"triton_gemm", "triton_norm"}
+    for name, recorded in (("gemm", found["triton_gemm"][0]), ("norm", found["triton_norm"][0])):
+        times = sorted(one["time_ms"] for one in of_kernel[name]["times"])
+        assert sorted(recorded.time_ms) == times
+        assert recorded.is_product == (name == "gemm")
+        assert recorded.call.device.name == "NVIDIA H100 80GB HBM3"
+    assert found["triton_gemm"][0].learned.columns.values.shape[0] == 40
+
+
+def test_products_of_the_shipped_table_are_calls(tables, tmp_path):
+    runs = load("nvidia-h100-80gb")
+    few = runs[runs["problem.seq_len"].eq(1024) | runs["problem.R"].eq(1024)]
+    assert set(few["kernel"]) == {"triton_attention", "triton_softmax", "triton_norm"}
+    write_runs(tmp_path / "few.parquet", few)
+    found = tables.read(tmp_path / "few.parquet")
+    assert set(found) == {"triton_attention"}
+    for recorded in found["triton_attention"]:
+        assert len(recorded.configs) >= 4
+        assert recorded.learned.relative_speed.max() == 1.0
