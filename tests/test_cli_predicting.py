@@ -103,6 +103,17 @@ def test_long_times_have_no_exponent(capsys, toy_place):
     assert "e+" not in capsys.readouterr().out
 
 
+def test_the_shipped_predictor_of_a_kernel_needs_no_path(capsys):
+    shipped = str(next(SHIPPED.glob("softmax/*")))
+    asked = ("--kernel", "softmax", "--problem", "R=512,C=4096", "--top", "2")
+    found = run_json(capsys, "predict", "auto", *asked)
+    assert found["configs"] == run_json(capsys, "predict", shipped, *asked)["configs"]
+    assert "give --kernel" in fails(capsys, 2, "predict", "auto", "--problem", "R=512,C=4096")
+    assert "choose from" in fails(
+        capsys, 1, "predict", "auto", "--kernel", "nix", "--problem", "R=1"
+    )
+
+
 def test_a_problem_need_not_fit_in_memory(capsys):
     folder = str(SHIPPED / "softmax" / "amd-epyc-2-cores")
     assert main(["predict", folder, "--problem", "R=1000000,C=1000000", "--top", "1"]) == 0

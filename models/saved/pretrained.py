@@ -3,11 +3,15 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.files import read_json, translate_read_errors
 from foretune.models.saved import guides
+
+if TYPE_CHECKING:
+    from foretune.models.predictor import Predictor
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 PRETRAINED_CARD = "card.json"
@@ -85,6 +89,20 @@ def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
         f"no shipped predictor of {request.kernel} fits: "
         + ("; ".join(reasons) or "there is none for this kernel")
     )
+
+
+def load_pretrained(kernel: str, device: str | None = None) -> "Predictor":
+    """Return a kernel's shipped predictor: that of a device of this name, else the first.
+
+    Raises NotShipped if there is none; for damaged ones see `find_pretrained`.
+    """
+    from foretune.models.predictor import Predictor
+
+    cards = sorted(read_cards(kernel), key=lambda card: card.device != device)
+    if not cards:
+        kernels = sorted({card.kernel for card in read_cards("*")})
+        raise NotShipped(f"no predictor of {kernel} is shipped: choose from {', '.join(kernels)}")
+    return Predictor.load(cards[0].folder(SHIPPED))
 
 
 def _mismatch_rank(

@@ -37,7 +37,9 @@ MAX_COMPILED = 200
 
 def predict(
     context: typer.Context,
-    predictor: str = options.PREDICTOR,
+    predictor: str = typer.Argument(
+        help=f"{options.PREDICTOR_HELP}; auto: the one shipped for --kernel."
+    ),
     kernel: str = typer.Option(
         "", help="Name of the kernel. Default: the predictor's.", show_default=False
     ),
@@ -132,12 +134,19 @@ def _rank_by_code(
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
     """Show the predictions of a saved predictor."""
     from foretune.models.saved.guides import require_kernel
-    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.saved.lookup import AUTO, read_predictor
+    from foretune.models.saved.pretrained import load_pretrained
 
     names = ("kernel", "problem", "explain", "config", "device", "objective")
     kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
     _check_question(problem, explain, config, objective)
-    output, loaded = Output(options.root_options(context).as_json), read_predictor(predictor)
+    output = Output(options.root_options(context).as_json)
+    if predictor == AUTO:
+        if not kernel:
+            raise UsageError("give --kernel: predictor 'auto' is the one shipped for a kernel")
+        loaded = load_pretrained(kernel, device)
+    else:
+        loaded = read_predictor(predictor)
     if kernel:
         require_kernel(loaded, kernel)
     if not explain:
