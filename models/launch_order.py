@@ -22,7 +22,8 @@ from foretune.files import read_arrays, translate_read_errors
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
 SPREAD = 0.15
 """Standard deviation of the smooth part of the log error (`foretune.search.ordered`). With this
-value, the expected loss covered the real loss on kernels that were left out."""
+value, the expected loss covers the real loss of kernels left out of recorded tables, but not of
+attention on an H100."""
 
 
 @dataclass(frozen=True)

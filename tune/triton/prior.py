@@ -158,11 +158,8 @@ class PriorFactory:
         elif law is not None:
             log_ratios, spread, ranks = row_log_ratios(law, rows), ROW_SPREAD, False
         if shares is not None:  # the order adds nothing to them
-            log_ratios, spread, ranks = (
-                SLOWDOWN_PER_LOG_VOTE * (shares.max() - shares),
-                SPREAD,
-                True,
-            )
+            log_ratios = SLOWDOWN_PER_LOG_VOTE * (shares.max() - shares)
+            spread, ranks = SPREAD, True
         if log_ratios is None:
             return None
         return Prior(log_ratios, spread, fits, log_mean_of=self._log_mean_of, ranks=ranks)
