@@ -63,6 +63,7 @@ def test_every_item_passed(printed):
 @pytest.fixture
 def tables(monkeypatch):
     """The module that reads recordings as calls of kernels."""
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is not set
     for folder in (BENCHMARKS, BENCHMARKS / "gpu"):
         monkeypatch.syspath_prepend(str(folder))
     return importlib.import_module("recorded_tables")
