@@ -79,6 +79,8 @@ def main() -> None:
     parser.add_argument("--compile-for", metavar="DEVICE", help="with --replay: really compile")
     parser.add_argument("--out", type=Path, default=Path("gpu-autotune.jsonl"))
     options = parser.parse_args()
+    if options.compile_for and not options.replay:
+        parser.error("--compile-for is for --replay")
     if not options.replay and not torch.cuda.is_available():
         raise SystemExit("no GPU here: --replay shows that the benchmark runs, with made-up times")
     device = options.compile_for

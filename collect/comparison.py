@@ -68,6 +68,7 @@ class _RecordingTimer(Timer):
         def recorded() -> None:
             self.returned = launch()
 
+        recorded.__wrapped__ = launch  # type: ignore[attr-defined]
         if self._timer is not CPU_TIMER:  # a device works while the host waits
             return self._timer.sample_ms(recorded, batch_size)
         waits, total, start = _waits(), time.process_time_ns(), time.thread_time_ns()

@@ -151,7 +151,7 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
 
 
 DELAY_CYCLES = 60_000  # the delay per queued launch in device cycles: about 30 µs
-CYCLES_PER_S = 2.5e9  # no device's clock is faster
+CYCLES_PER_S = 3.2e9  # faster than most devices' clocks: rather too long than too short
 MAX_DELAY_S = 5e-3
 """A call that waits for the device takes as long as the delay: it must not grow forever."""
 
@@ -170,6 +170,7 @@ def delay_kernel_start(interface: Any, launches: int = 1, host_s: float = 0.0) -
 FLUSH_BYTES = 2**28
 """Minimum size of the buffer that flushes the cache: 256 MiB, or twice the cache."""
 MAX_LAUNCHES = 20  # per sample; queueing more would take longer than the delay
+MAX_KNOWN = 256  # launches whose time on the host is kept
 
 
 class DeviceTimer(Timer):
@@ -177,7 +178,7 @@ class DeviceTimer(Timer):
 
     ``event`` makes an event like ``torch.cuda.Event``, ``synchronize`` returns when the device is
     idle, and ``before_sample`` is called with the number of launches that follow and the seconds
-    that it took to queue them in the sample before (0 at first). A sample has at most
+    that it took to queue as many of this launch before (0 at first). A sample has at most
     ``max_launches``: 1 if each needs a cold cache.
     """
 
@@ -194,7 +195,7 @@ class DeviceTimer(Timer):
         self._synchronize = synchronize
         self._before_sample = before_sample
         self._max_launches = max_launches
-        self._host_s = 0.0
+        self._host_s: dict[int, float] = {}
 
     def batch_size(self, fastest_ms: float) -> int:
         """Return the number of launches in one sample, if one takes this many milliseconds."""
@@ -203,13 +204,16 @@ class DeviceTimer(Timer):
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
         """Return the mean time of ``batch_size`` launches between two events, in milliseconds."""
         start, end = self._event(), self._event()
-        self._before_sample(batch_size, self._host_s)
+        key = id(getattr(launch, "__wrapped__", launch))
+        self._before_sample(batch_size, batch_size * self._host_s.get(key, 0.0))
         start.record()
         queued = time.perf_counter()
         for _ in range(batch_size):
             launch()
         end.record()
-        self._host_s = time.perf_counter() - queued
+        if len(self._host_s) >= MAX_KNOWN:
+            self._host_s.clear()
+        self._host_s[key] = (time.perf_counter() - queued) / batch_size
         end.synchronize()
         return float(start.elapsed_time(end)) / batch_size
 

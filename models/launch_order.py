@@ -23,7 +23,7 @@ SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
 SPREAD = 0.15
 """Standard deviation of the smooth part of the log error (`foretune.search.ordered`). With this
 value, the expected loss covers the real loss of kernels left out of recorded tables, but not of
-attention on an H100."""
+GEMM and attention left out on an H100."""
 
 
 @dataclass(frozen=True)

@@ -450,6 +450,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         where = f"{row['device']}; {row['versions']}"
         if not row.get("error"):
             by_name[row["kernel"]].add(row)
+    if options.minutes <= 0 and not options.out.exists():
+        raise SystemExit(f"there is no file {options.out}")
     if options.minutes > 0:
         gpus = local_gpus()
         if not options.replay and not gpus:

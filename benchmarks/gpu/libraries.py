@@ -264,6 +264,8 @@ def main(argv: list[str] | None = None) -> None:
         side(options)
         return
     before = 0
+    if options.minutes <= 0 and not options.out.exists():
+        raise SystemExit(f"there is no file {options.out}")
     if options.minutes > 0:
         if not options.compile_only and not torch.cuda.is_available():
             raise SystemExit("no GPU here: --compile-only shows that the benchmark runs")

@@ -90,6 +90,7 @@ def card_of(table: pd.DataFrame, options: argparse.Namespace) -> DatasetCard:
         for stage in STAGES
         if (table["stage"] == stage).any()
     ]
+    made = f'python benchmarks/gpu/ship.py runs {options.name} --system "{options.system}"'
     return DatasetCard(
         name=options.name,
         device=name,
@@ -99,7 +100,7 @@ def card_of(table: pd.DataFrame, options: argparse.Namespace) -> DatasetCard:
         began=str(table["recorded_at"].min()),
         ended=str(table["recorded_at"].max()),
         protocol=PROTOCOL + about_power(table),
-        command="; ".join([*command, f"python benchmarks/gpu/ship.py runs {options.name}"]),
+        command="; ".join([*command, made]),
         licence="MIT, as Foretune",
         kernels=hashes(table),
         provisional=options.provisional,

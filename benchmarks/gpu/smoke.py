@@ -907,6 +907,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.child:
         child(Run(options.child, options.out, options.folder))
+    if options.minutes <= 0 and not options.out.exists():
+        raise SystemExit(f"there is no file {options.out}")
     if options.minutes > 0:
         if options.replay == REAL:
             raise SystemExit("--replay is for machines without a GPU, and all that these can do")

@@ -98,7 +98,8 @@ def load_pretrained(kernel: str, device: str | None = None) -> "Predictor":
     """
     from foretune.models.predictor import Predictor
 
-    cards = sorted(read_cards(kernel), key=lambda card: card.device != device)
+    found = read_cards(kernel) if kernel.isidentifier() else ()
+    cards = sorted(found, key=lambda card: card.device != device)
     if not cards:
         kernels = sorted({card.kernel for card in read_cards("*")})
         raise NotShipped(f"no predictor of {kernel} is shipped: choose from {', '.join(kernels)}")

@@ -111,7 +111,7 @@ def test_fingerprints_of_arrays(monkeypatch):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int64", "bool"])
 def test_tensors_on_a_device_are_summed_there(dtype, monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr("foretune.collect.state_guard.SAMPLED_BYTES", 64)
+    monkeypatch.setattr("foretune.collect.state_guard.DEVICE_BYTES", 64)
     x = torch.arange(100).remainder(2).to(getattr(torch, dtype))
     before = _checksum_on_device(x)
     assert _checksum_on_device(x.clone()) == before != _checksum_on_device(x[1:])
