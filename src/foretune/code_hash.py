@@ -173,7 +173,7 @@ def _collect_object(obj: Any, found: dict[int, str]) -> None:
     else:
         plain = inspect.unwrap(getattr(obj, "py_func", getattr(obj, "__func__", obj)))
         if inspect.isfunction(plain) and _is_user_code(plain):
-            references, text = _captured_values(plain), _function_code(plain)
+            references, text = _captured_values(plain), function_code(plain)
         else:
             references = [] if inspect.isroutine(plain) else [type(plain)]
             text = getattr(plain, "__qualname__", "object")
@@ -183,20 +183,26 @@ def _collect_object(obj: Any, found: dict[int, str]) -> None:
         _collect_object(each, found)
 
 
-def _function_code(function: Any) -> str:
+def function_code(function: Any) -> str:
     """Return the normalized syntax of a function; its bytecode if it has no file."""
     if function.__name__ != "<lambda>":  # its line may hold other code
         with contextlib.suppress(OSError, TypeError, SyntaxError):
             text = textwrap.dedent(inspect.getsource(function))
             (tree,) = ast.parse(text).body
             tree.decorator_list = [  # type: ignore[attr-defined]
-                d for d in getattr(tree, "decorator_list", []) if "tunable" not in ast.unparse(d)
-            ]  # its knobs are not code
+                d for d in getattr(tree, "decorator_list", []) if not _lists_knobs(d)
+            ]
             return repr(_normalized_syntax(tree))
     code = [(c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
             for c in _nested_code_objects(function.__code__)]  # fmt: skip
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return repr([*code, *(value for value in defaults if isinstance(value, _PLAIN))])
+
+
+def _lists_knobs(decorator: ast.expr) -> bool:
+    """Whether a decorator only lists what may be tuned, which is not code."""
+    name = ast.unparse(getattr(decorator, "func", decorator))
+    return name.endswith(("tunable", "autotune"))
 
 
 def _captured_values(function: Any) -> list[Any]:

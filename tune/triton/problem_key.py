@@ -1,7 +1,6 @@
 """Keys of calls, the problem of a call that needs a choice, and the hash of a kernel's source."""
 
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from weakref import WeakKeyDictionary
 import triton
 from triton.runtime.jit import JITFunction
 
+from foretune.code_hash import function_code
 from foretune.collect.versions import toolchain
 from foretune.device import Device
 from foretune.errors import describe_error
@@ -322,7 +322,10 @@ _HASHES: "WeakKeyDictionary[FunctionType, str]" = WeakKeyDictionary()
 
 
 def source_hash(function: Any) -> str:
-    """Return the hash (16 hexadecimal digits) of a ``@triton.jit`` function and all it calls."""
+    """Return the hash (16 hexadecimal digits) of a ``@triton.jit`` function and all it calls.
+
+    Comments, docstrings and the configurations of an autotuner do not change it.
+    """
     python = function.fn
     if python not in _HASHES:
         parts = sorted(set(_source_parts(python, set())))
@@ -331,12 +334,9 @@ def source_hash(function: Any) -> str:
 
 
 def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
-    """Yield the sources and constants that ``python`` depends on."""
+    """Yield the code and constants that ``python`` depends on."""
     seen.add(python)
-    try:
-        yield inspect.getsource(python)
-    except (OSError, TypeError):  # typed into an interpreter
-        yield repr((python.__code__.co_code, python.__code__.co_consts))
+    yield function_code(python)
     for name, value in _references(python):
         called = getattr(value, "fn", None)
         if isinstance(called, FunctionType):

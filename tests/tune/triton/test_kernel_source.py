@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from foretune.tune.triton.problem_key import source_hash
+from foretune.tune.triton.problem_key import source_hash, undecorated_kernel
 
 SOURCE = """
 import triton
@@ -35,7 +35,7 @@ def hash_of(tmp_path):
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        return source_hash(module.kernel)
+        return source_hash(undecorated_kernel(module.kernel))
 
     return of
 
@@ -47,6 +47,23 @@ def test_the_same_code_has_the_same_hash_wherever_it_stands(hash_of):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
+        ("    tl.store", "    # a comment\n    tl.store"),
+        ("    tl.store", '    """A docstring."""\n    tl.store'),
+        (
+            "@triton.jit\ndef kernel",
+            "@triton.autotune([triton.Config({'BLOCK': 64})], key=[])\n@triton.jit\ndef kernel",
+        ),
+    ],
+)
+def test_what_is_not_code_does_not_change_it(hash_of, old, new):
+    assert old in SOURCE
+    assert hash_of(SOURCE) == hash_of(SOURCE.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("@triton.jit\ndef kernel", "@triton.jit(do_not_specialize=['x'])\ndef kernel"),
         ("inner(tl.load(x))", "inner(tl.load(x) + 1)"),
         ("return x * SCALE", "return x + SCALE"),  # of a function it calls
         ("= 2\n", "= 3\n"),  # of a constant that one uses
