@@ -38,6 +38,7 @@ REPEATS = 5
 ROWS = 2000
 SINGLY = 1000
 TRIALS = (100, 300, 500)
+ALL_NAMES = "import foretune; [getattr(foretune, name) for name in foretune.__all__]"
 H100 = find_device("NVIDIA H100 80GB HBM3")
 TRAINED, MILLION = 100_000, 1_000_000
 BATCHES = sorted({round(2 ** (i / 6)) for i in range(90)})
@@ -52,6 +53,7 @@ def main() -> None:
         return
     rows = [
         ["import foretune (whole process)", timed(lambda: python("import foretune")), ""],
+        ["import all its public names (whole process)", timed(lambda: python(ALL_NAMES)), ""],
         ["python alone (whole process)", timed(lambda: python("pass")), ""],
         *enumeration(),
         *prediction(),

@@ -1,0 +1,65 @@
+"""Rows of `smoke.py`, and what its items need."""
+
+import json
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foretune.errors import describe_error
+
+REAL = torch.cuda.is_available()
+"""Whether anything is launched."""
+
+
+@dataclass
+class Run:
+    """What an item needs.
+
+    Attributes:
+        item: its number.
+        out: the file of rows.
+        folder: of this run; stores of tuned results are in it.
+        driver: what stands for the device, or None.
+    """
+
+    item: str
+    out: Path
+    folder: Path
+    driver: Any = None
+    start: float = field(default_factory=time.monotonic)
+
+    def check(self, what: str, ok: bool, detail: str, **values: Any) -> None:
+        """Write down whether something works."""
+        seconds = round(time.monotonic() - self.start, 2)
+        row = {"item": self.item, "what": what, "ok": bool(ok), "detail": detail, **values}
+        append(self.out, {**row, "seconds": seconds})
+
+    @contextmanager
+    def checking(self, what: str) -> Iterator[None]:
+        """Turn an error in the block into a row."""
+        try:
+            yield
+        except Exception as e:
+            self.check(what, False, describe_error(e)[:300], trace=traceback.format_exc()[-3000:])
+
+    def store(self, name: str) -> Path:
+        """Return the path of a tuning store."""
+        return self.folder / f"{name}.db"
+
+
+def append(out: Path, row: Mapping[str, Any]) -> None:
+    """Append a row; several processes do."""
+    with out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, default=str) + "\n")
+
+
+def rows_of(out: Path, item: str) -> list[dict[str, Any]]:
+    """Return the rows of an item."""
+    rows = map(json.loads, out.read_text(encoding="utf-8").splitlines())
+    return [row for row in rows if row["item"] == item]
