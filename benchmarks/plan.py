@@ -150,7 +150,9 @@ def _test(train: Table, test: Table) -> dict[str, Any]:
     return {
         **scored.metrics(),
         **_beside(scored, test),
-        "choices": choices(test.data.deployments, test.data.measured, scored.predicted),
+        "choices": choices(
+            test.data.deployments, test.data.measured, scored.predicted, test.rows["guessed"]
+        ),
         "sureness": _sureness(scored),
         "answered": len(test.rows),
         "excluded": test.data.excluded,
@@ -193,7 +195,9 @@ def _cross_validate(train: Table) -> dict[str, Any]:
             **_beside(scored, train),
         }
         if name == "configurations":
-            result["choices"] = choices(data.deployments, data.measured, scored.predicted)
+            result["choices"] = choices(
+                data.deployments, data.measured, scored.predicted, train.rows["guessed"]
+            )
             result["by_engine"] = _lines([d.backend for d in data.deployments], scored)
             result["by_system"] = _lines([d.system.name for d in data.deployments], scored)
         if name == "models":

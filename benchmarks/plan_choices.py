@@ -12,6 +12,7 @@ import pandas as pd
 from foretune.plan.serve.deployments.analytic import tokens_per_s
 from foretune.plan.serve.deployments.correction import MIN_PROBABILITY, probability_within
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
 
 LIMITS_MS = (20, 40, 80)
 NEAR = 0.03
@@ -26,7 +27,10 @@ REFERENCES = {
 
 
 def choices(
-    deployments: Sequence[Deployment], measured: pd.DataFrame, predicted: pd.DataFrame
+    deployments: Sequence[Deployment],
+    measured: pd.DataFrame,
+    predicted: pd.DataFrame,
+    extrapolated: "pd.Series[float]",
 ) -> dict[str, dict[str, float]]:
     """Return how well each kind of choice comes out.
 
@@ -35,8 +39,9 @@ def choices(
         measured: their ``tpot_ms`` and ``ttft_ms``.
         predicted: the same, by a predictor that saw none of their configurations; with
             ``tpot_ms_high``.
+        extrapolated: the share of each one's step that no table covers.
     """
-    table = _table(deployments, measured, predicted)
+    table = _table(deployments, measured, predicted, extrapolated)
     result = {}
     load = ["model", "system", "backend", "isl", "osl", "concurrency"]
     for name, same, varied in (
@@ -55,10 +60,30 @@ def choices(
             "mean_regret": _mean(regrets),
             "right": _mean([regret <= NEAR for regret in regrets]),
         }
+    for last in (False, True):
+        name = f"any, extrapolated {'last' if last else 'like others'}"
+        result[name] = _some_extrapolated(table, [n for n in load if n != "backend"], last)
     for limit in LIMITS_MS:
         result[f"TPOT <= {limit} ms"] = _under_limit(table, limit, sure=False)
         result[f"TPOT <= {limit} ms, surely"] = _under_limit(table, limit, sure=True)
     return result
+
+
+def _some_extrapolated(table: pd.DataFrame, same: list[str], last: bool) -> dict[str, float]:
+    """Return how choices come out where some deployments, but not all, are extrapolated.
+
+    Args:
+        table: the deployments.
+        same: columns that are the same in a group.
+        last: choose an extrapolated one only where there is no other, as plans do.
+    """
+    regrets = []
+    for group in _groups(table, same, "extrapolated"):
+        allowed = group[~group["extrapolated"]] if last else group
+        chosen = allowed.loc[allowed["predicted"].idxmax(), "throughput"]
+        regrets.append(float(1.0 - chosen / group["throughput"].max()))
+    right = _mean([regret <= NEAR for regret in regrets])
+    return {"groups": len(regrets), "mean_regret": _mean(regrets), "right": right}
 
 
 def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, float]:
@@ -106,7 +131,10 @@ def _regret(group: pd.DataFrame) -> float:
 
 
 def _table(
-    deployments: Sequence[Deployment], measured: pd.DataFrame, predicted: pd.DataFrame
+    deployments: Sequence[Deployment],
+    measured: pd.DataFrame,
+    predicted: pd.DataFrame,
+    extrapolated: "pd.Series[float]",
 ) -> pd.DataFrame:
     """Return one row per deployment without separate pools."""
     table = pd.DataFrame(
@@ -123,6 +151,7 @@ def _table(
             "gpus": [d.layout.gpus for d in deployments],
             "version": [d.version for d in deployments],
             "speculative": [d.speculative for d in deployments],
+            "extrapolated": extrapolated.to_numpy() > MAX_EXTRAPOLATED_SHARE,
             "pools": [d.pools is not None for d in deployments],
             "tpot": measured["tpot_ms"].to_numpy(),
         }
