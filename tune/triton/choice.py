@@ -1,4 +1,4 @@
-"""Stored choices, the tuner of one call (order, earlier runs, stop), its factory, and a ranking."""
+"""The tuner of one call (order, earlier runs, stop, choice), its factory, and a ranking."""
 
 import dataclasses
 import hashlib
@@ -29,45 +29,6 @@ from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory
 from foretune.tune.triton.problem_key import Call
 
 
-def known_runs(cache: MeasurementCache, call: Call) -> list[Measurement]:
-    """Return the runs of the call's kernel and device, of all problems."""
-    known = cache.known(call.problem)
-    return [*cache.known_for_other_problems(call.problem), *known]
-
-
-@dataclass(frozen=True)
-class StoredChoices:
-    """The choices in the store for a call, among candidates."""
-
-    cache: MeasurementCache
-    call: Call
-    candidates: Sequence[Configuration]
-    options: Options
-
-    def find(self) -> Choice | None:
-        """Return the choice among these candidates, also if it was made among others."""
-        cache, problem, among = self.cache, self.call.problem, self.candidates
-        found = cache.choice(problem, self._objective, candidates=self._id, among=among)
-        if found is None and self._objective == LEAST_TIME:
-            found = cache.choice(problem, among=among)
-        return found
-
-    def settle(self, choice: Choice, replacing: Choice | None = None) -> Choice:
-        """Store a choice, or return one that another process stored in the meantime."""
-        return self.cache.choose(
-            self.call.problem, self._objective, choice, replacing, candidates=self._id
-        )
-
-    @property
-    def _objective(self) -> ConstrainedObjective:
-        return ConstrainedObjective(self.options.parsed_objective, ())
-
-    @property
-    def _id(self) -> str:
-        """Identifies the candidates, and whether their results are compared."""
-        return _digest(tuple(self.candidates), str(self.options.check))
-
-
 @lru_cache(maxsize=64)
 def _digest(candidates: tuple[Configuration, ...], check: str) -> str:
     """Return a hash; cached, because most calls of a kernel have the same candidates."""
@@ -92,9 +53,9 @@ class CallTuner:
         """Number of measurements by this process in this search."""
         self.claimed_by_others: list[Configuration] = []
         """Candidates of the search that other processes are measuring."""
-        self._options, self.cache = options, cache
-        self._priors = priors
-        self._choices = StoredChoices(cache, call, self._candidates, options)
+        self.cache = cache
+        self._options, self._priors = options, priors
+        self._objective = ConstrainedObjective(options.parsed_objective, ())
         self._previous_choice: Choice | None = None
         self._unrecorded: list[Measurement] = []
         self._asked: set[Configuration] = set()
@@ -105,28 +66,44 @@ class CallTuner:
 
     def sufficient_choice(self) -> Choice | None:
         """Return the stored choice if it meets the options and no measurement refutes it."""
-        choice = self._previous_choice = self._choices.find()
+        choice = self._previous_choice = self.stored_choice()
         if choice is None or self._is_refuted(choice):
             return None
         runs = self.cache.known(self.call.problem)
         if any(m.config == choice.config and not m.ok for m in runs):
             return None
-        if choice.how == "all":
-            return choice
         options = self._options
-        verified = choice.how == "verified" or choice.regret <= options.regret
-        sure = options.budget != "all" and verified
-        return choice if sure or options.is_spent(choice.measured) else None
+        sure = choice.how == "verified" or choice.regret <= options.regret
+        if choice.how == "all" or (sure and not options.measures_all):
+            return choice
+        return choice if options.is_spent(choice.measured) else None
+
+    def stored_choice(self) -> Choice | None:
+        """Return the stored choice among these candidates, also if it was made among others."""
+        problem, among = self.call.problem, self._candidates
+        found = self.cache.choice(problem, self._objective, candidates=self._id, among=among)
+        if found is None and self._objective == LEAST_TIME:
+            found = self.cache.choice(problem, among=among)
+        return found
+
+    def settle(self, choice: Choice) -> Choice:
+        """Store a choice, or return one that another process stored in the meantime."""
+        return self.cache.choose(
+            self.call.problem, self._objective, choice, self._previous_choice, candidates=self._id
+        )
+
+    @property
+    def _id(self) -> str:
+        """Identifies the candidates, and whether their results are compared."""
+        return _digest(tuple(self._candidates), str(self._options.check))
 
     @property
     def searcher(self) -> OrderedSearcher:
         """The underlying searcher, which has every measurement with a known objective."""
         if self._searcher is None or not self._searcher_is_current:
-            other_measurements = [m for m in self._runs if not self._is_candidate(m)]
-            if self._searcher is None or len(other_measurements) != len(
-                self._searcher.other_measurements
-            ):
-                self._searcher = self._make_searcher(other_measurements)
+            others = [m for m in self.runs if not self._is_candidate(m)]
+            if self._searcher is None or len(others) != len(self._searcher.other_measurements):
+                self._searcher = self._make_searcher(others)
                 self._searcher.proposed.update(map(self.space.index, self._asked))
             known = [m for m in self.measured() if not math.isnan(self._value(m))]
             self._searcher.tell(known)  # one without the objective may be measured again
@@ -136,7 +113,7 @@ class CallTuner:
     @property
     def needs_power(self) -> bool:
         """Whether the objective needs a power meter."""
-        return self._options.parsed_objective.needs_power
+        return self._objective.objective.needs_power
 
     @property
     def best(self) -> Configuration:
@@ -242,13 +219,13 @@ class CallTuner:
 
     def measured(self) -> list[Measurement]:
         """Return all known measurements of the candidates, in the order of the candidates."""
-        found = {m.config: m for m in self._runs if self._is_candidate(m)}
+        found = {m.config: m for m in self.runs if self._is_candidate(m)}
         return [found[config] for config in self._candidates if config in found]
 
     def was_measured(self, config: Configuration) -> bool:
         """Whether a candidate has a measurement, even one that does not count."""
-        problem = self.call.problem
-        return any(m.config == config and m.problem == problem for m in self._runs)
+        which = self.call.problem, config
+        return any((m.problem, m.config) == which for m in self.runs)
 
     def results_of_others(self) -> list[Measurement]:
         """Return new measurements that other processes made of `claimed_by_others`."""
@@ -268,8 +245,7 @@ class CallTuner:
             "all" if measured == len(self._candidates) else "measured" if measured else "predicted"
         )
         regret = 0.0 if how == "all" else self.promised_regret()
-        choice = Choice(self.best, measured, regret, how)
-        return self._choices.settle(choice, self._previous_choice)
+        return self.settle(Choice(self.best, measured, regret, how))
 
     def promised_regret(self) -> float:
         """Return the expected regret to store with a choice; NaN if unknown."""
@@ -278,8 +254,8 @@ class CallTuner:
 
     def best_measured(self) -> Configuration | None:
         """Return the best candidate that was measured; None if none ran."""
-        ran = [m for m in self.measured() if m.ok]
-        return min(ran, key=self._value).config if ran else None
+        best = min((m for m in self.measured() if m.ok), key=self._value, default=None)
+        return None if best is None else best.config
 
     @property
     def all_failed(self) -> bool:
@@ -295,24 +271,25 @@ class CallTuner:
         return [c for c in self.unmeasured() if c not in self._asked]
 
     @cached_property
-    def _runs(self) -> list[Measurement]:
+    def runs(self) -> list[Measurement]:
         """All measurements of the kernel on this device, including unrecorded ones."""
-        return [*known_runs(self.cache, self.call), *self._unrecorded]
+        known = self.cache.known(self.call.problem)
+        others = self.cache.known_for_other_problems(self.call.problem)
+        return [*others, *known, *self._unrecorded]
 
     def _invalidate_runs(self) -> None:
-        """Drop cached measurements because there are more."""
-        self.__dict__.pop("_runs", None)
+        self.__dict__.pop("runs", None)
         self._searcher_is_current = False
 
     def _value(self, measurement: Measurement) -> float:
-        return self._options.parsed_objective.value_of(measurement)
+        return self._objective.value_of(measurement)
 
     def _is_candidate(self, measurement: Measurement) -> bool:
         """Whether a run is of a candidate, with its output compared if the options require that."""
-        matches = measurement.problem == self.call.problem and measurement.config in self.space
+        if measurement.problem != self.call.problem or measurement.config not in self.space:
+            return False
         check = self._options.check
-        passed = check is None or not measurement.ok or measurement.relative_error <= check
-        return matches and passed
+        return check is None or not measurement.ok or measurement.relative_error <= check
 
     def _is_refuted(self, choice: Choice) -> bool:
         """Whether later measurements show a larger regret than the choice promised.
@@ -322,9 +299,9 @@ class CallTuner:
         if choice.how == "verified":
             return False
         values = {m.config: self._value(m) for m in self.measured()}
-        chosen, best = values.get(choice.config, math.nan), min(values.values(), default=math.nan)
         promised = max(choice.regret if math.isfinite(choice.regret) else 0.0, self._options.regret)
-        return chosen > (1.0 + promised) * best
+        limit = (1.0 + promised) * min(values.values(), default=math.nan)
+        return values.get(choice.config, math.nan) > limit
 
     def _record(self, measurements: Sequence[Measurement]) -> None:
         self.cache.append(*measurements)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.search.loop import SearchLoop
     from foretune.tune.store import Store
-    from foretune.tune.triton.choice import CallTuner, StoredChoices
+    from foretune.tune.triton.choice import CallTuner
     from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")
@@ -129,7 +129,8 @@ class InductorChooser:
         if len(choices) < 2:
             return choices
         op = make_operation(choices)
-        if (stored := self._choices(op.call, op.configs).find()) is not None:
+        stored = self._tuner_factory.make_tuner(op.call, op.configs).stored_choice()
+        if stored is not None:
             return [choices[op.configs.index(stored.config)]]
         if len(op.templates) <= self._budget:
             return choices
@@ -165,13 +166,7 @@ class InductorChooser:
         if search is not None and not {*search.listed} <= {*op.configs}:
             listed, regret = search.listed, search.tuner.promised_regret()
             choice = Choice(best.config, len(rows), regret, "measured")
-        self._choices(call, listed).settle(choice)
-
-    def _choices(self, call: "Call", listed: list[Configuration]) -> "StoredChoices":
-        from foretune.tune.triton.choice import StoredChoices
-
-        factory = self._tuner_factory
-        return StoredChoices(factory.cache_of(call), call, listed, factory.options)
+        self._tuner_factory.make_tuner(call, listed).settle(choice)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:
