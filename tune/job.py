@@ -2,9 +2,9 @@
 
 import inspect
 import math
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 from foretune.collect.machine_load import wait_until_idle
@@ -100,12 +100,7 @@ def limits_of(options: SearchOptions) -> tuple[Limit, ...]:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """A kernel, a runner, a cache, and how to search; independent of the problem.
-
-    Attributes:
-        limits: configurations that violate one never win; searchers see them as failures.
-        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
-        patience_s: seconds to wait for an idle machine.
+    """A kernel, a runner, a cache, and how to search (`SearchOptions`), whatever the problem.
 
     Raises:
         MeterUnavailable: objectives or limits need power, which this machine cannot measure.
@@ -164,10 +159,6 @@ class TuningJob:
     def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:
         """The objectives, each with the limits."""
         return tuple(ConstrainedObjective(objective, self.limits) for objective in self.objectives)
-
-    def clock(self) -> float:
-        """Return monotonic seconds, for the time limits of searches."""
-        return time.monotonic()
 
     def wait_until_idle(self) -> None:
         """Wait until the machine is idle, at most `patience_s`."""
@@ -232,7 +223,7 @@ class TuningJob:
     ) -> SearchResult:
         """Run a search to its end; ``measure`` returns one measurement per proposal."""
         parallel = min(self.runner.parallelism, MAX_PARALLEL)
-        loop = search(searcher, self.stopping, known=known, parallel=parallel, clock=self.clock)
+        loop = search(searcher, self.stopping, known=known, parallel=parallel, clock=monotonic)
         return run(loop, measure)
 
     def measure(

@@ -85,12 +85,7 @@ def tune_wrapped(
     timing: Timing | None = None,
     device: Device | None = None,
 ) -> Best:
-    """Tune a wrapped kernel.
-
-    Raises:
-        UsageError: an option is invalid.
-        MeasurementError: the default does not work, or no configuration does.
-    """
+    """Tune a wrapped kernel; errors are those of `foretune.tune_function`."""
     check_options(options, TuneOptions)
     if is_worker():
         return _untuned(kernel, kernel.problem(problem), options)
@@ -164,24 +159,20 @@ def with_working_default(
     first, space = kernel.default(problem), kernel.space(problem)
     if any(m.ok and m.config == first for m in cache.known(problem)):
         return kernel, 0
-    others = (
-        []
-        if kernel.has_explicit_default
-        else space.sample(MAX_DEFAULT_TRIES, np.random.default_rng(0))
-    )
-    why = ""
-    candidates = list(dict.fromkeys([first, *others]))
+    others: list[Configuration] = []
+    if not kernel.has_explicit_default:
+        others = space.sample(MAX_DEFAULT_TRIES, np.random.default_rng(0))
+    why, candidates = "", list(dict.fromkeys([first, *others]))
     for spent, config in enumerate(candidates, start=1):
         tried = kernel if config == first else kernel.with_default(config)
         reason = _try_default(tried, problem, config, runner, cache, progress)
         if not reason:
             return tried, spent
         why = why or reason
+    text = f"the default of {kernel.name}, {first}, does not work: {why}"
     if others:
-        raise MeasurementError(
-            f"none of {len(candidates)} configurations of {kernel.name} works; {first}: {why}"
-        )
-    raise MeasurementError(f"the default of {kernel.name}, {first}, does not work: {why}")
+        text = f"none of {len(candidates)} configurations of {kernel.name} works; {first}: {why}"
+    raise MeasurementError(text)
 
 
 def _try_default(

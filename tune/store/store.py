@@ -36,7 +36,6 @@ LOCK_TIMEOUT_S = 10.0
 MAX_CLAIM_S = 120.0
 """Age in seconds at which another process's claim expires."""
 
-
 FATAL_DEATHS = 2
 """Process deaths after which a configuration is given up; one may have been a kill from outside."""
 
@@ -108,24 +107,17 @@ class Store(StoreReader):
         """Mark a configuration, unless another process measured it or is measuring it.
 
         Claims of other hosts expire after `MAX_CLAIM_S`, because their processes may have died.
-
-        With ``remeasure``, a configuration that has a measurement is claimed, too.
-
-        Returns:
-            Whether this process may measure it.
+        With ``remeasure``, a configuration that has a measurement is claimed, too. Return whether
+        this process may measure it.
         """
         new_mark = _new_mark(subject, problem, config)
         with self._database.transaction(write=True) as table:
             if not remeasure and table.is_measured(new_mark):
                 return False
             for host, pid, started, since in table.marks_of_configuration(new_mark):
-                lives = Process(host, pid, started).is_alive
+                is_other = (host, pid) != (new_mark["host"], new_mark["pid"])
                 young = new_mark["since"] - since < MAX_CLAIM_S
-                if (
-                    (host, pid) != (new_mark["host"], new_mark["pid"])
-                    and lives is not False
-                    and young
-                ):
+                if is_other and young and Process(host, pid, started).is_alive is not False:
                     return False
             table.mark(new_mark)
         return True
@@ -192,10 +184,7 @@ class Store(StoreReader):
             return sorted(Subject(*row) for row in table.subjects())
 
     def forget(self, subject: Subject | None = None, problem: Problem | None = None) -> int:
-        """Delete a problem, a subject, or everything (None).
-
-        Returns:
-            The number of deleted measurements and choices.
+        """Delete a problem of a subject, a subject, or everything; return the number of rows.
 
         Raises:
             UsageError: a problem is given without its subject.
@@ -203,9 +192,7 @@ class Store(StoreReader):
         if subject is None and problem is not None:
             raise UsageError("a problem belongs to a subject: name it, too")
         with self._database.transaction(write=True) as table:
-            return table.delete(
-                None if subject is None else subject.id, None if problem is None else problem.id
-            )
+            return table.delete(subject and subject.id, None if problem is None else problem.id)
 
     def merge(self, path: str | os.PathLike[str]) -> MergeReport:
         """Merge an exported file; newer measurements and better choices replace existing ones.
@@ -224,7 +211,6 @@ class Store(StoreReader):
         return merged
 
     def _merge_subject(self, new: StoreReader, subject: Subject) -> MergeReport:
-        """Merge one subject."""
         existing = {(m.problem, m.config): m for m in self.measurements(subject)}
         incoming = {(m.problem, m.config): m for m in new.measurements(subject)}
         new_measurements = {
@@ -292,13 +278,11 @@ def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str,
 
 
 def _is_verified_again(stands: Choice, choice: Choice) -> bool:
-    """Return whether a choice only confirms the stored one."""
     known = choice.measured <= stands.measured
     return known and choice.how == "verified" and choice.config == stands.config
 
 
 def _choice_rank(choice: Choice) -> tuple[int, float]:
-    """Return the rank of a choice in a merge."""
     return choice.measured, _trusted_timestamp(choice.chosen_at)
 
 
@@ -309,7 +293,6 @@ def _trusted_timestamp(iso: str) -> float:
 
 
 def _new_mark(subject: Subject, problem: Problem, config: Configuration) -> dict[str, Any]:
-    """Return this process's mark for a configuration."""
     return {
         "subject": subject.id, "problem": problem.id, "config": config.id,
         "described": _json(config), **asdict(this_process()), "since": time.time(),

@@ -13,15 +13,15 @@ import triton
 
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.device import Device
-from foretune.errors import warn
+from foretune.errors import ForetuneError, warn
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.search.encoding import KernelRuns
 from foretune.search.loop import SearchLoop, search
 from foretune.search.ordered import OrderedSearcher
 from foretune.space import Configuration, ListedSpace
-from foretune.tune.store.cache import LEAST_TIME, FallibleStore, MeasurementCache, open_shipped
-from foretune.tune.store.reader import StoreReader
+from foretune.tune.store.cache import LEAST_TIME, FallibleStore, MeasurementCache
+from foretune.tune.store.reader import StoreFile
 from foretune.tune.store.subject import Choice, ChoiceMethod, Subject
 from foretune.tune.triton.kernel import MAX_COMPILE_THREADS, to_configuration
 from foretune.tune.triton.options import Options
@@ -348,8 +348,12 @@ class CallTunerFactory:
         return self.caches[subject]
 
     @cached_property
-    def _shipped(self) -> StoreReader | None:
-        return open_shipped(self.options.shipped)
+    def _shipped(self) -> StoreFile | None:
+        try:
+            return StoreFile(self.options.shipped) if self.options.shipped is not None else None
+        except ForetuneError as e:
+            warn(f"shipped results are not used: {e}")
+            return None
 
     def make_tuner(self, call: Call, candidates: Sequence[Configuration]) -> CallTuner:
         """Return the tuner of a call."""

@@ -25,8 +25,7 @@ from foretune.tune.triton.problem_key import (
     triton_parameters,
     undecorated_kernel,
 )
-from foretune.tune.triton.shapes import ShapeLaw, shape_law
-from foretune.tune.triton.tiles import tile_launches
+from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
 
 
 @dataclass(frozen=True)
