@@ -259,9 +259,8 @@ class TuneResult(Result):
         failed = [step for step in self.trace if step.status not in (Status.OK, REJECTED)]
         if not failed:
             return ""
-        one = failed[0]
-        config = " ".join(f"{name}={value}" for name, value in one.config.items())
-        why = one.error or one.status.replace("_", " ")
+        why = failed[0].error or failed[0].status.replace("_", " ")
+        config = " ".join(f"{name}={value}" for name, value in failed[0].config.items())
         return f"{len(failed)} of {len(self.trace)} failed, like {config}: {why}"
 
     @property

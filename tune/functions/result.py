@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.files import atomic_write
 from foretune.kernel import Kernel
 from foretune.problem import Problem
@@ -156,9 +156,8 @@ class Best(Result):
             UsageError: the suffix is none of these.
             OutputError: the file cannot be written.
         """
-        write = WRITERS[export_format(path)]
-        notes = {"problem": str(self.result.problem), "device": self.result.device}
-        notes["verdict"] = self.headline
+        write, result = WRITERS[export_format(path)], self.result
+        notes = {"problem": str(result.problem), "device": result.device, "verdict": self.headline}
         with atomic_write(path) as new:
             new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
         return Path(path)
@@ -184,20 +183,17 @@ def best(
     subject = reader.newest_subject(kernel, device)
     choices = {p: c for p, c in reader.choices(subject).items() if OBJECTIVE_TAG not in p}
     wanted = Problem(problem)
-    if unknown := [name for name in wanted if not any(name in p for p in choices)]:
-        known = {name for p in choices for name in p} - {CANDIDATES_TAG}
-        raise UnknownName(f"problem parameter of {kernel}", unknown[0], known)
+    known = {name for p in choices for name in p} - {CANDIDATES_TAG}
+    require_known(f"problem parameter of {kernel}", wanted, known)
     sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
     others = Problem({n: v for n, v in wanted.items() if n not in sizes})
     candidates = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
     if not candidates:
         raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
-    min_distance = min(distance for distance, _ in candidates)
+    nearest = min(distance for distance, _ in candidates)
     # Several choices for one problem with other knob values: the newest.
-    newest = max(
-        (c for distance, c in candidates if distance == min_distance), key=lambda c: c.chosen_at
-    )
-    return dict(newest.config)
+    same = [choice for distance, choice in candidates if distance == nearest]
+    return dict(max(same, key=lambda c: c.chosen_at).config)
 
 
 def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:

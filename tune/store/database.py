@@ -24,8 +24,6 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
 )
 """Shared between machines; a write-ahead log only works for processes that share memory."""
-_Identity = tuple[int, int]
-"""Device and inode."""
 
 
 class OpenFile:
@@ -87,12 +85,12 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _identity(path: Path) -> _Identity | None:
-    try:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode."""
+    with contextlib.suppress(OSError):
         found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 class Database:
@@ -189,7 +187,6 @@ class Database:
             raise
 
     def _open(self) -> None:
-        """Connect, and create missing tables."""
         try:
             if self._url is None:
                 self._open_file()
@@ -292,15 +289,8 @@ _INHERITED: list[sqlite3.Connection] = []
 _SCHEME = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
 
 
-def _before_fork() -> None:
-    for database in list(_DATABASES):
-        database.close_before_fork()
-
-
-def _after_fork_in_child() -> None:
-    for database in list(_DATABASES):
-        database.renew_after_fork()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=lambda: [database.close_before_fork() for database in list(_DATABASES)],
+        after_in_child=lambda: [database.renew_after_fork() for database in list(_DATABASES)],
+    )

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 FORMAT = "foretune tuned results"
 VERSION = 1
 
-SubjectContent = tuple[Subject, Mapping[Problem, Choice], list[Measurement]]
-"""A subject with its choices and measurements."""
 
-
-def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) -> None:
+def write_file(
+    path: str | os.PathLike[str],
+    known: Iterable[tuple[Subject, Mapping[Problem, Choice], list[Measurement]]],
+) -> None:
     """Write subjects with their choices and measurements; on failure nothing is written.
 
     Raises:
@@ -234,15 +234,10 @@ class StoreReader(ABC):
         return max(map(timestamp, times), default=0.0), subject
 
     def _summary(self, subject: Subject) -> Summary:
-        measured: Sequence[Measurement] = self.measurements(subject)
-        chosen = self.choices(subject)
-        return Summary(
-            subject=subject,
-            problems=len({m.problem for m in measured} | set(map(without_tags, chosen))),
-            measurements=len(measured),
-            failed=sum(not m.ok for m in measured),
-            choices=len(set(map(without_tags, chosen))),
-        )
+        measured = self.measurements(subject)
+        chosen = {*map(without_tags, self.choices(subject))}
+        problems, failed = chosen | {m.problem for m in measured}, [m for m in measured if not m.ok]
+        return Summary(subject, len(problems), len(measured), len(failed), len(chosen))
 
 
 class StoreFile(StoreReader):

@@ -350,8 +350,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if online.choice is not None:
             del self._online[which]
             self._stale.discard(which)
-            found = self._fall_back_on_error(online.driver.collect_timings, lambda: {})
-            self.configs_timings = found
+            self.configs_timings = self._fall_back_on_error(online.driver.collect_timings, dict)
             self._cache_choice(new, online.choice)
         return result
 
