@@ -100,10 +100,9 @@ def limits_of(options: SearchOptions) -> tuple[Limit, ...]:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """A kernel, a runner, a cache, and how to search (`SearchOptions`), whatever the problem.
+    """How to search (`SearchOptions`) for a kernel, whatever the problem.
 
-    Raises:
-        MeterUnavailable: objectives or limits need power, which this machine cannot measure.
+    Raises MeterUnavailable if objectives or limits need power, which cannot be measured here.
     """
 
     kernel: Kernel
@@ -131,12 +130,7 @@ class TuningJob:
         log: "RunLog | None" = None, default_budget: int = DEFAULT_BUDGET,
         lacks: Sequence[str] = (),
     ) -> Self:  # fmt: skip
-        """Return a job with these options; ``lacks`` are options that the caller does not take.
-
-        Raises:
-            UnknownName: an option is unknown.
-            UsageError: an option is invalid.
-        """
+        """Return a job; ``lacks`` are options that the caller does not take (UnknownName)."""
         check_options(options, SearchOptions, lacks)
         budget, seconds = options.get("budget"), options.get("seconds")
         if budget is None and seconds is None:
@@ -175,11 +169,7 @@ class TuningJob:
         return [m for m in found if m.config in space and self._is_complete(m)]
 
     def find_predictor(self, source: PredictorSource) -> SearchPredictor | None:
-        """Return the predictor that ``source`` names, for searches of this job.
-
-        Raises:
-            PredictorError, TrackingError, UsageError: it cannot be used.
-        """
+        """Return the predictor that ``source`` names, or raise why it cannot be used."""
         if isinstance(source, str) and source in registered("predictors"):
             predictor = load("predictors", source)(self.kernel)
             return SearchPredictor.for_device(predictor, self.device)
@@ -199,9 +189,7 @@ class TuningJob:
     ) -> Prior | None:
         """Return the predictions of ``guide`` for a problem's space; None without a guide.
 
-        Raises:
-            PredictorError: it lacks a target or a column. A shipped predictor only causes a
-                warning.
+        If a target or a column is missing, a shipped predictor causes a warning, another an error.
         """
         if guide is None:
             return None
@@ -231,8 +219,7 @@ class TuningJob:
     ) -> Iterator[Measurement]:
         """Yield one measurement per problem and configuration, stored ones first.
 
-        Raises:
-            UsageError: the kernel's measurements lack the column of a limit.
+        Raises UsageError if the kernel's measurements lack the column of a limit.
         """
         missing = []
         for problem, config in work:

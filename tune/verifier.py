@@ -126,10 +126,7 @@ def gather(
 ) -> tuple[Evidence, list[Comparison]]:
     """Run sessions until the best candidate wins or none can win; compare all candidates.
 
-    Candidates that surely have no relevant gain are left out of later processes.
-
-    Raises:
-        MeasurementError: the default fails.
+    Those that surely have no relevant gain are left out later. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
@@ -225,8 +222,7 @@ def measure_once(
 ) -> dict[str, Measurement]:
     """Measure each configuration once in a fresh process, in random order, the first one twice.
 
-    Returns:
-        measurements by configuration id and `DEFAULT_REPEATED`.
+    The keys are the configurations' ids and `DEFAULT_REPEATED`.
     """
     keys = [*(config.id for config in configs), DEFAULT_REPEATED]
     contenders = [*configs, configs[0]]

@@ -220,8 +220,7 @@ class _Plan:
     def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:
         """Return, per problem, the unmeasured configurations of a random pool predicted to be best.
 
-        Random configurations are seldom good, but a tuner must distinguish the best among good
-        ones.
+        Random ones are seldom good, but a tuner must distinguish the best among good ones.
         """
         kernel, device, seed = self.job.kernel, self.job.device, self.job.seed
         predictor: SpacePredictor
@@ -300,11 +299,7 @@ def _made(
 
 
 def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
-    """Return the finished campaign in the folder ``path``; its predictor is trained again.
-
-    Raises:
-        UsageError: there is no finished campaign.
-    """
+    """Return the finished campaign in ``path``, its predictor trained again; or UsageError."""
     state = read_state(path)
     request = state["request"]
     if not state.get("finished"):

@@ -15,11 +15,7 @@ _STATE_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": 
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the request and progress of the campaign in the folder ``path``.
-
-    Raises:
-        UsageError: there is no campaign, or its state is damaged.
-    """
+    """Return the request and progress of the campaign in ``path``, or raise UsageError."""
     says = "is not a campaign's folder ({}): give one like campaigns/…-001"
     with translate_read_errors(path, UsageError, says):
         state: dict[str, Any] = read_json(path / STATE)
@@ -55,11 +51,7 @@ class CampaignFolder:
         return self.path / "predictor"
 
     def save(self, **updates: Any) -> None:
-        """Update and write the state; on failure the old file remains.
-
-        Raises:
-            OutputError: the directory cannot be written.
-        """
+        """Update and write the state; on failure (OutputError) the old file remains."""
         self.state |= updates
         self.state["seconds"] = self._earlier_seconds + time.perf_counter() - self.started
         with atomic_write(self._state_path, private=True) as new:

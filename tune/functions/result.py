@@ -56,11 +56,7 @@ WRITERS = {"h": _header, "json": _json, "env": _env}
 
 
 def export_format(path: str | os.PathLike[str]) -> str:
-    """Return the format of a file's suffix.
-
-    Raises:
-        UsageError: the suffix has no format.
-    """
+    """Return the format of a file's suffix; raise UsageError for another suffix."""
     kind = Path(path).suffix.removeprefix(".")
     if kind not in WRITERS:
         raise UsageError(f"{path}: use a name that ends in .{', .'.join(WRITERS)}")
@@ -118,11 +114,7 @@ class Best(Result):
         return self.result.measured
 
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the result as text; with a path, also write a page.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Return the result as text; with a path, also write a page (OutputError if that fails)."""
         if path is not None:
             load("views", "page")(path, self.result)
         return "\n".join([self.headline, *("  ".join(row) for row in self.rows())])

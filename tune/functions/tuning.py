@@ -150,11 +150,8 @@ def with_working_default(
 ) -> tuple[WrappedKernel, int]:
     """Return ``kernel`` with a working default, and the number of measurements to find it.
 
-    An explicit default must work. Otherwise some random configurations are tried. Measurements go
-    to the store.
-
-    Raises:
-        MeasurementError: none works; the message has the reason of the first.
+    An explicit default must work, else some random configurations are tried; all go to the store.
+    If none works, the MeasurementError has the reason of the first.
     """
     first, space = kernel.default(problem), kernel.space(problem)
     if any(m.ok and m.config == first for m in cache.known(problem)):

@@ -115,12 +115,7 @@ class MeasurementCache:
         return found
 
     def append(self, *measurements: Measurement) -> None:
-        """Write measurements, failures included, to the log and the store.
-
-        Raises:
-            RunTableError: a measurement contradicts itself; it is not written.
-            OutputError: the log cannot be written.
-        """
+        """Write measurements, failures included, to log and store; none that contradicts itself."""
         if self._log is not None:
             for m in measurements:
                 self._log.append(m)
@@ -206,8 +201,7 @@ class MeasurementCache:
     def mark_measuring(self, problem: Problem, config: Configuration) -> Iterator[None]:
         """Mark a configuration in the store while it is measured; a crash leaves the mark.
 
-        `append` removes the mark together with writing the result, so that no other process
-        measures the configuration in between.
+        `append` removes the mark with writing the result: nobody measures it in between.
         """
         self._store.query(
             lambda store: store.begin_measurement(self.subject, problem, config), None

@@ -51,7 +51,7 @@ class OpenFile:
 def _remove_stale_index(path: Path) -> None:
     """Delete the index of a log whose database was deleted while others had it open.
 
-    Call it in an exclusive transaction, so that no other process creates the tables meanwhile.
+    In an exclusive transaction, no other process creates the tables meanwhile.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size == 0:
@@ -59,11 +59,7 @@ def _remove_stale_index(path: Path) -> None:
 
 
 def _make_file(path: Path) -> None:
-    """Create an empty file and its folder for their owner alone; SQLite's other files inherit this.
-
-    Raises:
-        StoreError: it cannot be created.
-    """
+    """Create an empty file and its folder for their owner; SQLite's other files inherit this."""
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         if not path.exists():

@@ -47,11 +47,7 @@ def write_file(
     path: str | os.PathLike[str],
     known: Iterable[tuple[Subject, Mapping[Problem, Choice], list[Measurement]]],
 ) -> None:
-    """Write subjects with their choices and measurements; on failure nothing is written.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write subjects with their choices and measurements; on failure (StoreError) nothing."""
     contents = list(known)
     rows = sum(len(chosen) + len(measured) for _, chosen, measured in contents)
     head = f'{{"format": {json.dumps(FORMAT)}, "version": {VERSION}, "rows": {rows}, "subjects": ['
@@ -82,11 +78,7 @@ def _subject_text(
 
 
 def read_file(path: Path) -> Any:
-    """Return the JSON of an exported file.
-
-    Raises:
-        StoreError: it cannot be read, or is not an export.
-    """
+    """Return the JSON of an exported file, or raise StoreError."""
     try:
         text = read_bytes(path)
     except OSError as e:
@@ -108,7 +100,7 @@ def read_file(path: Path) -> Any:
 def problems_in(
     data: Mapping[str, Any],
 ) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
-    """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.
+    """Yield each problem in an exported file's JSON: subject, problem, choice and measurements.
 
     Damaged files raise ValueError, KeyError, TypeError or AttributeError.
     """
@@ -241,11 +233,7 @@ class StoreReader(ABC):
 
 
 class StoreFile(StoreReader):
-    """The content of an exported file, read once.
-
-    Raises:
-        StoreError: the file cannot be read, or is not an export.
-    """
+    """The content of an exported file, read once; StoreError if it is not one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)

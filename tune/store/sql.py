@@ -69,11 +69,7 @@ class StoreTransaction:
         self._server = server
 
     def version(self) -> int | None:
-        """Return the version of the tables; None without tables.
-
-        Raises:
-            StoreError: another version of Foretune created them.
-        """
+        """Return the version of the tables; None without tables, StoreError if it is another."""
         tables = "SELECT name FROM sqlite_master WHERE name = 'foretune_version'"
         if self._server:
             tables = "SELECT 1 WHERE to_regclass('foretune_version') IS NOT NULL"
@@ -178,10 +174,7 @@ class StoreTransaction:
         return [tuple(row) for row in self._cursor.fetchall()]
 
     def _with_sequence(self, name: TableName, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows with their place in the order of writing.
-
-        Two simultaneous transactions may use the same numbers; then neither came first.
-        """
+        """Return the rows with their place in the order of writing; simultaneous ones may be equal."""
         last = self._fetch(f"SELECT MAX(sequence) FROM foretune_{name}")[0][0] or 0
         return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 

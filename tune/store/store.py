@@ -128,10 +128,7 @@ class Store(StoreReader):
             table.unmark([_new_mark(subject, problem, config)])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
-        """Return configurations that `FATAL_DEATHS` processes of this host died measuring.
-
-        They crash or hang, so they should not be tried again.
-        """
+        """Return configurations that `FATAL_DEATHS` processes of this host died measuring."""
         host = this_process().host
         with self._database.transaction() as table:
             marks = table.marks_of_host(subject.id, problem.id, host)
@@ -192,7 +189,7 @@ class Store(StoreReader):
         if subject is None and problem is not None:
             raise UsageError("a problem belongs to a subject: name it, too")
         with self._database.transaction(write=True) as table:
-            return table.delete(subject and subject.id, None if problem is None else problem.id)
+            return table.delete(getattr(subject, "id", None), getattr(problem, "id", None))
 
     def merge(self, path: str | os.PathLike[str]) -> MergeReport:
         """Merge an exported file; newer measurements and better choices replace existing ones.

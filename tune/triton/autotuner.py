@@ -440,10 +440,7 @@ class StockAutotuner(Autotuner):
 
 
 def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:
-    """Raise Triton 3.9's error for names that are not arguments.
-
-    Older versions ignore them: a typo in ``key`` makes a kernel tune only once.
-    """
+    """Raise Triton 3.9's error for names that are not arguments; older versions ignore them."""
     for what, names in lists.items():
         unknown = [name for name in names or () if name not in arg_names]
         if unknown:

@@ -45,8 +45,8 @@ class CannotRun(Exception):
 class ConfigurationBenchmark:
     """Measures configurations of one call.
 
-    ``configs`` are all candidates; ``can_run`` returns whether one may be launched to get the
-    expected outputs. ``timings`` holds the benchmarker's results of configurations that passed.
+    ``configs`` are all candidates; those that ``can_run`` may be launched for the expected outputs.
+    ``timings`` holds the benchmarker's results of configurations that passed.
     """
 
     def __init__(

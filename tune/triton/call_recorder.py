@@ -39,20 +39,12 @@ class RecordedCall:
     grid: tuple[int, ...] | Mapping[str, tuple[int, ...]]
 
     def to_line(self) -> str:
-        """Return the call as a line of JSON.
-
-        Raises:
-            UsageError: an argument has no JSON form.
-        """
+        """Return the call as a line of JSON; UsageError if an argument has no JSON form."""
         return json.dumps(vars(self), default=_encode)
 
     @classmethod
     def from_line(cls, json_line: str) -> "RecordedCall":
-        """Return the call that `to_line` wrote.
-
-        Raises:
-            UsageError: the line is not a recorded call.
-        """
+        """Return the call that `to_line` wrote; UsageError for another line."""
         with translate_read_errors(json_line[:60], UsageError, "is not a recorded call: {}"):
             data = parse_json(json_line)
             kwargs = {str(n): _decode(a) for n, a in data["kwargs"].items()}
@@ -67,11 +59,7 @@ class RecordedCall:
         return " ".join(map(_short_text, named))
 
     def programs(self, knobs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the grid of a configuration with these constants.
-
-        Raises:
-            UsageError: the configuration was not recorded with the call.
-        """
+        """Return the grid of a configuration with these constants; UsageError if it is new."""
         if isinstance(self.grid, tuple):
             return self.grid
         if (which := _grid_key(knobs)) not in self.grid:
@@ -105,10 +93,7 @@ def make_recorded_call(
     named: Mapping[str, Any],
     configs: Sequence[triton.Config],
 ) -> RecordedCall:
-    """Return the recorded form of a call.
-
-    ``kernel`` is ``module:name``; ``kwargs`` has the ``grid``; ``named`` are all arguments by name.
-    """
+    """Return a call of ``kernel`` (``module:name``); ``kwargs`` has the ``grid``, ``named`` all."""
     grid = kwargs.get("grid") or (1,)
     sizes: Any = _grid(grid) if not callable(grid) else {
         _grid_key(c.kwargs): _grid(grid({**named, **c.all_kwargs()})) for c in configs
@@ -118,11 +103,7 @@ def make_recorded_call(
 
 
 def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
-    """Return the distinct calls in a file, in file order.
-
-    Raises:
-        UsageError: the file does not exist, or a line is not a recorded call.
-    """
+    """Return the distinct calls in a file, in file order; UsageError if a line is not a call."""
     with translate_read_errors(
         path, UsageError, f"cannot be read: record calls with {RECORD_VARIABLE}=FILE ({{}})"
     ):

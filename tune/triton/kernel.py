@@ -83,10 +83,7 @@ def to_triton_configs(
 ) -> "list[triton.Config] | Any":
     """Return a list of Triton's configurations; a list is returned as the same object.
 
-    Raises:
-        SpaceError: the space has no configuration.
-        UnknownName: the space has a parameter that is not an argument of the kernel.
-        UsageError: the list has an item that is not a configuration.
+    Raises UsageError for another item, UnknownName for a parameter that is not an argument.
     """
     if isinstance(configs, SearchSpace):
         require_known("parameter of the space", configs.names, (*arg_names, *LAUNCH_OPTIONS))

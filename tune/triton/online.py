@@ -32,11 +32,7 @@ if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in 
 
 
 class OnlineDriver:
-    """Searches for one problem's configuration over its calls.
-
-    Attributes:
-        choice: the result; None until the search is over.
-    """
+    """Searches over a problem's calls; ``choice`` is the result, None until the search is over."""
 
     def __init__(
         self,

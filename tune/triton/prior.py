@@ -103,11 +103,7 @@ RTX 3090 and an H100."""
 
 
 class PriorFactory:
-    """Makes priors: from a predictor, published tunings, the launch order of products, or a rule.
-
-    Raises:
-        PredictorError, TrackingError, UsageError: the named predictor cannot be used.
-    """
+    """Makes priors: from a predictor, published tunings, the order of launches, or a rule."""
 
     def __init__(
         self,

@@ -28,10 +28,7 @@ def is_interpreted() -> bool:
 
 
 def active_driver() -> Any:
-    """Return Triton's driver; None in the interpreter, or without a GPU.
-
-    Without one, the benchmarker and the launcher of a user may still work.
-    """
+    """Return Triton's driver; None in the interpreter, or without a GPU."""
     if is_interpreted():
         return None
     try:
@@ -69,11 +66,7 @@ def is_capturing() -> bool:
 
 @contextmanager
 def allow_code_loading() -> Iterator[None]:
-    """Let this thread load code while it captures a graph.
-
-    By default CUDA forbids it, and the capture fails. Without the driver's library, this does
-    nothing.
-    """
+    """Let this thread load code while it captures a graph, which CUDA forbids by default."""
     exchange = _exchange()
     before = exchange(RELAXED_CAPTURE_MODE) if exchange else 0
     try:

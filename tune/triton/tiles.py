@@ -35,12 +35,7 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)+)")
 
 @dataclass(frozen=True)
 class BlockShapes:
-    """The computation of one block.
-
-    Attributes:
-        products: rows, columns and depth of every product of tiles, in the order of the code.
-        elements: elements of the largest tile.
-    """
+    """What a block computes: its products (rows, columns, depth); its largest tile's elements."""
 
     products: tuple[tuple[int, int, int], ...]
     elements: int
@@ -91,11 +86,7 @@ class ShapeLaw:
 
 
 def shape_law(call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
-    """Return the shapes of a call's blocks; None if the code cannot be generated.
-
-    That happens if the kernel runs in the interpreter, the device is not a known target, or the
-    arguments are too unusual to be described without a launch.
-    """
+    """Return the shapes of a call's blocks; None if code cannot be generated without a launch."""
     if call.function is None:
         return None
     try:
@@ -267,10 +258,7 @@ def _tiles_by_code(call: Call, law: ShapeLaw | None) -> _Tiles | None:
 
 
 def _with_rows(tiles: _Tiles, call: Call, configs: Sequence[Configuration], a: Any) -> _Tiles:
-    """Return the tiles with the rows of the first operand, if the grid has none to divide.
-
-    The grid of persistent programs is the same for all tiles.
-    """
+    """Return the tiles; if all grids are equal (persistent programs), with the operand's rows."""
     edges, grids = {tiles.edges(c)[:2] for c in configs}, {call.programs(c) for c in configs}
     if tiles.size_m or len(edges) == 1 or len(grids) > 1:
         return tiles
