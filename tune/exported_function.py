@@ -137,10 +137,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """Whether a parameter of a problem is ``value``, or is a number of at most ``value``.
-
-    ``value`` is None if the problem does not have the parameter.
-    """
+    """Whether a parameter is ``value`` (None: absent), or is a number of at most ``value``."""
 
     name: str
     value: Value | None
@@ -206,7 +203,7 @@ def fit_tree(problems: Sequence[Problem], efficiency: Floats, max_leaves: int) -
 def _columns(problems: Sequence[Problem]) -> Iterator[tuple[str, Question | None, Floats]]:
     """Yield parameter, question and values of each column that distinguishes problems.
 
-    Sizes are ranks, because the tree computes in single precision, and have no question yet.
+    Sizes are ranks (the tree computes in single precision), and have no question yet.
     """
     for name in dict.fromkeys(n for p in problems for n in p):
         values = [p.get(name) for p in problems]

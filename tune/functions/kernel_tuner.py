@@ -246,11 +246,7 @@ def _constants(
 
 
 def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
-    """Return the results that observers add: name -> ``power`` or ``energy``.
-
-    Raises:
-        UsageError: an observer needs something else.
-    """
+    """Return the results that observers add: name -> ``power`` or ``energy``; no others."""
     found: dict[str, str] = {}
     for observer in observers:
         # NVML's observer keeps its power quantities in a nested observer.
@@ -387,10 +383,7 @@ FAILURE_NAMES = {
 
 
 class KernelTunerCache:
-    """A cache file of Kernel Tuner.
-
-    ``.json`` is added to its path if missing.
-    """
+    """A cache file of Kernel Tuner; ``.json`` is added to its path if missing."""
 
     def __init__(
         self, path: str | os.PathLike[str], kernel: str, problem_size: Any,
@@ -431,11 +424,7 @@ class KernelTunerCache:
         return cache
 
     def write(self, trace: Sequence[SearchStep], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the file's old entries and the new measurements.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Write the file's old entries and the new measurements; OutputError if that fails."""
         for step, row in zip(trace, rows, strict=True):
             key = ",".join(str(step.config[name]) for name in self._header["tune_params_keys"])
             entry = {**row, "time": FAILURE_NAMES.get(step.status, step.time_ms)}

@@ -15,13 +15,10 @@ from foretune.tune.results import TuneResult
 
 
 class CampaignTracker(CampaignObserver):
-    """Writes a campaign to MLflow while it runs.
+    """Writes a campaign to MLflow while it runs; TrackingError if MLflow cannot be reached.
 
     Without MLflow it prints a notice once, and the campaign can be tracked later. The folder's
     state keeps the ids of the runs, so that a continued campaign extends them.
-
-    Raises:
-        TrackingError: MLflow cannot be reached.
     """
 
     def __init__(self, progress: Progress = SILENT) -> None:

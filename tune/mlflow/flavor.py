@@ -40,20 +40,12 @@ class PredictorModel:
         return self.predictor
 
     def predict(self, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
-        """Return the prediction table (see `Predictor.predict`) of run-table rows.
-
-        Raises:
-            PredictorError: a column that the predictor uses is missing.
-        """
+        """Return the prediction table of run-table rows, as `Predictor.predict` does."""
         return self.predictor.predict(model_input)
 
 
 def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "ModelInfo":
-    """Log the predictor saved in ``folder`` to MLflow's active run and return its model info.
-
-    Raises:
-        MlflowException: the server rejects it.
-    """
+    """Log the predictor saved in ``folder`` to MLflow's active run and return its model info."""
     import mlflow
 
     from foretune.version import __version__
@@ -122,10 +114,7 @@ class PromotionDecision:
 def decide_promotion(
     training: Training, present: Predictor | None, present_error: float
 ) -> PromotionDecision:
-    """Return the alias of a new predictor.
-
-    ``present_error`` is the champion's held-out `METRIC` from its training; NaN if unknown.
-    """
+    """Return a new predictor's alias; ``present_error`` is the champion's `METRIC` or NaN."""
     target = next(iter(training.predictor.targets_))
     splits = training.scores[target]
     if "grouped" not in splits:

@@ -59,12 +59,9 @@ _MAX_BATCH_METRICS = 1000
 
 
 class Tracker:
-    """Writes campaigns, trainings and plans to an MLflow server or file.
+    """Writes campaigns, trainings and plans to MLflow; TrackingError if it refuses something.
 
     The default ``uri`` is ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-
-    Raises:
-        TrackingError: the server cannot be reached.
     """
 
     def __init__(self, uri: str | None = None) -> None:
@@ -152,13 +149,7 @@ class Tracker:
                 self._client.log_batch(run_id, metrics=points[start : start + _MAX_BATCH_METRICS])
 
     def log_training(self, run_id: str, training: Training, folder: Path) -> None:
-        """Write a training: parameters, scores by target and split, rows, model and plots.
-
-        The predictor must have been saved to ``folder``.
-
-        Raises:
-            TrackingError: the server cannot be reached or refuses something.
-        """
+        """Write a training (parameters, scores, rows, model, plots) saved to ``folder``."""
         from foretune.tune.report.write import validation_page
 
         predictor = training.predictor
@@ -179,16 +170,11 @@ class Tracker:
     def log_predictor(
         self, run_id: str, training: Training, folder: Path, source: Path
     ) -> PromotionDecision:
-        """Log a predictor and its rows; register it as champion or challenger.
+        """Log the predictor saved in ``folder``, trained on ``source``; register it with an alias.
 
         Commands load it by name (`foretune.models.saved.lookup`), and so does
         ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``. Tags of the run and of the
         model version hold the decision.
-
-        The predictor is saved in ``folder``; ``source`` is the file with the training rows.
-
-        Raises:
-            TrackingError: the server cannot be reached or refuses something.
         """
         import mlflow
         from mlflow.data.pandas_dataset import from_pandas
@@ -233,10 +219,7 @@ class Tracker:
         return verdict
 
     def _champion(self, name: str) -> tuple[Predictor | None, float]:
-        """Return the present champion and its tagged error on held-out problems.
-
-        It is None if there is no champion, or if this version of Foretune cannot read it.
-        """
+        """Return the champion and its tagged held-out error; None without one that is readable."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -252,10 +235,7 @@ class Tracker:
             self._client.log_artifact(run_id, str(path))
 
     def log_charts(self, run_id: str, charts: Mapping[Callable[..., Any], Any]) -> None:
-        """Write charts as images, if Matplotlib is installed: function of `plot` -> its argument.
-
-        Charts without data are left out.
-        """
+        """Write charts (function of `plot` -> its argument) as images, if Matplotlib is installed."""
         if find_spec("matplotlib") is None:
             return
         from matplotlib.figure import Figure

@@ -39,13 +39,7 @@ LIBRARY_MARK = ("@library", "diamond")
 
 @dataclass(frozen=True)
 class Rate:
-    """Rates of a contender; NaN if operations, bytes or the device's peak are unknown.
-
-    Attributes:
-        gflops: 1e9 operations per second.
-        gbps: 1e9 bytes per second.
-        roofline: roofline time divided by measured time.
-    """
+    """A contender's 1e9 operations and bytes per second, and share of the roofline; or NaN."""
 
     name: str
     gflops: float
@@ -134,10 +128,7 @@ def trace_figure(result: TuneResult) -> Chart:
 
 
 def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
-    """Return predicted against measured values of one target on held-out problems.
-
-    ``quantity`` names the target with its unit.
-    """
+    """Return predicted against measured values of one target on held-out problems."""
     rows = held_out.sample(min(len(held_out), MAX_POINTS), random_state=0)
     inside = rows["truth"].between(rows["low"], rows["high"])
     both = [*held_out["truth"], *held_out["prediction"]]
@@ -197,10 +188,9 @@ def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
 
 
 def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], device: Device) -> Chart:
-    """Return the roofline chart: rates over operations per byte, with a roof per data type.
+    """Return the roofline chart of problems: rates over operations per byte, a roof per data type.
 
-    After Williams, Waterman and Patterson (CACM 52(4), 2009). ``names`` are the problems and
-    ``rates`` the rates of their contenders.
+    After Williams, Waterman and Patterson (CACM 52(4), 2009).
     """
     known = [
         (n, r)

@@ -87,11 +87,7 @@ class ReportData:
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
-    """Write the report to ``path`` and return it; on failure an old file remains.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write the report to ``path`` and return it; on failure (OutputError) an old file remains."""
     results, energies = data.results, energy_by_problem(data.runs)
     rounds = sorted({r.rounds for r in results})
     text = render(
@@ -316,11 +312,7 @@ class RatioScale:
 
 
 def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
-    """Write the report of ``result`` to ``path`` and return it.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write the report of ``result`` to ``path`` and return it, or raise OutputError."""
     winner = result.winner
     faster = f"{winner.ratio:.2f}× the default's speed"
     text = render(

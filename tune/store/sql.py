@@ -174,7 +174,7 @@ class StoreTransaction:
         return [tuple(row) for row in self._cursor.fetchall()]
 
     def _with_sequence(self, name: TableName, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows with their place in the order of writing; simultaneous ones may be equal."""
+        """Return the rows with their place in the order of writing; simultaneous rows may tie."""
         last = self._fetch(f"SELECT MAX(sequence) FROM foretune_{name}")[0][0] or 0
         return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 

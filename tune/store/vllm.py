@@ -60,10 +60,7 @@ class Layer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Parse a file name.
-
-        Raises UsageError for other names.
-        """
+        """Parse a file name; UsageError for other names."""
         name = Path(path).name
         found = _NAME.fullmatch(name)
         if found is None:
@@ -111,10 +108,7 @@ class ParameterNames:
         return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.extra})
 
     def tokens(self, problem: Problem, layer: Layer) -> int | None:
-        """Return the number of tokens of a kernel's problem; None for another layer.
-
-        The problem may have parameters that vLLM's files lack: strides, alignment, candidates.
-        """
+        """Return the number of tokens of a kernel's problem; None for another layer."""
         tokens = problem.get(self.names.get(TOKENS, TOKENS))
         if tokens is None or isinstance(tokens, str):
             return None
@@ -127,11 +121,7 @@ class ParameterNames:
 
 @dataclass(frozen=True)
 class TunedLayer:
-    """Content of one file: a layer and its configurations by number of tokens.
-
-    ``configs`` are by number of tokens; ``triton`` is the version it was tuned with, empty if
-    unknown.
-    """
+    """A file's layer, configurations by number of tokens, and Triton's version, maybe empty."""
 
     layer: Layer
     configs: Mapping[int, Configuration]
@@ -185,8 +175,7 @@ def import_vllm(
     """Store the configurations of one of vLLM's files as choices; existing choices stay.
 
     Their times and regrets are unknown. ``subject`` defaults to any code of ``kernel`` tuned with
-    the file's Triton version on the file's device. Returns the subject, the number of new choices,
-    and the number of problems that already had a choice.
+    the file's Triton version and device. Returns the subject, and numbers of new and kept choices.
     """
     tuned = read_vllm(path)
     versions = f"triton {tuned.triton}" if tuned.triton else ""
@@ -210,10 +199,7 @@ def export_vllm(
     layer: Layer,
     naming: ParameterNames = ParameterNames(),
 ) -> tuple[Path, int]:
-    """Write a subject's choices for one layer as one of vLLM's files.
-
-    The last choice for a number of tokens counts. Returns the file and its number of entries.
-    """
+    """Write the last choices for one layer as one of vLLM's files; return it and its length."""
     configs = {
         tokens: choice.config
         for problem, choice in tuned.choices(subject).items()
