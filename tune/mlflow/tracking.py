@@ -235,7 +235,7 @@ class Tracker:
             self._client.log_artifact(run_id, str(path))
 
     def log_charts(self, run_id: str, charts: Mapping[Callable[..., Any], Any]) -> None:
-        """Write charts (function of `plot` -> its argument) as images, if Matplotlib is installed."""
+        """Write charts, a function of `plot` -> its argument, as images if Matplotlib is installed."""
         if find_spec("matplotlib") is None:
             return
         from matplotlib.figure import Figure
