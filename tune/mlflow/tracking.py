@@ -1,6 +1,5 @@
 """Writes campaigns, trainings and plans to MLflow."""
 
-import json
 import math
 import os
 import subprocess
@@ -163,9 +162,7 @@ class Tracker:
         self.log(run_id, params)
         self.log_predictor(run_id, training, folder, (folder / RUNS_FILE).resolve())
         title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
-        text = validation_page(title, training.validation)
-        with _translate_errors(self.uri):
-            self._client.log_text(run_id, text, "predictions.html")
+        self.log_text(run_id, validation_page(title, training.validation), "predictions.html")
 
     def log_predictor(
         self, run_id: str, training: Training, folder: Path, source: Path
@@ -235,7 +232,7 @@ class Tracker:
             self._client.log_artifact(run_id, str(path))
 
     def log_charts(self, run_id: str, charts: Mapping[Callable[..., Any], Any]) -> None:
-        """Write charts, a function of `plot` -> its argument, as images if Matplotlib is installed."""
+        """Write charts (function of `plot` -> argument) as images, if Matplotlib is installed."""
         if find_spec("matplotlib") is None:
             return
         from matplotlib.figure import Figure
@@ -246,10 +243,10 @@ class Tracker:
                 draw(result, ax=figure.add_subplot())
                 self._client.log_figure(run_id, figure, f"charts/{draw.__name__}.png")
 
-    def log_best(self, run_id: str, best: list[dict[str, Any]]) -> None:
-        """Attach the winning configurations as ``best.json``."""
+    def log_text(self, run_id: str, text: str, name: str) -> None:
+        """Attach a file with this text."""
         with _translate_errors(self.uri):
-            self._client.log_text(run_id, json.dumps(best, indent=1), "best.json")
+            self._client.log_text(run_id, text, name)
 
     @contextmanager
     def running(self, run_id: str) -> Iterator[None]:

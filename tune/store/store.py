@@ -112,9 +112,10 @@ class Store(StoreReader):
         """
         new_mark = _new_mark(subject, problem, config)
         with self._database.transaction(write=True) as table:
-            if not remeasure and table.is_measured(new_mark):
+            which = {name: new_mark[name] for name in ("subject", "problem", "config")}
+            if not remeasure and table.is_measured(which):
                 return False
-            for host, pid, started, since in table.marks_of_configuration(new_mark):
+            for host, pid, started, since, _ in table.marks(which):
                 is_other = (host, pid) != (new_mark["host"], new_mark["pid"])
                 young = new_mark["since"] - since < MAX_CLAIM_S
                 if is_other and young and Process(host, pid, started).is_alive is not False:
@@ -129,12 +130,10 @@ class Store(StoreReader):
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
         """Return configurations that `FATAL_DEATHS` processes of this host died measuring."""
-        host = this_process().host
+        which = {"subject": subject.id, "problem": problem.id, "host": this_process().host}
         with self._database.transaction() as table:
-            marks = table.marks_of_host(subject.id, problem.id, host)
-        deaths = Counter(
-            text for pid, started, text in marks if Process(host, pid, started).is_alive is False
-        )
+            marks = table.marks(which)
+        deaths = Counter(text for *who, _, text in marks if Process(*who).is_alive is False)
         with self._translate_row_errors():
             return [Configuration(json.loads(t)) for t, n in deaths.items() if n >= FATAL_DEATHS]
 
@@ -201,13 +200,12 @@ class Store(StoreReader):
             StoreError: the file cannot be read, or is not an export; nothing is merged.
         """
         new = StoreFile(path)
-        known = set(self.subjects())
-        merged = MergeReport(len(set(new.subjects()) - known))
-        for subject in new.subjects():
-            merged += self._merge_subject(new, subject)
-        return merged
+        unknown = {*new.subjects()} - {*self.subjects()}
+        counts = [self._merge_subject(new, subject) for subject in new.subjects()]
+        return MergeReport(len(unknown), *map(sum, zip(*counts, strict=True)))
 
-    def _merge_subject(self, new: StoreReader, subject: Subject) -> MergeReport:
+    def _merge_subject(self, new: StoreReader, subject: Subject) -> tuple[int, int, int]:
+        """Return the numbers of newer measurements, better choices, and known rows."""
         existing = {(m.problem, m.config): m for m in self.measurements(subject)}
         incoming = {(m.problem, m.config): m for m in new.measurements(subject)}
         new_measurements = {
@@ -227,7 +225,7 @@ class Store(StoreReader):
             chosen = [_chosen_row(subject, p, c) for p, c in better.items()]
             table.upsert("choices", chosen, "not worse")
         same = len(incoming) - len(new_measurements) + len(proposed) - len(better)
-        return MergeReport(0, len(new_measurements), len(better), same)
+        return len(new_measurements), len(better), same
 
     def _choices(self, rows: Iterable[tuple[str, ...]]) -> dict[Problem, Choice]:
         with self._translate_row_errors():

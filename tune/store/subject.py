@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -88,9 +88,6 @@ class MergeReport:
     measurements: int = 0
     choices: int = 0
     unchanged: int = 0
-
-    def __add__(self, more: "MergeReport") -> "MergeReport":
-        return MergeReport(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
 
 
 def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:

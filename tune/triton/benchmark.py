@@ -56,7 +56,7 @@ class ConfigurationBenchmark:
         call: Call,
         cache: MeasurementCache,
         needs_power: bool,
-        can_run: Callable[[triton.Config], bool] = lambda config: True,
+        can_run: Callable[[triton.Config], bool],
     ) -> None:
         self._kernel, self._configs, self._call, self._cache = kernel, configs, call, cache
         self._needs_power, self._can_run = needs_power, can_run
@@ -70,58 +70,54 @@ class ConfigurationBenchmark:
             UserKernelError: the device is broken, a hook failed, or the call itself is wrong.
             ComparisonError: its outputs cannot be compared.
         """
-        self._measuring = to_configuration(config)
-        with self._cache.mark_measuring(self._call.problem, self._measuring):
+        named = self._measuring = to_configuration(config)
+        with self._cache.mark_measuring(self._call.problem, named):
             try:
                 timing = self._benchmark(config)
             except ComparisonError:
                 raise
             except (*INVALID_CONFIG_ERRORS, CannotRun) as e:
-                return self._failure(config, Status.COMPILE_ERROR, e)
+                return self._call.failure(named, Status.COMPILE_ERROR, e)
             except Exception as e:
-                failure = self._failure(config, Status.RUNTIME_ERROR, e)
+                failure = self._call.failure(named, Status.RUNTIME_ERROR, e)
                 self._raise_unless_config_error(e, failure)
                 return failure
             if not math.isfinite(float(np.ravel(timing)[0])):
                 reason = "does not compile, or exceeds the device's resources"
-                return self._failure(config, Status.INVALID, reason)
-            return self._checked_measurement(config, timing)
+                return self._call.failure(named, Status.INVALID, reason)
+            return self._checked_measurement(config, named, timing)
 
     def _benchmark(self, config: triton.Config) -> Any:
         """Return the benchmarker's result; restore undeclared arguments that it changed."""
-        checked = self._kernel.options.check is not None
-        checker = self._checker if checked else None  # copies arguments before the first launch
+        if self._kernel.options.check is None:
+            return self._kernel.bench(config)
+        checker = self._checker  # copies arguments before the first launch
         try:
             return self._kernel.bench(config)
         finally:
-            if checker is not None and checker.changed:
+            if checker.changed:
                 checker.restore_arguments()
-
-    def _failure(
-        self, config: triton.Config, status: Status, reason: str | BaseException
-    ) -> Measurement:
-        return self._call.failure(to_configuration(config), status, reason)
 
     def close(self) -> None:
         """Free the copies of the arguments."""
         self.__dict__.pop("_checker", None)
 
-    def _checked_measurement(self, config: triton.Config, timing: Any) -> Measurement:
+    def _checked_measurement(
+        self, config: triton.Config, named: Configuration, timing: Any
+    ) -> Measurement:
         limit, error = self._kernel.options.check, math.nan
         if limit is not None:
             error = self._checker.error(config)
             if not error <= limit:
-                reason = (
-                    f"differs from {self._checker.source} by {error:.2g}, more than {limit:.2g}"
-                )
-                return self._failure(config, Status.WRONG_RESULT, reason)
+                source = self._checker.source
+                reason = f"differs from {source} by {error:.2g}, more than {limit:.2g}"
+                return self._call.failure(named, Status.WRONG_RESULT, reason)
         self.timings[config] = timing
         times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
         power_w, energy_mj = self._measure_power(config, times[0])
         return self._call.success(
-            to_configuration(config), times[0], times,
-            power_w=power_w, energy_mj=energy_mj, relative_error=error,
-        )  # fmt: skip
+            named, times[0], times, power_w=power_w, energy_mj=energy_mj, relative_error=error
+        )
 
     @cached_property
     def _checker(self) -> OutputChecker:
