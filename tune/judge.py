@@ -226,7 +226,6 @@ def judge(
 def _codes(
     candidate: Code, reference: Code, rivals: Mapping[str, Code], inputs: Code
 ) -> dict[str, Code]:
-    """Return the contestants by name."""
     # The reference comes first: what is wrong with the inputs is not the candidate's fault.
     codes = {REFERENCE: reference, CANDIDATE: candidate, **rivals}
     for code in (inputs, *codes.values()):
@@ -396,7 +395,6 @@ class JudgeBenchmark:
             raise MeasurementError(f"{name} cannot be compared on {problem}: {message}") from e
 
     def _new_seeds(self, n: int) -> list[int]:
-        """Return unused random seeds."""
         return [self._random.getrandbits(32) for _ in range(n)]
 
 
