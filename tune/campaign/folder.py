@@ -27,10 +27,10 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 class CampaignFolder:
-    """A campaign's folder and its state, which is saved after every step."""
+    """A campaign's folder with run table, predictor and state, which is saved after every step."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
-        self.path = path
+        self.path, self.runs, self.predictor = path, path / "runs.parquet", path / "predictor"
         self._state_path = path / STATE
         self.state: dict[str, Any] = {"request": dict(request), "seconds": 0.0, "results": {}}
         self.started = time.perf_counter()
@@ -39,16 +39,6 @@ class CampaignFolder:
             self.state = read_state(path)
         self._earlier_seconds = float(self.state["seconds"])
         self.save()
-
-    @property
-    def runs(self) -> Path:
-        """The run table."""
-        return self.path / "runs.parquet"
-
-    @property
-    def predictor(self) -> Path:
-        """The predictor's folder."""
-        return self.path / "predictor"
 
     def save(self, **updates: Any) -> None:
         """Update and write the state; on failure (OutputError) the old file remains."""

@@ -51,7 +51,7 @@ class Campaign(Result):
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the campaign with the times and the run from its folder's current state."""
         names = ("mlflow_run_id", "mlflow_uri", "mlflow_model")
-        tracked = {name: state.get(name) for name in names}
+        tracked: dict[str, Any] = {name: state.get(name) for name in names}
         return replace(self, seconds=state["seconds"], **tracked)
 
     @property

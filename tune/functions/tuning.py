@@ -162,33 +162,21 @@ def with_working_default(
     why, candidates = "", list(dict.fromkeys([first, *others]))
     for spent, config in enumerate(candidates, start=1):
         tried = kernel if config == first else kernel.with_default(config)
-        reason = _try_default(tried, problem, config, runner, cache, progress)
-        if not reason:
+        try:
+            (measured,) = runner.run(tried, problem, [config])
+        except MeasurementError as e:
+            why = why or str(e)
+            continue
+        cache.append(measured)
+        if measured.ok:
+            time_ms = short_number(measured.time_ms)
+            progress.say(f"{kernel.name} takes {time_ms} ms by default: {config}")
             return tried, spent
-        why = why or reason
+        why = why or f"{measured.status.value}: {measured.error}; {_ADVICE[measured.status]}"
     text = f"the default of {kernel.name}, {first}, does not work: {why}"
     if others:
         text = f"none of {len(candidates)} configurations of {kernel.name} works; {first}: {why}"
     raise MeasurementError(text)
-
-
-def _try_default(
-    kernel: WrappedKernel, problem: Problem, config: Configuration, runner: Runner,
-    cache: MeasurementCache, progress: Progress,
-) -> str:  # fmt: skip
-    """Return why a configuration cannot be the default; empty if it works."""
-    try:
-        (measured,) = runner.run(kernel, problem, [config])
-    except MeasurementError as e:
-        return str(e)
-    cache.append(measured)
-    if measured.ok:
-        progress.say(
-            f"{kernel.name} takes {short_number(measured.time_ms)} ms by default: {config}"
-        )
-        return ""
-    status = measured.status
-    return f"{status.value}: {measured.error}; {_ADVICE[status]}"
 
 
 def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runner:

@@ -125,11 +125,8 @@ def decide_promotion(
     others = {n: s[METRIC] for n, s in scores.items() if n != training.predictor.model}
     name = min(others, key=lambda n: others[n], default="")
     if name and not error < others[name]:
-        return PromotionDecision(
-            CHALLENGER,
-            _comparison_text(error, others[name], f"of the baseline {name!r}", False),
-            error,
-        )
+        reason = _comparison_text(error, others[name], f"of the baseline {name!r}", False)
+        return PromotionDecision(CHALLENGER, reason, error)
     if present is None:
         reason = "there is no champion yet"
         if name:
@@ -145,9 +142,8 @@ def decide_promotion(
         try:
             predicted = present.predict(rows)[target].to_numpy()
         except (ForetuneError, KeyError) as e:
-            return PromotionDecision(
-                CHAMPION, f"the champion cannot predict these runs: {e}", error
-            )
+            reason = f"the champion cannot predict these runs: {e}"
+            return PromotionDecision(CHAMPION, reason, error)
         new_error = _error(new["truth"].to_numpy(), new["prediction"].to_numpy())
         reference_error = _error(rows[target].to_numpy(float), predicted)
         reference = f"of the champion on {new['problem'].nunique()} problems new to both"
@@ -155,11 +151,8 @@ def decide_promotion(
         new_error, reference_error = error, present_error
         reference = "of the champion, each on problems held out in training"
     better = bool(new_error < reference_error) or np.isnan(reference_error)
-    return PromotionDecision(
-        CHAMPION if better else CHALLENGER,
-        _comparison_text(new_error, reference_error, reference, better),
-        error,
-    )
+    reason = _comparison_text(new_error, reference_error, reference, better)
+    return PromotionDecision(CHAMPION if better else CHALLENGER, reason, error)
 
 
 def _error(truth: np.ndarray, predicted: np.ndarray) -> float:

@@ -112,14 +112,14 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
     layers: list[ChartLayer] = [Line(ends, ends, "@text", 1)]
     marks = (rows[inside], "@measured", "circle"), (rows[~inside], "@outside", "diamond")
     for part, color, symbol in marks:
-        columns = [part[name].tolist() for name in ("problem", "truth", "prediction")]
+        names, x, y = (part[name].tolist() for name in ("problem", "truth", "prediction"))
         texts = [
-            f"{problem}: {number(truth)}, predicted {number(prediction)}"
-            for problem, truth, prediction in zip(*columns, strict=True)
+            f"{name}: {number(truth)}, predicted {number(prediction)}"
+            for name, truth, prediction in zip(names, x, y, strict=True)
         ]
-        layers.append(Points(*columns[1:], color, symbol, 6, texts))
-    x, y = (value_axis(both, f"{how} {quantity}", True) for how in ("measured", "predicted"))
-    return Chart(x, y, layers, height_px=400, square=True)
+        layers.append(Points(x, y, color, symbol, 6, texts))
+    across, up = (value_axis(both, f"{how} {quantity}", True) for how in ("measured", "predicted"))
+    return Chart(across, up, layers, height_px=400, square=True)
 
 
 def worth_figure(importance: pd.DataFrame) -> Bars:

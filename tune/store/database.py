@@ -285,8 +285,15 @@ _INHERITED: list[sqlite3.Connection] = []
 _SCHEME = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
 
 
+def _before_fork() -> None:
+    for database in list(_DATABASES):
+        database.close_before_fork()
+
+
+def _after_fork_in_child() -> None:
+    for database in list(_DATABASES):
+        database.renew_after_fork()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: [database.close_before_fork() for database in list(_DATABASES)],
-        after_in_child=lambda: [database.renew_after_fork() for database in list(_DATABASES)],
-    )
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

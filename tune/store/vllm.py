@@ -112,11 +112,8 @@ class ParameterNames:
         tokens = problem.get(self.names.get(TOKENS, TOKENS))
         if tokens is None or isinstance(tokens, str):
             return None
-        return (
-            int(tokens)
-            if matches(problem, self.to_kernel_problem(layer.problem(int(tokens))))
-            else None
-        )
+        wanted = self.to_kernel_problem(layer.problem(int(tokens)))
+        return int(tokens) if matches(problem, wanted) else None
 
 
 @dataclass(frozen=True)
@@ -182,14 +179,13 @@ def import_vllm(
     subject = subject or Subject(kernel, "vllm", tuned.layer.device, versions)
     if Layer(1, 1, subject.device).file_name != Layer(1, 1, tuned.layer.device).file_name:
         raise UsageError(f"{Path(path).name} is for {tuned.layer.device}, not {subject.device}")
-    before = store.choices(subject)
-    problems = {m: naming.to_kernel_problem(tuned.layer.problem(m)) for m in tuned.configs}
-    for tokens, problem in problems.items():
+    before, new = store.choices(subject), 0
+    for tokens, config in tuned.configs.items():
+        problem = naming.to_kernel_problem(tuned.layer.problem(tokens))
         if problem not in before:
-            choice = Choice(tuned.configs[tokens], 0, math.nan, "measured")
-            store.choose(subject, problem, choice)
-    kept = sum(problem in before for problem in problems.values())
-    return subject, len(problems) - kept, kept
+            store.choose(subject, problem, Choice(config, 0, math.nan, "measured"))
+            new += 1
+    return subject, new, len(tuned.configs) - new
 
 
 def export_vllm(

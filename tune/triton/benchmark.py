@@ -7,6 +7,7 @@ the first one. If it breaks the device, the failure is recorded and the search e
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -183,9 +184,5 @@ class ConfigurationBenchmark:
 
 def _raised_in_launch(fn: Any, error: BaseException) -> bool:
     """Whether the kernel's launch raised ``error``, not a hook around it."""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_locals.get("self") is fn:
-            return True
-        trace = trace.tb_next
-    return False
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(frame.f_locals.get("self") is fn for frame in frames)

@@ -64,7 +64,7 @@ class Patch:
         if self._stock not in kind.__bases__ or is_disabled():
             return
         run = vars(kind).get("run")
-        if run is not None and not _calls_super(run):
+        if run is not None and not _calls_super(getattr(run, "__code__", None)):
             self._warn_unreached(kind, "runs kernels by itself")
             return
         kind.__bases__ = tuple(self._ours if b is self._stock else b for b in kind.__bases__)
@@ -75,16 +75,11 @@ class Patch:
         warn(f"kernels of {name} are tuned by Triton: it {why}", stacklevel=4)
 
 
-def _calls_super(run: Any) -> bool:
-    """Whether a method, or a function within it, calls ``super()``."""
-    left = [getattr(run, "__code__", None)]
-    while left:
-        code = left.pop()
-        if isinstance(code, CodeType):
-            if "super" in code.co_names:
-                return True
-            left += code.co_consts
-    return False
+def _calls_super(code: Any) -> bool:
+    """Whether the code of a method, or of a function within it, calls ``super()``."""
+    return isinstance(code, CodeType) and (
+        "super" in code.co_names or any(map(_calls_super, code.co_consts))
+    )
 
 
 KEPT = 4
