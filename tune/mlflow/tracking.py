@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,10 +101,9 @@ class Tracker:
         self, run_id: str, params: Mapping[str, Any] = {}, metrics: Mapping[str, float] = {}
     ) -> None:
         """Write parameters and finite metrics."""
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Param
 
-        now = int(time.time() * 1000)
-        points = [Metric(k, float(v), now, 0) for k, v in metrics.items() if np.isfinite(v)]
+        points = _finite_metrics((name, value, 0) for name, value in metrics.items())
         with _translate_errors(self.uri):
             known = self._client.get_run(run_id).data.params
             new = [Param(k, str(v)[:6000]) for k, v in params.items() if k not in known]
@@ -134,15 +133,9 @@ class Tracker:
 
     def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
         """Write the finite numbers of a table as metrics, one step per row."""
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        points = [
-            Metric(name, value, now, number)
-            for name in table
-            for number, value in enumerate(map(float, table[name]), start=1)
-            if np.isfinite(value)
-        ]
+        points = _finite_metrics(
+            (name, value, number) for name in table for number, value in enumerate(table[name], 1)
+        )
         with _translate_errors(self.uri):
             for start in range(0, len(points), _MAX_BATCH_METRICS):
                 self._client.log_batch(run_id, metrics=points[start : start + _MAX_BATCH_METRICS])
@@ -175,9 +168,8 @@ class Tracker:
         """
         import mlflow
         from mlflow.data.pandas_dataset import from_pandas
-        from mlflow.entities import Metric
 
-        predictor, now = training.predictor, int(time.time() * 1000)
+        predictor = training.predictor
         name = f"foretune-{predictor.kernel_name_}"
         with _translate_errors(self.uri), self._active_run(run_id):
             flat = predictor.runs_.drop(columns=["time_ms_samples"], errors="ignore")
@@ -185,11 +177,8 @@ class Tracker:
             dataset = from_pandas(flat, source=str(source), name=named)
             mlflow.log_input(dataset, context="training")
             info = log_model(predictor, folder)
-            if points := [
-                Metric(k, float(v), now, 0, model_id=info.model_id, run_id=run_id)
-                for k, v in score_metrics(training).items()
-                if np.isfinite(v)
-            ]:
+            scores = ((score, value, 0) for score, value in score_metrics(training).items())
+            if points := _finite_metrics(scores, model_id=info.model_id, run_id=run_id):
                 self._client.log_batch(run_id, metrics=points)
             verdict = decide_promotion(training, *self._champion(name))
             guide = SearchPredictor(predictor)
@@ -272,6 +261,14 @@ class Tracker:
         with mlflow.start_run(run_id=run_id, nested=True):
             yield
         self._client.update_run(run_id, status="RUNNING")  # leaving the context ended it
+
+
+def _finite_metrics(values: Iterable[tuple[str, float, int]], **of: str) -> list[Any]:
+    """Return MLflow's metrics of finite (name, value, step); ``of`` names run and model."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    return [Metric(name, float(v), now, step, **of) for name, v, step in values if np.isfinite(v)]
 
 
 def score_metrics(training: Training) -> dict[str, float]:

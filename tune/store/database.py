@@ -263,12 +263,10 @@ class Database:
             reason = next(iter(str(e).splitlines()), type(e).__name__)
             if "no such table" in reason:  # the file was replaced by another database
                 self.close()
-            raise StoreError(self._error_message(reason)) from e
-
-    def _error_message(self, reason: str) -> str:
-        low = reason.lower()
-        found = (text for words, text in _MESSAGES.items() if any(word in low for word in words))
-        return next(found, "{name}: {reason}").format(name=self.name, reason=reason)
+            low = reason.lower()
+            found = (text for words, text in _MESSAGES.items() if any(w in low for w in words))
+            text = next(found, "{name}: {reason}")
+            raise StoreError(text.format(name=self.name, reason=reason)) from e
 
 
 _MESSAGES = {

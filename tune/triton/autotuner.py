@@ -184,7 +184,6 @@ class Autotuner(Stock):  # type: ignore[misc]
         return StalledCallDriver(kernel, self.tuner_factory, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Choose for a new problem, and launch."""
         if not hasattr(self, "tuner_factory"):  # a subclass skipped our constructor
             return _STOCK_RUN(self, *args, **kwargs)
         with self._named(args):

@@ -303,7 +303,6 @@ def _named_size(arguments: Mapping[str, Any], letter: str) -> float:
 
 
 def _head_width(arguments: Mapping[str, Any], a: Any) -> float:
-    """Return the width of an attention head."""
     for name, value in arguments.items():
         if type(value) is int and value >= MIN_EDGE and "DIM" in name.upper():
             return float(value)
