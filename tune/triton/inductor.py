@@ -7,7 +7,6 @@ choices go to the store, and an operation with a stored choice is not timed agai
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from foretune.values import Value, parse_value
 if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.search.loop import SearchLoop
-    from foretune.tune.store import Store
+    from foretune.tune.store.cache import StoreLocation
     from foretune.tune.triton.choice import CallTuner
     from foretune.tune.triton.problem_key import Call
 
@@ -33,9 +32,7 @@ COUNTER_SUFFIX = re.compile(r"_\d+$")
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 
-def patch_inductor(
-    budget: int = 4, store: "Store | str | os.PathLike[str] | bool | None" = None
-) -> Callable[[], None]:
+def patch_inductor(budget: int = 4, store: "StoreLocation" = None) -> Callable[[], None]:
     """Let Inductor time its library routines and ``budget`` templates per operation.
 
     Args:
@@ -98,7 +95,7 @@ class OperationSearch:
 class InductorChooser:
     """Shortens lists of choices, and learns from their timings."""
 
-    def __init__(self, budget: int, store: "Store | str | os.PathLike[str] | bool | None") -> None:
+    def __init__(self, budget: int, store: "StoreLocation") -> None:
         from foretune.tune.triton.choice import CallTunerFactory
         from foretune.tune.triton.options import Options
 

@@ -16,14 +16,12 @@ from foretune.lazy import require
 from foretune.measurement import Measurement, Status
 
 if TYPE_CHECKING:
-    import os
-
-    from foretune.tune.store import Store
+    from foretune.tune.store.cache import StoreLocation
     from foretune.tune.triton.choice import CallTunerFactory
     from foretune.tune.triton.problem_key import Call
 
 
-def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[], None]:
+def listen(store: "StoreLocation" = None) -> Callable[[], None]:
     """Store what Triton's autotuners in this process measure from now on.
 
     ``foretune store`` lists the measurements, ``foretune train`` learns from them, and
