@@ -19,10 +19,9 @@ from foretune.collect.power import find_meter, measure_power
 from foretune.errors import warn
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.triton.choice import CallTuner
 from foretune.tune.triton.kernel import KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
-from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import device_interface, synchronize
 
 INVALID_CONFIG_ERRORS = (OutOfResources, PTXASError, CompilationError)
@@ -54,13 +53,11 @@ class ConfigurationBenchmark:
         self,
         kernel: KernelCall,
         configs: Sequence[triton.Config],
-        call: Call,
-        cache: MeasurementCache,
-        needs_power: bool,
+        tuner: CallTuner,
         can_run: Callable[[triton.Config], bool],
     ) -> None:
-        self._kernel, self._configs, self._call, self._cache = kernel, configs, call, cache
-        self._needs_power, self._can_run = needs_power, can_run
+        self._kernel, self._configs, self._can_run = kernel, configs, can_run
+        self._call, self._cache, self._needs_power = tuner.call, tuner.cache, tuner.needs_power
         self._measuring: Configuration | None = None
         self.timings: dict[triton.Config, Any] = {}
 

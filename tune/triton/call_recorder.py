@@ -78,7 +78,7 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
     place = Path(file).resolve() if module == "__main__" and file.endswith(".py") else module
     name = f"{place}:{function.__qualname__}"
     try:
-        line = make_recorded_call(name, call.args, call.kwargs, call.named, configs).to_line()
+        line = _recorded(name, call, configs).to_line()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:  # processes may share it
             file.write(line + "\n")
@@ -86,20 +86,13 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
         warn(f"a call of {name} was not recorded: {e}")
 
 
-def make_recorded_call(
-    kernel: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    named: Mapping[str, Any],
-    configs: Sequence[triton.Config],
-) -> RecordedCall:
-    """Return a call of ``kernel`` (``module:name``); ``kwargs`` has the ``grid``, ``named`` all."""
-    grid = kwargs.get("grid") or (1,)
+def _recorded(name: str, call: KernelCall, configs: Sequence[triton.Config]) -> RecordedCall:
+    grid = call.kwargs.get("grid") or (1,)
     sizes: Any = _grid(grid) if not callable(grid) else {
-        _grid_key(c.kwargs): _grid(grid({**named, **c.all_kwargs()})) for c in configs
+        _grid_key(c.kwargs): _grid(grid({**call.named, **c.all_kwargs()})) for c in configs
     }  # fmt: skip
-    rest = {n: describe(v) for n, v in kwargs.items() if n not in ("grid", "warmup")}
-    return RecordedCall(kernel, tuple(map(describe, args)), rest, sizes)
+    rest = {n: describe(v) for n, v in call.kwargs.items() if n not in ("grid", "warmup")}
+    return RecordedCall(name, tuple(map(describe, call.args)), rest, sizes)
 
 
 def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -97,10 +98,8 @@ def _patch_tracing() -> Callable[[], None]:
         return lambda: None
 
     def call(self: Any, variable: Any, args: Any, kwargs: Any, tx: Any) -> Any:
-        try:
+        with suppress(Exception):  # else torch times them all
             variable = _with_few(self, variable, args, kwargs)
-        except Exception:  # torch times them all
-            return real(self, variable, args, kwargs, tx)
         return real(self, variable, args, kwargs, tx)
 
     tracer.call_triton_kernel = call
@@ -116,11 +115,11 @@ def _with_few(tracer: Any, variable: Any, args: Any, kwargs: Mapping[str, Any]) 
     from foretune.tune.triton.autotuner import Autotuner
 
     kernel = variable.kernel
-    if not isinstance(kernel, Autotuner) or kernel.options.budget == "all":
+    if not isinstance(kernel, Autotuner) or kernel.options.measures_all:
         return variable
     if kernel.perf_model is not None or kernel.early_config_prune is not None:
         return variable  # torch prunes first, then calls again
-    count = kernel.options.max_measurements(KEPT) if kernel.options.budget != "auto" else KEPT
+    count = kernel.options.max_measurements(KEPT)
     if len(kernel.configs) <= count + 1:
         return variable
     ranked = kernel.rank(*map(_value, args), **{n: _value(v) for n, v in kwargs.items()})

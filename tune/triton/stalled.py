@@ -147,10 +147,7 @@ class StalledCallDriver:
 
     @cached_property
     def _benchmark(self) -> ConfigurationBenchmark:
-        tuner = self.tuner
-        return ConfigurationBenchmark(
-            self.kernel, self.configs, tuner.call, tuner.cache, tuner.needs_power, self._can_run
-        )  # fmt: skip
+        return ConfigurationBenchmark(self.kernel, self.configs, self.tuner, self._can_run)
 
     def _can_run(self, config: triton.Config) -> bool:
         """Whether a candidate compiles in time and is not known to break a launch."""
