@@ -275,13 +275,9 @@ def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> It
 def notify_observers(
     path: Path, observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS
 ) -> Campaign:
-    """Notify observers of the finished campaign in the folder ``path``; return the campaign.
+    """Notify observers of the finished campaign in ``path``, and return it.
 
-    The report is written again, and MLflow gets everything it lacks.
-
-    Raises:
-        UsageError: there is no finished campaign.
-        TrackingError: MLflow cannot be reached.
+    The report is written again, and MLflow gets everything it lacks, or TrackingError is raised.
     """
     start, campaign = load_campaign(path)
     for observer in _made(observers, SILENT):

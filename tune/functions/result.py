@@ -140,13 +140,9 @@ class Best(Result):
         return rows
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the best configuration in the format of the file's suffix.
+        """Write the best configuration in the format of the file's suffix, or raise UsageError.
 
         ``.h`` is a header of ``#define``; ``.json``; ``.env`` has lines for a shell.
-
-        Raises:
-            UsageError: the suffix is none of these.
-            OutputError: the file cannot be written.
         """
         write, result = WRITERS[export_format(path)], self.result
         notes = {"problem": str(result.problem), "device": result.device, "verdict": self.headline}

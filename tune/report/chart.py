@@ -219,8 +219,3 @@ def count_axis(n: int, title: str) -> Axis:
     """Return an axis from 1 to ``n`` that has room for marks at both ends."""
     ticks = range(1, n + 1, max(1, round(n / 10)))
     return Axis(title, 0.4, n + 0.6, [(i, f"{i}") for i in ticks])
-
-
-def kind_of(drawn: Chart | Bars | ChartLayer) -> str:
-    """Return the template part that draws a layer."""
-    return type(drawn).__name__.lower()

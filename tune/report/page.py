@@ -9,7 +9,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from foretune.errors import OutputError
 from foretune.files import atomic_write
-from foretune.tune.report.chart import kind_of
 from foretune.values import counted
 
 
@@ -62,7 +61,6 @@ def render(template: Path, **values: Any) -> str:
         loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, finalize=_finalize,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.globals["kind_of"] = kind_of
     for show in (number, ratio, percent, counted,
                  interval, duration):  # fmt: skip
         environment.filters[show.__name__] = show

@@ -153,12 +153,7 @@ class StoreReader(ABC):
         return self.choices(subject).get(problem)
 
     def find_subjects(self, kernel: str | None) -> list[Subject]:
-        """Return the subjects of a kernel, or all.
-
-        Raises:
-            UnknownName: the kernel was never tuned.
-            UsageError: nothing was tuned yet.
-        """
+        """Return the subjects of a kernel, or all; UnknownName or UsageError if it is unknown."""
         found = self.subjects()
         names = {s.kernel for s in found}
         if kernel is not None and not names:
@@ -170,9 +165,7 @@ class StoreReader(ABC):
     def newest_subject(self, kernel: str, device: str | None = None) -> Subject:
         """Return the most recently tuned subject of a kernel; its code or versions may differ.
 
-        Raises:
-            UnknownName: the kernel was never tuned on that device.
-            UsageError: it was tuned on several devices, and none is named.
+        Raises UnknownName for another kernel or device, UsageError if there are several devices.
         """
         found = self.find_subjects(kernel)
         devices = {s.device for s in found}

@@ -64,9 +64,7 @@ class ConfigurationBenchmark:
     def measure(self, config: triton.Config) -> Measurement:
         """Return the measurement of one candidate.
 
-        Raises:
-            UserKernelError: the device is broken, a hook failed, or the call itself is wrong.
-            ComparisonError: its outputs cannot be compared.
+        Raises UserKernelError if device, hook or call are at fault, or ComparisonError.
         """
         named = self._measuring = to_configuration(config)
         with self._cache.mark_measuring(self._call.problem, named):
@@ -166,8 +164,7 @@ class ConfigurationBenchmark:
     def _raise_unless_config_error(self, error: Exception, failure: Measurement) -> None:
         """Raise ``error`` unless only this configuration is at fault.
 
-        If the device is broken, the failure is recorded first. Errors of hooks and of the call
-        itself would affect every configuration.
+        If the device is broken, the failure is recorded first. Hooks and the call concern all.
         """
         try:
             synchronize()

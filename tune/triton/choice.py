@@ -369,8 +369,7 @@ class RankedConfiguration:
     """A configuration with its expected or measured performance.
 
     Attributes:
-        expected_loss: expected slow-down against the best of all, relative; infinite for failures
-            and for candidates that are certainly far off.
+        expected_loss: slow-down against the best of all, relative; infinite if certainly far off.
         measured: its objective, in the objective's unit; NaN if it was not measured.
     """
 

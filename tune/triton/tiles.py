@@ -137,8 +137,7 @@ def tile_launches(
 ) -> list[TileLaunch] | None:
     """Return the launch of every candidate; None if no product of tiles is recognized.
 
-    ``law`` is derived from the kernel's code. Without a product in the code, there is none; if
-    names and grid do not determine the tiles, the code does.
+    Without a product in the code (``law``), there is none; names, grid or code determine the tiles.
     """
     operands = [t for t in _tensors(call.arguments) if _bits(t)]
     if not operands or (law is not None and not law.shapes.products):
