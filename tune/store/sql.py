@@ -52,12 +52,13 @@ _KEYS = {"measurements": ("subject", "problem", "config"), "choices": ("subject"
 
 Row = Mapping[str, Any]
 TableName = Literal["measurements", "choices"]
-Replace = Literal["always", "not worse", "better"]
+Replace = Literal["always", "not worse", "better", "never"]
 """When a row replaces another with the same key: by the number of measurements."""
 _UPSERT_CONDITIONS: Mapping[Replace, str] = {
     "always": "",
     "not worse": " WHERE excluded.measured >= foretune_choices.measured",
     "better": " WHERE excluded.measured > foretune_choices.measured",
+    "never": " WHERE 1 = 0",
 }
 
 
@@ -114,11 +115,6 @@ class StoreTransaction:
         """Write a subject unless it exists."""
         row = {"id": subject.id, **asdict(subject)}
         self._execute(_insert("subjects", "ON CONFLICT DO NOTHING"), [row])
-
-    def insert_choice(self, choice: Row) -> None:
-        """Write a choice unless its problem has one."""
-        rows = self._with_sequence("choices", [choice])
-        self._execute(_insert("choices", "ON CONFLICT DO NOTHING"), rows)
 
     def upsert(self, name: TableName, rows: Sequence[Row], replace: Replace = "always") -> None:
         """Write rows, replacing those with the same keys."""

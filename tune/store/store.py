@@ -159,7 +159,7 @@ class Store(StoreReader):
             elif stands is not None and stands == replacing:
                 table.upsert("choices", [row], "better")
             else:
-                table.insert_choice(row)
+                table.upsert("choices", [row], "never")
             chosen = table.rows("choices", subject.id, problem.id)
         return self._choices(chosen)[problem]
 
