@@ -228,10 +228,9 @@ class CallTuner:
 
     def choose(self) -> Choice:
         """Choose the best candidate; return another process's choice if it was stored first."""
-        measured = len(self._candidates) - len(self.unmeasured())
-        how: ChoiceMethod = (
-            "all" if measured == len(self._candidates) else "measured" if measured else "predicted"
-        )
+        left = len(self.unmeasured())
+        measured = len(self._candidates) - left
+        how: ChoiceMethod = "all" if not left else "measured" if measured else "predicted"
         regret = 0.0 if how == "all" else self.promised_regret()
         return self.settle(Choice(self.best, measured, regret, how))
 
@@ -300,9 +299,8 @@ class CallTuner:
         rows = KernelRuns([self.call.problem] * len(self._candidates), self._candidates, statics)
         prior = self._priors.make_prior(self.call, rows)
         if prior is not None and not self._priors.predicts:
-            self._expected_log_ratios = dict(
-                zip(self._candidates, prior.log_mean.tolist(), strict=True)
-            )
+            ratios = prior.log_mean.tolist()
+            self._expected_log_ratios = dict(zip(self._candidates, ratios, strict=True))
         return OrderedSearcher(
             self.space, self._options.parsed_objective, 0, prior, self.call.problem,
             self.call.device, other_measurements, statics=statics,
