@@ -39,7 +39,7 @@ from foretune.search.encoding import nearest_first
 from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.triton.choice import CallTuner, CallTunerFactory, known_runs
+from foretune.tune.triton.choice import CallTuner, CallTunerFactory
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
 
@@ -118,7 +118,7 @@ class Replayed:
                 found[str(tuning.new_count)] = now
             if "auto" not in found and automatic.is_over(tuning.searcher, tuning.new_count):
                 found["auto"] = now
-                self.runs = known_runs(cache, call)
+                self.runs = tuning.runs
             if batch is None or ("auto" in found and tuning.new_count >= max(budgets, default=0)):
                 break
             try:
@@ -126,7 +126,7 @@ class Replayed:
             except StopIteration:
                 batch = None
         if "auto" not in found:
-            found["auto"], self.runs = now, known_runs(cache, call)
+            found["auto"], self.runs = now, tuning.runs
         return found | {str(b): now for b in budgets if str(b) not in found}
 
     @staticmethod

@@ -29,8 +29,7 @@ from foretune.features.launches import launch_features
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.triton.problem_key import Call, problem_from_arguments, source_hash
-from foretune.tune.triton.shapes import ShapeLaw, shape_law
-from foretune.tune.triton.tiles import tile_launches
+from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
 
 LAWS: dict[Any, ShapeLaw | None] = {}
 """What the code of a kernel showed, by kernel, constants and list."""

@@ -137,10 +137,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """Whether a parameter of a problem is ``value``, or is a number of at most ``value``.
-
-    ``value`` is None if the problem does not have the parameter.
-    """
+    """Whether a parameter is ``value`` (None: absent), or is a number of at most ``value``."""
 
     name: str
     value: Value | None
@@ -206,7 +203,7 @@ def fit_tree(problems: Sequence[Problem], efficiency: Floats, max_leaves: int) -
 def _columns(problems: Sequence[Problem]) -> Iterator[tuple[str, Question | None, Floats]]:
     """Yield parameter, question and values of each column that distinguishes problems.
 
-    Sizes are ranks, because the tree computes in single precision, and have no question yet.
+    Sizes are ranks (the tree computes in single precision), and have no question yet.
     """
     for name in dict.fromkeys(n for p in problems for n in p):
         values = [p.get(name) for p in problems]
@@ -269,8 +266,8 @@ def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
 
     A parameter that is the same in all problems, e.g. a data type, gets no argument.
     """
-    fixed = _fixed(problems)
-    names = [n for n in dict.fromkeys(n for p in problems for n in p) if n not in fixed]
+    every = dict.fromkeys(n for p in problems for n in p)
+    names = [n for n in every if len({p.get(n) for p in problems}) > 1]
     arguments: dict[str, str] = {}
     for name in sorted(names, key=lambda n: any(n not in p for p in problems)):
         identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -282,12 +279,6 @@ def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
             identifier += "_"
         arguments[name] = identifier
     return arguments
-
-
-def _fixed(problems: Sequence[Problem]) -> dict[str, Value]:
-    """Return the parameters that all problems share."""
-    first = problems[0]
-    return {n: v for n, v in first.items() if all(n in p and p[n] == v for p in problems)}
 
 
 def _type_arguments(

@@ -2,9 +2,9 @@
 
 import inspect
 import math
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 from foretune.collect.machine_load import wait_until_idle
@@ -100,15 +100,9 @@ def limits_of(options: SearchOptions) -> tuple[Limit, ...]:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """A kernel, a runner, a cache, and how to search; independent of the problem.
+    """How to search (`SearchOptions`) for a kernel, whatever the problem.
 
-    Attributes:
-        limits: configurations that violate one never win; searchers see them as failures.
-        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
-        patience_s: seconds to wait for an idle machine.
-
-    Raises:
-        MeterUnavailable: objectives or limits need power, which this machine cannot measure.
+    Raises MeterUnavailable if objectives or limits need power, which cannot be measured here.
     """
 
     kernel: Kernel
@@ -136,12 +130,7 @@ class TuningJob:
         log: "RunLog | None" = None, default_budget: int = DEFAULT_BUDGET,
         lacks: Sequence[str] = (),
     ) -> Self:  # fmt: skip
-        """Return a job with these options; ``lacks`` are options that the caller does not take.
-
-        Raises:
-            UnknownName: an option is unknown.
-            UsageError: an option is invalid.
-        """
+        """Return a job; ``lacks`` are options that the caller does not take (UnknownName)."""
         check_options(options, SearchOptions, lacks)
         budget, seconds = options.get("budget"), options.get("seconds")
         if budget is None and seconds is None:
@@ -165,10 +154,6 @@ class TuningJob:
         """The objectives, each with the limits."""
         return tuple(ConstrainedObjective(objective, self.limits) for objective in self.objectives)
 
-    def clock(self) -> float:
-        """Return monotonic seconds, for the time limits of searches."""
-        return time.monotonic()
-
     def wait_until_idle(self) -> None:
         """Wait until the machine is idle, at most `patience_s`."""
         wait_until_idle(self.runner.watch, self.patience_s, self.progress)
@@ -184,11 +169,7 @@ class TuningJob:
         return [m for m in found if m.config in space and self._is_complete(m)]
 
     def find_predictor(self, source: PredictorSource) -> SearchPredictor | None:
-        """Return the predictor that ``source`` names, for searches of this job.
-
-        Raises:
-            PredictorError, TrackingError, UsageError: it cannot be used.
-        """
+        """Return the predictor that ``source`` names, or raise why it cannot be used."""
         if isinstance(source, str) and source in registered("predictors"):
             predictor = load("predictors", source)(self.kernel)
             return SearchPredictor.for_device(predictor, self.device)
@@ -208,9 +189,7 @@ class TuningJob:
     ) -> Prior | None:
         """Return the predictions of ``guide`` for a problem's space; None without a guide.
 
-        Raises:
-            PredictorError: it lacks a target or a column. A shipped predictor only causes a
-                warning.
+        If a target or a column is missing, a shipped predictor causes a warning, another an error.
         """
         if guide is None:
             return None
@@ -232,7 +211,7 @@ class TuningJob:
     ) -> SearchResult:
         """Run a search to its end; ``measure`` returns one measurement per proposal."""
         parallel = min(self.runner.parallelism, MAX_PARALLEL)
-        loop = search(searcher, self.stopping, known=known, parallel=parallel, clock=self.clock)
+        loop = search(searcher, self.stopping, known=known, parallel=parallel, clock=monotonic)
         return run(loop, measure)
 
     def measure(
@@ -240,8 +219,7 @@ class TuningJob:
     ) -> Iterator[Measurement]:
         """Yield one measurement per problem and configuration, stored ones first.
 
-        Raises:
-            UsageError: the kernel's measurements lack the column of a limit.
+        Raises UsageError if the kernel's measurements lack the column of a limit.
         """
         missing = []
         for problem, config in work:

@@ -226,7 +226,6 @@ def judge(
 def _codes(
     candidate: Code, reference: Code, rivals: Mapping[str, Code], inputs: Code
 ) -> dict[str, Code]:
-    """Return the contestants by name."""
     # The reference comes first: what is wrong with the inputs is not the candidate's fault.
     codes = {REFERENCE: reference, CANDIDATE: candidate, **rivals}
     for code in (inputs, *codes.values()):
@@ -246,7 +245,10 @@ def _codes(
 
 
 class JudgeBenchmark:
-    """Runs each contestant in its own process."""
+    """Runs each contestant in its own process.
+
+    Raises CandidateRejected if the candidate fails or is wrong, MeasurementError if another does.
+    """
 
     def __init__(
         self, implementations: Mapping[str, WorkerProcess], tolerance: float, limit_s: float
@@ -263,25 +265,13 @@ class JudgeBenchmark:
             service.close()
 
     def load(self, problem: Problem) -> None:
-        """Load all contestants, each in its process.
-
-        Raises:
-            UsageError: a name has no function.
-            CandidateRejected: loading the candidate fails.
-            MeasurementError: loading a rival or ``inputs`` fails.
-        """
+        """Load all contestants, each in its process; UsageError if a name has no function."""
         for name in self.implementations:
             if unknown := self._call(name, problem, "load", *self._new_seeds(1)):
                 raise UsageError(str(unknown))
 
     def check(self, problem: Problem) -> None:
-        """Check all outputs of the contestants on a problem.
-
-        Raises:
-            CandidateRejected: the candidate is wrong.
-            UsageError: the reference gives the same output for all inputs.
-            MeasurementError: a rival fails or is wrong.
-        """
+        """Check all outputs; UsageError if the reference's output is the same for all inputs."""
         rights = []
         for seed in self._new_seeds(CHECK_SEEDS):
             for name in self.implementations:
@@ -294,12 +284,7 @@ class JudgeBenchmark:
             )
 
     def compare(self, problem: Problem, session_s: float, watch: LoadMonitor) -> ProblemVerdict:
-        """Compare the candidate with the rivals in fresh processes, until the winner is clear.
-
-        Raises:
-            CandidateRejected: the candidate's output or clock is wrong in a round.
-            MeasurementError: a rival fails.
-        """
+        """Compare the candidate with the rivals in fresh processes, until the winner is clear."""
         self.max_error = 0.0
         evidence = Evidence(REFERENCE, REFERENCE_REPEATED)
         rivals = [n for n in self.implementations if n not in (CANDIDATE, REFERENCE_REPEATED)]
@@ -410,7 +395,6 @@ class JudgeBenchmark:
             raise MeasurementError(f"{name} cannot be compared on {problem}: {message}") from e
 
     def _new_seeds(self, n: int) -> list[int]:
-        """Return unused random seeds."""
         return [self._random.getrandbits(32) for _ in range(n)]
 
 
@@ -422,11 +406,7 @@ def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
 
 
 def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
-    """Return the largest relative error.
-
-    Raises:
-        CandidateRejected: the outputs differ in number, shape or type.
-    """
+    """Return the largest relative error; reject outputs of another number, shape or type."""
     for number in sorted(output.written.keys() - expected.written.keys()):
         raise CandidateRejected(
             f"it changes its argument {number}, which the reference does not change"

@@ -42,12 +42,9 @@ REFERENCE_RATIO = 2.0
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ParetoPoint(Result):
-    """A configuration of the front, remeasured in the same processes as the default.
+    """A configuration of the front: medians of its runs in the same processes as the default's.
 
     Attributes:
-        time_ms: median over the processes.
-        power_w: median over the processes.
-        energy_mj: median over the processes.
         against_default: the comparison by each objective; its value is the median.
         violations: limits that the medians violate; empty if none.
     """
@@ -122,10 +119,7 @@ class ParetoResult(Result):
 
     @cached_property
     def front(self) -> tuple[ParetoPoint, ...]:
-        """The points, including the default, that no other dominates by the medians.
-
-        Sorted by the first objective.
-        """
+        """The points that no other dominates by the medians, sorted by the first objective."""
         everyone = (self.default, *self.candidates)
         on_it = np.flatnonzero(pareto_front([t.values for t in everyone]))
         return tuple(sorted((everyone[i] for i in on_it), key=lambda t: t.values[0]))
@@ -241,7 +235,7 @@ def _search(
 def _remeasure(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration]
 ) -> list[ParetoPoint]:
-    """Compare ``configs`` with the first, the default; each process measures each of them once.
+    """Measure each of ``configs`` once per process; compare with the first, the default.
 
     All comparisons together have an error of 5 % (Bonferroni).
     """

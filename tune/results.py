@@ -259,9 +259,8 @@ class TuneResult(Result):
         failed = [step for step in self.trace if step.status not in (Status.OK, REJECTED)]
         if not failed:
             return ""
-        one = failed[0]
-        config = " ".join(f"{name}={value}" for name, value in one.config.items())
-        why = one.error or one.status.replace("_", " ")
+        why = failed[0].error or failed[0].status.replace("_", " ")
+        config = " ".join(f"{name}={value}" for name, value in failed[0].config.items())
         return f"{len(failed)} of {len(self.trace)} failed, like {config}: {why}"
 
     @property
@@ -334,19 +333,16 @@ class TuneResult(Result):
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Rebuild a result from the plain values of `to_dict`."""
 
-        def config(entry: dict[str, Any]) -> Configuration | None:
-            return None if entry["config"] is None else Configuration(entry["config"])
+        def typed(entry: dict[str, Any]) -> dict[str, Any]:
+            config = entry["config"]
+            return {**entry, "config": None if config is None else Configuration(config)}
 
-        return cls(
-            **{
-                **data,
-                "problem": Problem(data["problem"]),
-                "objective": Objective(data["objective"]),
-                "noise": NoiseEstimate(**data["noise"]),
-                "limits": tuple(Limit(**entry) for entry in data["limits"]),
-                "trace": tuple(SearchStep(**{**e, "config": config(e)}) for e in data["trace"]),
-                "contenders": tuple(
-                    Comparison(**{**e, "config": config(e)}) for e in data["contenders"]
-                ),
-            }
-        )
+        rebuilt = {
+            "problem": Problem(data["problem"]),
+            "objective": Objective(data["objective"]),
+            "noise": NoiseEstimate(**data["noise"]),
+            "limits": tuple(Limit(**entry) for entry in data["limits"]),
+            "trace": tuple(SearchStep(**typed(entry)) for entry in data["trace"]),
+            "contenders": tuple(Comparison(**typed(entry)) for entry in data["contenders"]),
+        }
+        return cls(**{**data, **rebuilt})

@@ -116,10 +116,10 @@ def tune_one(
         _search(job, problem, search, trace)
         return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
     except BaseException as e:
-        default = kernel.default(problem)
-        spent = trace.measured + (0 if unfinished is None else unfinished.measured)
+        best = trace.incumbent.config if trace.incumbent else kernel.default(problem)
+        spent = trace.measured + (unfinished.measured if unfinished else 0)
         if trace.measured:
-            left = Choice(trace.best_config or default, spent, math.nan, "measured")
+            left = Choice(best, spent, math.nan, "measured")
             job.cache.choose(problem, objective, left, unfinished, unfinished=True)
         if isinstance(e, KeyboardInterrupt):
             said = f"interrupted with {counted(spent, 'new measurement')}"
@@ -137,25 +137,19 @@ def verify_and_store(
     verify_s: float,
     start: float,
 ) -> TuneResult:
-    """Verify the best configurations of a search and store the choice.
-
-    ``search`` has all measurements; ``start`` is its start time by `time.perf_counter`.
-    """
+    """Verify the best of a search and store it; ``start`` is its begin by `time.perf_counter`."""
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
     first = None if previous_choice is None else previous_choice.config
-    feasible = sorted(
-        (s for s in trace if math.isfinite(s.objective)),
-        key=lambda s: (s.config != first, s.objective),
-    )
-    ranked = [s.config for s in feasible]
+    feasible = [step for step in trace if math.isfinite(step.objective)]
+    feasible.sort(key=lambda s: (s.config != first, s.objective))
 
     def breaks(config: Configuration) -> str:
-        runs = (
-            job.runner.run(kernel, problem, [config] * LIMIT_CHECK_RUNS) if objective.limits else ()
-        )
+        if not objective.limits:
+            return ""
+        runs = job.runner.run(kernel, problem, [config] * LIMIT_CHECK_RUNS)
         return violated_limits(objective.limits, list(runs))
 
-    within = (config for config in ranked if not breaks(config))
+    within = (step.config for step in feasible if not breaks(step.config))
     default = kernel.default(problem)
     finalists, default_breaks = list(islice(within, FINALISTS)), breaks(default)
     job.wait_until_idle()
@@ -206,7 +200,7 @@ class _Trace:
         self.steps = [make_step(m, self._objective, None, job.device, known=True) for m in known]
         self._predictor = predictor
         self._successful = [m for m in known if m.ok]
-        self._incumbent: Measurement | None = None
+        self.incumbent: Measurement | None = None
         self._best = math.inf
         for measurement in known:
             self._update_incumbent(measurement)
@@ -217,16 +211,11 @@ class _Trace:
         return len(self.steps) - len(self.known)
 
     @property
-    def best_config(self) -> Configuration | None:
-        """The best configuration so far."""
-        return None if self._incumbent is None else self._incumbent.config
-
-    @property
     def incumbent_upper_ms(self) -> float:
         """Upper confidence bound of the incumbent's median time; infinite without samples."""
-        if self._incumbent is None or not self._incumbent.time_ms_samples:
+        if self.incumbent is None or not self.incumbent.time_ms_samples:
             return math.inf
-        return median_interval(np.array(self._incumbent.time_ms_samples))[1]
+        return median_interval(np.array(self.incumbent.time_ms_samples))[1]
 
     def add(self, measurement: Measurement) -> None:
         """Record a measurement, and correct the predictor after some of them."""
@@ -244,7 +233,7 @@ class _Trace:
     def _update_incumbent(self, measurement: Measurement) -> None:
         value = self._objective.value_of(measurement)
         if value < self._best:
-            self._best, self._incumbent = value, measurement
+            self._best, self.incumbent = value, measurement
 
 
 def make_step(

@@ -38,7 +38,7 @@ Session = Callable[[Sequence[str], int], Rounds]
 
 
 class Evidence:
-    """The results of a comparison's processes.
+    """The results of a comparison's processes, of which there are ``len()``.
 
     Args:
         repeated: keys of two equal contenders, whose ratio shows the noise.
@@ -55,8 +55,7 @@ class Evidence:
         self.failures: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """Return the number of processes."""
-        return len(self._processes)
+        return len(self._processes)  # one session each
 
     def add(self, rounds: Rounds) -> None:
         """Add the rounds of one process; NaN is a round without a value."""
@@ -97,12 +96,10 @@ class Evidence:
 
     def noise(self, load: MachineLoad) -> NoiseEstimate:
         """Return the ratio of the two equal contenders, and the machine's load."""
-        logs = self._noise()
-        _, low, high = (
-            _interval(logs.mean(), logs.var(ddof=1), len(logs), 0.025)
-            if len(logs) > 1 else [np.nan] * 3
-        )  # fmt: skip
-        return NoiseEstimate(low, high, load.disturbance, load.other_load, load.steal)
+        logs, ends = self._noise(), (np.nan, np.nan)
+        if len(logs) > 1:
+            ends = _interval(logs.mean(), logs.var(ddof=1), len(logs), 0.025)[1:]
+        return NoiseEstimate(*ends, load.disturbance, load.other_load, load.steal)
 
     def libraries(self) -> list[str]:
         """Return the keys of library calls."""
@@ -129,10 +126,7 @@ def gather(
 ) -> tuple[Evidence, list[Comparison]]:
     """Run sessions until the best candidate wins or none can win; compare all candidates.
 
-    Candidates that surely have no relevant gain are left out of later processes.
-
-    Raises:
-        MeasurementError: the default fails.
+    Those that surely have no relevant gain are left out later. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
@@ -212,11 +206,10 @@ def _working_rounds(
     except MeasurementError:
         if len(configs) == 1:
             raise
-    default, *candidates = configs
     failures = {}
-    for candidate in candidates:
+    for candidate in configs[1:]:
         try:
-            compare(job.kernel, problem, [default, candidate], 0.0, seed)
+            compare(job.kernel, problem, [configs[0], candidate], 0.0, seed)
         except MeasurementError as e:
             failures[candidate.id] = str(e)
     working = [config for config in configs if config.id not in failures]
@@ -229,8 +222,7 @@ def measure_once(
 ) -> dict[str, Measurement]:
     """Measure each configuration once in a fresh process, in random order, the first one twice.
 
-    Returns:
-        measurements by configuration id and `DEFAULT_REPEATED`.
+    The keys are the configurations' ids and `DEFAULT_REPEATED`.
     """
     keys = [*(config.id for config in configs), DEFAULT_REPEATED]
     contenders = [*configs, configs[0]]

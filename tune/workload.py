@@ -117,9 +117,9 @@ def tune_workload(
 
 
 class _WorkloadSearch:
-    """The search over all problems, with the job of each by its kernel's name and its problem.
+    """The search over all problems, with the job of each.
 
-    Kernels of one name may differ: that of a function holds its arguments.
+    The key has the problem, too: kernels of one name may hold other arguments.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ from toy_kernel import FakeRunner, MeteredRunner, Toy
 from foretune.datasets import RunLog
 from foretune.errors import UsageError
 from foretune.tune import Calls, job, tune_pareto, tune_problem, tune_workload
-from foretune.tune.job import TuningJob
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -34,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(TuningJob, "clock", lambda self: clock.now)
+    monkeypatch.setattr("foretune.tune.job.monotonic", lambda: clock.now)
     return clock
 
 

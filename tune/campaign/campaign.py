@@ -78,8 +78,6 @@ PRESETS = {
     "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
     "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
 }
-
-
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem from which the second round of profiling takes promising ones."""
 
@@ -172,7 +170,6 @@ class _Plan:
     def run(
         self, folder: CampaignFolder, observers: list[CampaignObserver], store: StoreLocation
     ) -> Campaign:
-        """Do all remaining steps of the campaign in ``folder``."""
         kernel, device, progress = self.job.kernel, self.job.device, self.job.progress
         with RunLog(folder.runs, device) as log:  # locks the folder for other processes
             folder.save(
@@ -223,8 +220,7 @@ class _Plan:
     def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:
         """Return, per problem, the unmeasured configurations of a random pool predicted to be best.
 
-        Random configurations are seldom good, but a tuner must distinguish the best among good
-        ones.
+        Random ones are seldom good, but a tuner must distinguish the best among good ones.
         """
         kernel, device, seed = self.job.kernel, self.job.device, self.job.seed
         predictor: SpacePredictor
@@ -233,8 +229,7 @@ class _Plan:
         else:
             rows = _select_problems(self.known, log.runs())
             predictor = Predictor(self.model, ("time_ms",), seed, kernel).fit(rows)
-        rng = np.random.default_rng(seed)
-        chosen: dict[Problem, list[Configuration]] = {}
+        rng, chosen = np.random.default_rng(seed), {}
         for problem in self.known:
             space = kernel.space(problem)
             pool = space.sample_indices(GUIDED_POOL_SIZE, rng)
@@ -249,15 +244,15 @@ class _Plan:
         self, predictor: Predictor, folder: CampaignFolder, observers: list[CampaignObserver]
     ) -> tuple[TuneResult, ...]:
         """Tune the unseen problems that are not tuned yet; report all results to observers."""
-        results, verify_s = [], self.preset.verify_s
+        results, done = [], folder.state["results"]
         for problem in self.unseen:
-            done = folder.state["results"].get(problem.id)
-            if done is None:
-                result = tune_one(self.job, problem, SearchPredictor(predictor), verify_s)
-                folder.state["results"][problem.id] = result.to_dict()
-                folder.save()
+            if problem.id in done:
+                result = TuneResult.from_dict(done[problem.id])
             else:
-                result = TuneResult.from_dict(done)
+                guide, verify_s = SearchPredictor(predictor), self.preset.verify_s
+                result = tune_one(self.job, problem, guide, verify_s)
+                done[problem.id] = result.to_dict()
+                folder.save()
             results.append(result)
             for observer in observers:
                 observer.on_result(result)
@@ -280,13 +275,9 @@ def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> It
 def notify_observers(
     path: Path, observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS
 ) -> Campaign:
-    """Notify observers of the finished campaign in the folder ``path``; return the campaign.
+    """Notify observers of the finished campaign in ``path``, and return it.
 
-    The report is written again, and MLflow gets everything it lacks.
-
-    Raises:
-        UsageError: there is no finished campaign.
-        TrackingError: MLflow cannot be reached.
+    The report is written again, and MLflow gets everything it lacks, or TrackingError is raised.
     """
     start, campaign = load_campaign(path)
     for observer in _made(observers, SILENT):
@@ -304,11 +295,7 @@ def _made(
 
 
 def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
-    """Return the finished campaign in the folder ``path``; its predictor is trained again.
-
-    Raises:
-        UsageError: there is no finished campaign.
-    """
+    """Return the finished campaign in ``path``, its predictor trained again; or UsageError."""
     state = read_state(path)
     request = state["request"]
     if not state.get("finished"):

@@ -15,11 +15,7 @@ _STATE_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": 
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the request and progress of the campaign in the folder ``path``.
-
-    Raises:
-        UsageError: there is no campaign, or its state is damaged.
-    """
+    """Return the request and progress of the campaign in ``path``, or raise UsageError."""
     says = "is not a campaign's folder ({}): give one like campaigns/…-001"
     with translate_read_errors(path, UsageError, says):
         state: dict[str, Any] = read_json(path / STATE)
@@ -31,10 +27,10 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 class CampaignFolder:
-    """A campaign's folder and its state, which is saved after every step."""
+    """A campaign's folder with run table, predictor and state, which is saved after every step."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
-        self.path = path
+        self.path, self.runs, self.predictor = path, path / "runs.parquet", path / "predictor"
         self._state_path = path / STATE
         self.state: dict[str, Any] = {"request": dict(request), "seconds": 0.0, "results": {}}
         self.started = time.perf_counter()
@@ -44,22 +40,8 @@ class CampaignFolder:
         self._earlier_seconds = float(self.state["seconds"])
         self.save()
 
-    @property
-    def runs(self) -> Path:
-        """The run table."""
-        return self.path / "runs.parquet"
-
-    @property
-    def predictor(self) -> Path:
-        """The predictor's folder."""
-        return self.path / "predictor"
-
     def save(self, **updates: Any) -> None:
-        """Update and write the state; on failure the old file remains.
-
-        Raises:
-            OutputError: the directory cannot be written.
-        """
+        """Update and write the state; on failure (OutputError) the old file remains."""
         self.state |= updates
         self.state["seconds"] = self._earlier_seconds + time.perf_counter() - self.started
         with atomic_write(self._state_path, private=True) as new:

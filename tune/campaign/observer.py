@@ -50,13 +50,9 @@ class Campaign(Result):
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the campaign with the times and the run from its folder's current state."""
-        return replace(
-            self,
-            seconds=state["seconds"],
-            mlflow_run_id=state.get("mlflow_run_id"),
-            mlflow_uri=state.get("mlflow_uri"),
-            mlflow_model=state.get("mlflow_model"),
-        )
+        names = ("mlflow_run_id", "mlflow_uri", "mlflow_model")
+        tracked: dict[str, Any] = {name: state.get(name) for name in names}
+        return replace(self, seconds=state["seconds"], **tracked)
 
     @property
     def report(self) -> Path:

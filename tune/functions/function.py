@@ -4,7 +4,6 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from types import MethodType
 from typing import Any, Unpack
 
@@ -88,11 +87,9 @@ class Tunable:
         kernel_options: Mapping[str, Any], options: TuneOptions,
     ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
-        self.function = function
-        self.knobs = dict(knobs)
-        self._kernel_options = dict(kernel_options)
         check_options(options, TuneOptions)
-        self._options = options
+        self.function, self.knobs, self._options = function, dict(knobs), options
+        self._kernel_options = dict(kernel_options)
         self._inputs = self._kernel_options.pop("inputs", None)
         self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._lock, self._is_tuning = threading.RLock(), False
@@ -104,20 +101,15 @@ class Tunable:
         self.kernel()  # a wrong knob is refused here, not at the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with the choice for arguments of this shape.
-
-        Knobs among the arguments override it.
-        """
+        """Call the function with the choice for arguments of this shape, unless they have knobs."""
         if self._first_knob < len(args) <= len(self._positional):  # a knob without its name
-            named = zip(self._positional, args, strict=False)
-            kwargs = dict(islice(named, self._first_knob, None)) | kwargs
-            args = args[: self._first_knob]
+            first = self._first_knob
+            kwargs = dict(zip(self._positional[first:], args[first:], strict=False)) | kwargs
+            args = args[:first]
         if self.knobs.keys() <= kwargs.keys():
             return self.function(*args, **kwargs)
-        key = (
-            *map(_argument_key, args),
-            *((n, _argument_key(v)) for n, v in sorted(kwargs.items())),
-        )
+        named = ((n, _argument_key(v)) for n, v in sorted(kwargs.items()))
+        key = (*map(_argument_key, args), *named)
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._choose(key, args, kwargs)
@@ -161,18 +153,17 @@ class Tunable:
                 return dict(kernel.default(problem))
             try:
                 self._is_tuning = True
-                stored = self._stored_choice(kernel, problem)
-                if stored is None and is_worker():  # within a measurement of another one
-                    stored = dict(kernel.default(problem))
-                if not stored:
+                chosen = self._stored_choice(kernel, problem)
+                if chosen is None and is_worker():  # within a measurement of another one
+                    chosen = dict(kernel.default(problem))
+                if not chosen:
                     best = self.tune(*args, **kernel.kwargs)
-                    stored = best.config
+                    chosen = best.config
                     if self._options.get("progress", True) is True:  # nobody else will say it
                         print(best.headline, file=sys.stderr)
-                chosen = stored
+            except UsageError:
+                raise
             except ForetuneError as e:
-                if isinstance(e, UsageError):
-                    raise
                 warn(f"{kernel.name} runs with its default: {e}", stacklevel=4)
                 chosen = dict(kernel.default(problem))
             finally:
@@ -182,16 +173,13 @@ class Tunable:
 
     def _stored_choice(self, kernel: FunctionKernel, problem: Problem) -> dict[str, Any] | None:
         """Return the stored choice, which any process may have made."""
-        objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
         if self._options.get("limits"):
             return None
+        objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
         device = _device(self._options.get("device", "cpu"))
-        choice = MeasurementCache.for_kernel(kernel, device, self._options.get("store")).choice(
-            problem, objective
-        )
-        if choice is None or choice.config not in kernel.space(problem):
-            return None
-        return dict(choice.config)
+        cache = MeasurementCache.for_kernel(kernel, device, self._options.get("store"))
+        choice = cache.choice(problem, objective, among=kernel.space(problem))
+        return None if choice is None else dict(choice.config)
 
 
 def tunable(

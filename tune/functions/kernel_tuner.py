@@ -236,7 +236,6 @@ def _tune(
 def _constants(
     cmem_args: Mapping[str, Any] | None, language: str
 ) -> Mapping[str, np.ndarray]:  # fmt: skip
-    """Return the content of constant memory."""
     for name, content in (cmem_args or {}).items():
         if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
             raise UsageError(f"cmem_args: {name} must be a NumPy array or a NumPy number")
@@ -246,11 +245,7 @@ def _constants(
 
 
 def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
-    """Return the results that observers add: name -> ``power`` or ``energy``.
-
-    Raises:
-        UsageError: an observer needs something else.
-    """
+    """Return the results that observers add: name -> ``power`` or ``energy``; no others."""
     found: dict[str, str] = {}
     for observer in observers:
         # NVML's observer keeps its power quantities in a nested observer.
@@ -307,7 +302,6 @@ def _gpu_of_source(source: Source) -> Device | None:
 
 
 def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
-    """Translate the options to Foretune's."""
     shared = {n: v for n, v in given.items() if n in WrappedOptions.__optional_keys__}
     options = cast(TuneOptions, {**shared, "power": power})
     if given.get("quiet"):
@@ -343,19 +337,16 @@ def _results(
     best: Best, metrics: Mapping[str, Any] | None, observed: Mapping[str, str]
 ) -> TunedKernel:  # fmt: skip
     """Return results in Kernel Tuner's format, a dictionary per configuration."""
-    results = []
-    for step in best.result.trace:
-        row = _row(step, observed)
+    results = [_row(step, observed) for step in best.result.trace]
+    for step, row in zip(best.result.trace, results, strict=True):
         if step.status == "ok":
             row |= _metrics(row, metrics or {})
-        results.append(row)
     found = (row for row in results if all(row[n] == v for n, v in best.config.items()))
     env = {"device_name": best.result.device, "best_config": next(found, dict(best.config))}
     return TunedKernel(best.kernel, best.result, results, env)
 
 
 def _row(step: SearchStep, observed: Mapping[str, str]) -> dict[str, Any]:
-    """Return a result without metrics."""
     row: dict[str, Any] = dict(step.config)
     row["time"] = step.time_ms if step.status == "ok" else step.status
     if step.power_w == step.power_w:
@@ -387,10 +378,7 @@ FAILURE_NAMES = {
 
 
 class KernelTunerCache:
-    """A cache file of Kernel Tuner.
-
-    ``.json`` is added to its path if missing.
-    """
+    """A cache file of Kernel Tuner; ``.json`` is added to its path if missing."""
 
     def __init__(
         self, path: str | os.PathLike[str], kernel: str, problem_size: Any,
@@ -405,9 +393,7 @@ class KernelTunerCache:
             "tune_params": {name: list(values) for name, values in knobs.items()},
             "objective": ["time"],
         }
-        self._entries: dict[str, dict[str, Any]] = {}
-        if self.path.exists():
-            self._entries = self._read()
+        self._entries = self._read() if self.path.exists() else {}
 
     def copy_to_store(
         self, kernel: WrappedKernel, options: TuneOptions, device: Device | None
@@ -420,22 +406,16 @@ class KernelTunerCache:
         for entry in self._entries.values():
             config = Configuration({name: entry[name] for name in kernel.knobs})
             time = entry.get("time")
-            if config in known or config not in space or not isinstance(time, int | float):
-                continue
-            measured = Measurement(
-                kernel.name, problem, config, device.name, Status.OK, float(time),
-                tuple(map(float, entry.get("times", ()))),
-                source=f"kerneltuner {self.path.name}", environment=environment(kernel),
-            )  # fmt: skip
-            cache.append(measured)
+            if config not in known and config in space and isinstance(time, int | float):
+                cache.append(Measurement(
+                    kernel.name, problem, config, device.name, Status.OK, float(time),
+                    tuple(map(float, entry.get("times", ()))),
+                    source=f"kerneltuner {self.path.name}", environment=environment(kernel),
+                ))  # fmt: skip
         return cache
 
     def write(self, trace: Sequence[SearchStep], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the file's old entries and the new measurements.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Write the file's old entries and the new measurements; OutputError if that fails."""
         for step, row in zip(trace, rows, strict=True):
             key = ",".join(str(step.config[name]) for name in self._header["tune_params_keys"])
             entry = {**row, "time": FAILURE_NAMES.get(step.status, step.time_ms)}
@@ -449,10 +429,9 @@ class KernelTunerCache:
         found = parse(self.path)
         for name in ("device_name", "kernel_name", "problem_size", "tune_params_keys"):
             file_value, own_value = found.get(name), self._header[name]
-            same = list(file_value) if isinstance(file_value, list | tuple) else file_value
-            if same != (list(own_value) if isinstance(own_value, list | tuple) else own_value):
+            one, other = (list(v) if isinstance(v, tuple) else v for v in (file_value, own_value))
+            if one != other:
                 raise UsageError(
                     f"{self.path} is of {name} {file_value!r}, not {own_value!r}: name another"
                 )
-        entries: dict[str, dict[str, Any]] = dict(found["cache"])
-        return entries
+        return dict(found["cache"])

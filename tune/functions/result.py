@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UsageError, require_known
 from foretune.files import atomic_write
 from foretune.kernel import Kernel
 from foretune.problem import Problem
@@ -56,11 +56,7 @@ WRITERS = {"h": _header, "json": _json, "env": _env}
 
 
 def export_format(path: str | os.PathLike[str]) -> str:
-    """Return the format of a file's suffix.
-
-    Raises:
-        UsageError: the suffix has no format.
-    """
+    """Return the format of a file's suffix; raise UsageError for another suffix."""
     kind = Path(path).suffix.removeprefix(".")
     if kind not in WRITERS:
         raise UsageError(f"{path}: use a name that ends in .{', .'.join(WRITERS)}")
@@ -118,11 +114,7 @@ class Best(Result):
         return self.result.measured
 
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the result as text; with a path, also write a page.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Return the result as text; with a path, also write a page (OutputError if that fails)."""
         if path is not None:
             load("views", "page")(path, self.result)
         return "\n".join([self.headline, *("  ".join(row) for row in self.rows())])
@@ -148,17 +140,12 @@ class Best(Result):
         return rows
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the best configuration in the format of the file's suffix.
+        """Write the best configuration in the format of the file's suffix, or raise UsageError.
 
         ``.h`` is a header of ``#define``; ``.json``; ``.env`` has lines for a shell.
-
-        Raises:
-            UsageError: the suffix is none of these.
-            OutputError: the file cannot be written.
         """
-        write = WRITERS[export_format(path)]
-        notes = {"problem": str(self.result.problem), "device": self.result.device}
-        notes["verdict"] = self.headline
+        write, result = WRITERS[export_format(path)], self.result
+        notes = {"problem": str(result.problem), "device": result.device, "verdict": self.headline}
         with atomic_write(path) as new:
             new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
         return Path(path)
@@ -184,20 +171,17 @@ def best(
     subject = reader.newest_subject(kernel, device)
     choices = {p: c for p, c in reader.choices(subject).items() if OBJECTIVE_TAG not in p}
     wanted = Problem(problem)
-    if unknown := [name for name in wanted if not any(name in p for p in choices)]:
-        known = {name for p in choices for name in p} - {CANDIDATES_TAG}
-        raise UnknownName(f"problem parameter of {kernel}", unknown[0], known)
+    known = {name for p in choices for name in p} - {CANDIDATES_TAG}
+    require_known(f"problem parameter of {kernel}", wanted, known)
     sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
     others = Problem({n: v for n, v in wanted.items() if n not in sizes})
     candidates = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
     if not candidates:
         raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
-    min_distance = min(distance for distance, _ in candidates)
+    nearest = min(distance for distance, _ in candidates)
     # Several choices for one problem with other knob values: the newest.
-    newest = max(
-        (c for distance, c in candidates if distance == min_distance), key=lambda c: c.chosen_at
-    )
-    return dict(newest.config)
+    same = [choice for distance, choice in candidates if distance == nearest]
+    return dict(max(same, key=lambda c: c.chosen_at).config)
 
 
 def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:

@@ -85,12 +85,7 @@ def tune_wrapped(
     timing: Timing | None = None,
     device: Device | None = None,
 ) -> Best:
-    """Tune a wrapped kernel.
-
-    Raises:
-        UsageError: an option is invalid.
-        MeasurementError: the default does not work, or no configuration does.
-    """
+    """Tune a wrapped kernel; errors are those of `foretune.tune_function`."""
     check_options(options, TuneOptions)
     if is_worker():
         return _untuned(kernel, kernel.problem(problem), options)
@@ -155,52 +150,33 @@ def with_working_default(
 ) -> tuple[WrappedKernel, int]:
     """Return ``kernel`` with a working default, and the number of measurements to find it.
 
-    An explicit default must work. Otherwise some random configurations are tried. Measurements go
-    to the store.
-
-    Raises:
-        MeasurementError: none works; the message has the reason of the first.
+    An explicit default must work, else some random configurations are tried; all go to the store.
+    If none works, the MeasurementError has the reason of the first.
     """
     first, space = kernel.default(problem), kernel.space(problem)
     if any(m.ok and m.config == first for m in cache.known(problem)):
         return kernel, 0
-    others = (
-        []
-        if kernel.has_explicit_default
-        else space.sample(MAX_DEFAULT_TRIES, np.random.default_rng(0))
-    )
-    why = ""
-    candidates = list(dict.fromkeys([first, *others]))
+    others: list[Configuration] = []
+    if not kernel.has_explicit_default:
+        others = space.sample(MAX_DEFAULT_TRIES, np.random.default_rng(0))
+    why, candidates = "", list(dict.fromkeys([first, *others]))
     for spent, config in enumerate(candidates, start=1):
         tried = kernel if config == first else kernel.with_default(config)
-        reason = _try_default(tried, problem, config, runner, cache, progress)
-        if not reason:
+        try:
+            (measured,) = runner.run(tried, problem, [config])
+        except MeasurementError as e:
+            why = why or str(e)
+            continue
+        cache.append(measured)
+        if measured.ok:
+            time_ms = short_number(measured.time_ms)
+            progress.say(f"{kernel.name} takes {time_ms} ms by default: {config}")
             return tried, spent
-        why = why or reason
+        why = why or f"{measured.status.value}: {measured.error}; {_ADVICE[measured.status]}"
+    text = f"the default of {kernel.name}, {first}, does not work: {why}"
     if others:
-        raise MeasurementError(
-            f"none of {len(candidates)} configurations of {kernel.name} works; {first}: {why}"
-        )
-    raise MeasurementError(f"the default of {kernel.name}, {first}, does not work: {why}")
-
-
-def _try_default(
-    kernel: WrappedKernel, problem: Problem, config: Configuration, runner: Runner,
-    cache: MeasurementCache, progress: Progress,
-) -> str:  # fmt: skip
-    """Return why a configuration cannot be the default; empty if it works."""
-    try:
-        (measured,) = runner.run(kernel, problem, [config])
-    except MeasurementError as e:
-        return str(e)
-    cache.append(measured)
-    if measured.ok:
-        progress.say(
-            f"{kernel.name} takes {short_number(measured.time_ms)} ms by default: {config}"
-        )
-        return ""
-    status = measured.status
-    return f"{status.value}: {measured.error}; {_ADVICE[status]}"
+        text = f"none of {len(candidates)} configurations of {kernel.name} works; {first}: {why}"
+    raise MeasurementError(text)
 
 
 def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runner:

@@ -1,5 +1,6 @@
 """Tracks a campaign in MLflow: one run for the campaign, with a nested run per tuned problem."""
 
+import json
 import math
 from contextlib import suppress
 from importlib.util import find_spec
@@ -15,13 +16,10 @@ from foretune.tune.results import TuneResult
 
 
 class CampaignTracker(CampaignObserver):
-    """Writes a campaign to MLflow while it runs.
+    """Writes a campaign to MLflow while it runs; TrackingError if MLflow cannot be reached.
 
     Without MLflow it prints a notice once, and the campaign can be tracked later. The folder's
     state keeps the ids of the runs, so that a continued campaign extends them.
-
-    Raises:
-        TrackingError: MLflow cannot be reached.
     """
 
     def __init__(self, progress: Progress = SILENT) -> None:
@@ -85,7 +83,8 @@ class CampaignTracker(CampaignObserver):
         made = tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
         model = f"models:/foretune-{campaign.training.predictor.kernel_name_}@{made.alias}"
         tracker.log_charts(run_id, {plot.predicted_measured: campaign.training})
-        tracker.log_best(run_id, [r.summary() for r in campaign.results])
+        best = [r.summary() for r in campaign.results]
+        tracker.log_text(run_id, json.dumps(best, indent=1), "best.json")
         for path in (campaign.report, folder.runs):
             if path.exists():
                 tracker.log_file(run_id, path)

@@ -40,20 +40,12 @@ class PredictorModel:
         return self.predictor
 
     def predict(self, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
-        """Return the prediction table (see `Predictor.predict`) of run-table rows.
-
-        Raises:
-            PredictorError: a column that the predictor uses is missing.
-        """
+        """Return the prediction table of run-table rows, as `Predictor.predict` does."""
         return self.predictor.predict(model_input)
 
 
 def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "ModelInfo":
-    """Log the predictor saved in ``folder`` to MLflow's active run and return its model info.
-
-    Raises:
-        MlflowException: the server rejects it.
-    """
+    """Log the predictor saved in ``folder`` to MLflow's active run and return its model info."""
     import mlflow
 
     from foretune.version import __version__
@@ -122,10 +114,7 @@ class PromotionDecision:
 def decide_promotion(
     training: Training, present: Predictor | None, present_error: float
 ) -> PromotionDecision:
-    """Return the alias of a new predictor.
-
-    ``present_error`` is the champion's held-out `METRIC` from its training; NaN if unknown.
-    """
+    """Return a new predictor's alias; ``present_error`` is the champion's `METRIC` or NaN."""
     target = next(iter(training.predictor.targets_))
     splits = training.scores[target]
     if "grouped" not in splits:
@@ -136,11 +125,8 @@ def decide_promotion(
     others = {n: s[METRIC] for n, s in scores.items() if n != training.predictor.model}
     name = min(others, key=lambda n: others[n], default="")
     if name and not error < others[name]:
-        return PromotionDecision(
-            CHALLENGER,
-            _comparison_text(error, others[name], f"of the baseline {name!r}", False),
-            error,
-        )
+        reason = _comparison_text(error, others[name], f"of the baseline {name!r}", False)
+        return PromotionDecision(CHALLENGER, reason, error)
     if present is None:
         reason = "there is no champion yet"
         if name:
@@ -156,9 +142,8 @@ def decide_promotion(
         try:
             predicted = present.predict(rows)[target].to_numpy()
         except (ForetuneError, KeyError) as e:
-            return PromotionDecision(
-                CHAMPION, f"the champion cannot predict these runs: {e}", error
-            )
+            reason = f"the champion cannot predict these runs: {e}"
+            return PromotionDecision(CHAMPION, reason, error)
         new_error = _error(new["truth"].to_numpy(), new["prediction"].to_numpy())
         reference_error = _error(rows[target].to_numpy(float), predicted)
         reference = f"of the champion on {new['problem'].nunique()} problems new to both"
@@ -166,11 +151,8 @@ def decide_promotion(
         new_error, reference_error = error, present_error
         reference = "of the champion, each on problems held out in training"
     better = bool(new_error < reference_error) or np.isnan(reference_error)
-    return PromotionDecision(
-        CHAMPION if better else CHALLENGER,
-        _comparison_text(new_error, reference_error, reference, better),
-        error,
-    )
+    reason = _comparison_text(new_error, reference_error, reference, better)
+    return PromotionDecision(CHAMPION if better else CHALLENGER, reason, error)
 
 
 def _error(truth: np.ndarray, predicted: np.ndarray) -> float:

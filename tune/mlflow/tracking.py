@@ -1,12 +1,11 @@
 """Writes campaigns, trainings and plans to MLflow."""
 
-import json
 import math
 import os
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,12 +58,9 @@ _MAX_BATCH_METRICS = 1000
 
 
 class Tracker:
-    """Writes campaigns, trainings and plans to an MLflow server or file.
+    """Writes campaigns, trainings and plans to MLflow; TrackingError if it refuses something.
 
     The default ``uri`` is ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-
-    Raises:
-        TrackingError: the server cannot be reached.
     """
 
     def __init__(self, uri: str | None = None) -> None:
@@ -105,10 +101,9 @@ class Tracker:
         self, run_id: str, params: Mapping[str, Any] = {}, metrics: Mapping[str, float] = {}
     ) -> None:
         """Write parameters and finite metrics."""
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Param
 
-        now = int(time.time() * 1000)
-        points = [Metric(k, float(v), now, 0) for k, v in metrics.items() if np.isfinite(v)]
+        points = _finite_metrics((name, value, 0) for name, value in metrics.items())
         with _translate_errors(self.uri):
             known = self._client.get_run(run_id).data.params
             new = [Param(k, str(v)[:6000]) for k, v in params.items() if k not in known]
@@ -138,27 +133,15 @@ class Tracker:
 
     def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
         """Write the finite numbers of a table as metrics, one step per row."""
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        points = [
-            Metric(name, value, now, number)
-            for name in table
-            for number, value in enumerate(map(float, table[name]), start=1)
-            if np.isfinite(value)
-        ]
+        points = _finite_metrics(
+            (name, value, number) for name in table for number, value in enumerate(table[name], 1)
+        )
         with _translate_errors(self.uri):
             for start in range(0, len(points), _MAX_BATCH_METRICS):
                 self._client.log_batch(run_id, metrics=points[start : start + _MAX_BATCH_METRICS])
 
     def log_training(self, run_id: str, training: Training, folder: Path) -> None:
-        """Write a training: parameters, scores by target and split, rows, model and plots.
-
-        The predictor must have been saved to ``folder``.
-
-        Raises:
-            TrackingError: the server cannot be reached or refuses something.
-        """
+        """Write a training (parameters, scores, rows, model, plots) saved to ``folder``."""
         from foretune.tune.report.write import validation_page
 
         predictor = training.predictor
@@ -172,29 +155,21 @@ class Tracker:
         self.log(run_id, params)
         self.log_predictor(run_id, training, folder, (folder / RUNS_FILE).resolve())
         title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
-        text = validation_page(title, training.validation)
-        with _translate_errors(self.uri):
-            self._client.log_text(run_id, text, "predictions.html")
+        self.log_text(run_id, validation_page(title, training.validation), "predictions.html")
 
     def log_predictor(
         self, run_id: str, training: Training, folder: Path, source: Path
     ) -> PromotionDecision:
-        """Log a predictor and its rows; register it as champion or challenger.
+        """Log the predictor saved in ``folder``, trained on ``source``; register it with an alias.
 
         Commands load it by name (`foretune.models.saved.lookup`), and so does
         ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``. Tags of the run and of the
         model version hold the decision.
-
-        The predictor is saved in ``folder``; ``source`` is the file with the training rows.
-
-        Raises:
-            TrackingError: the server cannot be reached or refuses something.
         """
         import mlflow
         from mlflow.data.pandas_dataset import from_pandas
-        from mlflow.entities import Metric
 
-        predictor, now = training.predictor, int(time.time() * 1000)
+        predictor = training.predictor
         name = f"foretune-{predictor.kernel_name_}"
         with _translate_errors(self.uri), self._active_run(run_id):
             flat = predictor.runs_.drop(columns=["time_ms_samples"], errors="ignore")
@@ -202,11 +177,8 @@ class Tracker:
             dataset = from_pandas(flat, source=str(source), name=named)
             mlflow.log_input(dataset, context="training")
             info = log_model(predictor, folder)
-            if points := [
-                Metric(k, float(v), now, 0, model_id=info.model_id, run_id=run_id)
-                for k, v in score_metrics(training).items()
-                if np.isfinite(v)
-            ]:
+            scores = ((score, value, 0) for score, value in score_metrics(training).items())
+            if points := _finite_metrics(scores, model_id=info.model_id, run_id=run_id):
                 self._client.log_batch(run_id, metrics=points)
             verdict = decide_promotion(training, *self._champion(name))
             guide = SearchPredictor(predictor)
@@ -233,10 +205,7 @@ class Tracker:
         return verdict
 
     def _champion(self, name: str) -> tuple[Predictor | None, float]:
-        """Return the present champion and its tagged error on held-out problems.
-
-        It is None if there is no champion, or if this version of Foretune cannot read it.
-        """
+        """Return the champion and its tagged held-out error; None without one that is readable."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -252,10 +221,7 @@ class Tracker:
             self._client.log_artifact(run_id, str(path))
 
     def log_charts(self, run_id: str, charts: Mapping[Callable[..., Any], Any]) -> None:
-        """Write charts as images, if Matplotlib is installed: function of `plot` -> its argument.
-
-        Charts without data are left out.
-        """
+        """Write charts (function of `plot` -> argument) as images, if Matplotlib is installed."""
         if find_spec("matplotlib") is None:
             return
         from matplotlib.figure import Figure
@@ -266,10 +232,10 @@ class Tracker:
                 draw(result, ax=figure.add_subplot())
                 self._client.log_figure(run_id, figure, f"charts/{draw.__name__}.png")
 
-    def log_best(self, run_id: str, best: list[dict[str, Any]]) -> None:
-        """Attach the winning configurations as ``best.json``."""
+    def log_text(self, run_id: str, text: str, name: str) -> None:
+        """Attach a file with this text."""
         with _translate_errors(self.uri):
-            self._client.log_text(run_id, json.dumps(best, indent=1), "best.json")
+            self._client.log_text(run_id, text, name)
 
     @contextmanager
     def running(self, run_id: str) -> Iterator[None]:
@@ -295,6 +261,14 @@ class Tracker:
         with mlflow.start_run(run_id=run_id, nested=True):
             yield
         self._client.update_run(run_id, status="RUNNING")  # leaving the context ended it
+
+
+def _finite_metrics(values: Iterable[tuple[str, float, int]], **of: str) -> list[Any]:
+    """Return MLflow's metrics of finite (name, value, step); ``of`` names run and model."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    return [Metric(name, float(v), now, step, **of) for name, v, step in values if np.isfinite(v)]
 
 
 def score_metrics(training: Training) -> dict[str, float]:

@@ -12,12 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Axis:
-    """The range of one coordinate.
-
-    Attributes:
-        title: quantity and unit.
-        ticks: values with their labels.
-    """
+    """The range of one coordinate; ``title`` is quantity and unit, ``ticks`` values with labels."""
 
     title: str
     low: float
@@ -55,7 +50,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points in their order, clipped at the axes.
+    """A line through points, clipped at the axes.
 
     Attributes:
         dash: SVG dash lengths; empty for a solid line.
@@ -158,12 +153,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars of segments, the first bar on top.
-
-    Attributes:
-        ends: a text after each bar, or none.
-        start: value at which bars begin.
-    """
+    """Horizontal bars of segments from ``start``, the first on top; ``ends`` are texts beside."""
 
     labels: Sequence[str]
     segments: Sequence[Segment]
@@ -229,8 +219,3 @@ def count_axis(n: int, title: str) -> Axis:
     """Return an axis from 1 to ``n`` that has room for marks at both ends."""
     ticks = range(1, n + 1, max(1, round(n / 10)))
     return Axis(title, 0.4, n + 0.6, [(i, f"{i}") for i in ticks])
-
-
-def kind_of(drawn: Chart | Bars | ChartLayer) -> str:
-    """Return the template part that draws a layer."""
-    return type(drawn).__name__.lower()

@@ -39,13 +39,7 @@ LIBRARY_MARK = ("@library", "diamond")
 
 @dataclass(frozen=True)
 class Rate:
-    """Rates of a contender; NaN if operations, bytes or the device's peak are unknown.
-
-    Attributes:
-        gflops: 1e9 operations per second.
-        gbps: 1e9 bytes per second.
-        roofline: roofline time divided by measured time.
-    """
+    """A contender's 1e9 operations and bytes per second, and share of the roofline; or NaN."""
 
     name: str
     gflops: float
@@ -83,82 +77,49 @@ def reproduce(result: TuneResult, kernel: str) -> str:
 
 def trace_figure(result: TuneResult) -> Chart:
     """Return a search's measurements in order, its predictions, and the best so far."""
-    unit = result.objective.unit
-    steps = list(enumerate(result.trace, start=1))
-    successful = [(i, s) for i, s in steps if math.isfinite(s.objective)]
-    failed = [(i, s) for i, s in steps if not math.isfinite(s.objective)]
-    predicted = [(i, s) for i, s in steps if math.isfinite(s.predicted_ms)]
+    unit, steps = result.objective.unit, dict(enumerate(result.trace, start=1))
+    value = {i: s.objective for i, s in steps.items() if math.isfinite(s.objective)}
+    predicted = {i: s.predicted_ms for i, s in steps.items() if math.isfinite(s.predicted_ms)}
     if result.objective is not Objective.TIME:
-        predicted = []  # predictions are times
+        predicted = {}  # predictions are times
+    low, high = [steps[i].low_ms for i in predicted], [steps[i].high_ms for i in predicted]
     lines = [(result.searched_default, "@text", "5 3")]
     if result.library is not None:
         lines.append((result.library.value, "@library", "2 2"))
-    seen = [s.objective for _, s in successful] + [value for value, *_ in lines]
-    seen += [bound for _, s in predicted for bound in (s.low_ms, s.high_ms)]
-    end = len(steps) + 0.6
-    best = list(accumulate((s.objective for _, s in successful), min))
+    end, best = len(steps) + 0.6, list(accumulate(value.values(), min))
+    failed = {i: predicted.get(i, result.baseline.value) for i in steps if i not in value}
+    texts = [f"{i}: {number(v, unit)}\n{spaced(steps[i].config)}" for i, v in value.items()]
+    reasons = [f"{i}: {steps[i].status}\n{spaced(steps[i].config)}" for i in failed]
     layers: list[ChartLayer] = [
-        Spans(
-            [i for i, _ in predicted],
-            [s.low_ms for _, s in predicted],
-            [s.high_ms for _, s in predicted],
-            "@interval",
-            9 if len(steps) <= 20 else 4,
-        ),
-        Points(
-            [i for i, _ in predicted], [s.predicted_ms for _, s in predicted], "@predicted", "level"
-        ),
-        *(Line([0.4, end], [value, value], color, 1.5, dash) for value, color, dash in lines),
-        Line(
-            [i for i, _ in successful] + [end] * bool(successful),
-            best + best[-1:],
-            "@measured",
-            steps=True,
-        ),
-        Points(
-            [i for i, _ in successful],
-            [s.objective for _, s in successful],
-            "@measured",
-            texts=[f"{i}: {number(s.objective, unit)}\n{spaced(s.config)}" for i, s in successful],
-        ),
-        Points(
-            [i for i, _ in failed],
-            [s.predicted_ms if (i, s) in predicted else result.baseline.value for i, s in failed],
-            "@outside",
-            "x",
-            texts=[f"{i}: {s.status}\n{spaced(s.config)}" for i, s in failed],
-        ),
+        Spans([*predicted], low, high, "@interval", 9 if len(steps) <= 20 else 4),
+        Points([*predicted], [*predicted.values()], "@predicted", "level"),
+        *(Line([0.4, end], [at, at], color, 1.5, dash) for at, color, dash in lines),
+        Line([*value, *[end][: len(value)]], best + best[-1:], "@measured", steps=True),
+        Points([*value], [*value.values()], "@measured", texts=texts),
+        Points([*failed], [*failed.values()], "@outside", "x", texts=reasons),
     ]
+    seen = [*value.values(), *(at for at, *_ in lines), *low, *high]
     quantity = f"{_QUANTITY[result.objective]}, {unit}"
     return Chart(count_axis(len(steps), "measurement"), value_axis(seen, quantity), layers)
 
 
 def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
-    """Return predicted against measured values of one target on held-out problems.
-
-    ``quantity`` names the target with its unit.
-    """
+    """Return predicted against measured values of one target on held-out problems."""
     rows = held_out.sample(min(len(held_out), MAX_POINTS), random_state=0)
     inside = rows["truth"].between(rows["low"], rows["high"])
     both = [*held_out["truth"], *held_out["prediction"]]
-    clouds: list[ChartLayer] = [
-        Points(
-            part["truth"].tolist(), part["prediction"].tolist(), color, symbol, 6,
-            [f"{problem}: {number(truth)}, predicted {number(prediction)}" for
-             problem, truth, prediction in part[["problem", "truth", "prediction"]].to_numpy()],
-        )
-        for part, color, symbol in (
-            (rows[inside], "@measured", "circle"), (rows[~inside], "@outside", "diamond"),
-        )
-    ]  # fmt: skip
     ends = [min(both), max(both)]
-    return Chart(
-        value_axis(both, f"measured {quantity}", force_log=True),
-        value_axis(both, f"predicted {quantity}", force_log=True),
-        [Line(ends, ends, "@text", 1), *clouds],
-        height_px=400,
-        square=True,
-    )
+    layers: list[ChartLayer] = [Line(ends, ends, "@text", 1)]
+    marks = (rows[inside], "@measured", "circle"), (rows[~inside], "@outside", "diamond")
+    for part, color, symbol in marks:
+        names, x, y = (part[name].tolist() for name in ("problem", "truth", "prediction"))
+        texts = [
+            f"{name}: {number(truth)}, predicted {number(prediction)}"
+            for name, truth, prediction in zip(names, x, y, strict=True)
+        ]
+        layers.append(Points(x, y, color, symbol, 6, texts))
+    across, up = (value_axis(both, f"{how} {quantity}", True) for how in ("measured", "predicted"))
+    return Chart(across, up, layers, height_px=400, square=True)
 
 
 def worth_figure(importance: pd.DataFrame) -> Bars:
@@ -197,27 +158,19 @@ def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
 
 
 def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], device: Device) -> Chart:
-    """Return the roofline chart: rates over operations per byte, with a roof per data type.
+    """Return the roofline chart of problems: rates over operations per byte, a roof per data type.
 
-    After Williams, Waterman and Patterson (CACM 52(4), 2009). ``names`` are the problems and
-    ``rates`` the rates of their contenders.
+    After Williams, Waterman and Patterson (CACM 52(4), 2009).
     """
-    known = [
-        (n, r)
-        for n, problem_rates in zip(names, rates, strict=True)
-        for r in problem_rates
-        if r.gbps > 0
-    ]
+    pairs = zip(names, rates, strict=True)
+    known = [(name, rate) for name, of in pairs for rate in of if rate.gbps > 0]
     bandwidth = float(device.specs.get("memory_gbps", math.nan))
     peaks = sorted({float(peak_rate(r.dtype, device.specs)) for _, r in known})
     peaks = [p for p in peaks if math.isfinite(p)]
     intensities = [r.gflops / r.gbps for _, r in known]
     ridges = [p / bandwidth for p in peaks if math.isfinite(bandwidth)]
-    x = value_axis(
-        [*intensities, *(f * r for r in ridges for f in (0.5, 2))],
-        "operations per byte",
-        force_log=True,
-    )
+    around = [factor * ridge for ridge in ridges for factor in (0.5, 2)]
+    x = value_axis([*intensities, *around], "operations per byte", force_log=True)
     y = value_axis([*(r.gflops for _, r in known), *peaks], "GFLOP/s", force_log=True)
     layers: list[ChartLayer] = []
     for peak, ridge in zip(peaks, ridges, strict=False):
@@ -225,13 +178,9 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
     marks = {r.name: COMPARISON_MARKS.get(r.name, LIBRARY_MARK) for _, r in known}
     for name, (color, symbol) in marks.items():
         of_name = [(n, r) for n, r in known if r.name == name]
-        layers.append(
-            Points(
-                [r.gflops / r.gbps for _, r in of_name], [r.gflops for _, r in of_name],
-                color, symbol, texts=[f"{r.name}, {n}: {number(r.gflops)} GFLOP/s"
-                                      for n, r in of_name],
-            )
-        )  # fmt: skip
+        texts = [f"{name}, {n}: {number(r.gflops)} GFLOP/s" for n, r in of_name]
+        xs, ys = [r.gflops / r.gbps for _, r in of_name], [r.gflops for _, r in of_name]
+        layers.append(Points(xs, ys, color, symbol, texts=texts))
     return Chart(x, y, layers, height_px=330)
 
 

@@ -9,7 +9,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from foretune.errors import OutputError
 from foretune.files import atomic_write
-from foretune.tune.report.chart import kind_of
 from foretune.values import counted
 
 
@@ -57,18 +56,11 @@ _FOLDER = Path(__file__).parent
 
 
 def render(template: Path, **values: Any) -> str:
-    """Return a page; text in ``values`` is escaped.
-
-    Args:
-        template: extends ``page.html``; ``parts.html`` has tables and sections,
-            ``charts.html`` charts.
-        values: the template's variables, at least ``title`` and ``headline``.
-    """
+    """Return a page from a template that extends ``page.html``; text in ``values`` is escaped."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, finalize=_finalize,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.globals["kind_of"] = kind_of
     for show in (number, ratio, percent, counted,
                  interval, duration):  # fmt: skip
         environment.filters[show.__name__] = show
@@ -77,11 +69,7 @@ def render(template: Path, **values: Any) -> str:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a page to ``path`` and return it; on failure an old file remains.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write a page to ``path`` and return it; on failure (OutputError) an old file remains."""
     if not Path(path).parent.is_dir():  # a typing error should not create folders
         raise OutputError(f"there is no folder {Path(path).parent}: create it, or write elsewhere")
     with atomic_write(path, what="the report ") as new:

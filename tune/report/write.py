@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -45,7 +45,7 @@ from foretune.tune.report.page import (
     spaced,
     write_page,
 )
-from foretune.tune.results import Comparison, TuneResult
+from foretune.tune.results import TuneResult
 from foretune.values import counted
 
 _OUTCOME_TEXT = {
@@ -87,11 +87,7 @@ class ReportData:
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
-    """Write the report to ``path`` and return it; on failure an old file remains.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write the report to ``path`` and return it; on failure (OutputError) an old file remains."""
     results, energies = data.results, energy_by_problem(data.runs)
     rounds = sorted({r.rounds for r in results})
     text = render(
@@ -102,7 +98,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         tiles=_tiles(data),
         data=data,
         spaced=spaced,
-        wins=RatioScale(results),
+        place=ratio_positions(results),
         libraries=sorted({r.library.name for r in results if r.library}),
         predicted=is_predicted(results),
         failed=any(s.status != "ok" for r in results for s in r.trace),
@@ -288,39 +284,24 @@ def failures(runs: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
         yield str(status), len(group), next((e for e in errors if e.strip()), "–")
 
 
-_WIDTH, _MARGIN = 160.0, 5.0
+def ratio_positions(results: Sequence[TuneResult]) -> Callable[[float], float]:
+    """Return a function from a ratio to the default to its place in a strip, from 5 to 155."""
+    ratios = [0.95, 1.05]
+    for result in results:
+        shown = result.winner if result.verified else result.leader
+        ratios += [shown.ratio_low, shown.ratio, shown.ratio_high]
+        ratios += [result.baseline.value / result.library.value] if result.library else []
+    logs = [math.log(r) for r in ratios if math.isfinite(r) and r > 0]
 
+    def place(ratio: float) -> float:
+        log = math.log(ratio) if ratio > 0 else -math.inf
+        return round(float(np.interp(log, [min(logs), max(logs)], [5.0, 155.0])), 1)
 
-class RatioScale:
-    """The scale of the strips that show each problem's ratio to its default."""
-
-    def __init__(self, results: Sequence[TuneResult]) -> None:
-        ratios = [1.0]
-        for result in results:
-            shown = self.shown(result)
-            ratios += [shown.ratio_low, shown.ratio, shown.ratio_high]
-            if result.library is not None:
-                ratios.append(result.baseline.value / result.library.value)
-        finite = [r for r in ratios if math.isfinite(r) and r > 0]
-        self._low, self._high = math.log(min(*finite, 0.95)), math.log(max(*finite, 1.05))
-
-    @staticmethod
-    def shown(result: TuneResult) -> Comparison:
-        """Return the winner, else the best candidate, else the default."""
-        return result.winner if result.verified else result.leader
-
-    def x(self, ratio: float) -> float:
-        """Return the x position of a ratio in a strip; infinite ratios are clipped."""
-        fraction = (math.log(ratio) - self._low) / (self._high - self._low) if ratio > 0 else 0.0
-        return round(_MARGIN + min(max(fraction, 0), 1) * (_WIDTH - 2 * _MARGIN), 1)
+    return place
 
 
 def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
-    """Write the report of ``result`` to ``path`` and return it.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write the report of ``result`` to ``path`` and return it, or raise OutputError."""
     winner = result.winner
     faster = f"{winner.ratio:.2f}× the default's speed"
     text = render(

@@ -13,7 +13,7 @@ from foretune.measurement import Measurement
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store.reader import StoreFile, StoreReader
+from foretune.tune.store.reader import StoreReader
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, Subject
 
@@ -97,12 +97,8 @@ class MeasurementCache:
         subject = Subject(
             kernel.name, kernel.source_hash, device.name, toolchain(kernel.device_kind)
         )
-        return cls(
-            subject,
-            store,
-            log=None if log is None else CurrentRuns(kernel, device, log),
-            space_id=kernel.space_id,
-        )
+        current = None if log is None else CurrentRuns(kernel, device, log)
+        return cls(subject, store, log=current, space_id=kernel.space_id)
 
     @property
     def is_kept(self) -> bool:
@@ -119,12 +115,7 @@ class MeasurementCache:
         return found
 
     def append(self, *measurements: Measurement) -> None:
-        """Write measurements, failures included, to the log and the store.
-
-        Raises:
-            RunTableError: a measurement contradicts itself; it is not written.
-            OutputError: the log cannot be written.
-        """
+        """Write measurements, failures included, to log and store; none that contradicts itself."""
         if self._log is not None:
             for m in measurements:
                 self._log.append(m)
@@ -166,9 +157,9 @@ class MeasurementCache:
         if problem in self._forgotten:
             return None
         key = self._choice_key(problem, objective, candidates, unfinished)
-        found = _as_list(self._choices.get(key))
-        found = found or self._ask_all(lambda reader: _as_list(reader.choice(self.subject, key)))
-        accepted = [c for c in reversed(found) if among is None or c.config in among]
+        known = self._choices.get(key)
+        found = [known] if known else self._ask_all(lambda r: [r.choice(self.subject, key)])
+        accepted = [c for c in reversed(found) if c and (among is None or c.config in among)]
         return max(accepted, key=lambda c: c.measured, default=None)  # of equal ones the store's
 
     def choose(
@@ -210,8 +201,7 @@ class MeasurementCache:
     def mark_measuring(self, problem: Problem, config: Configuration) -> Iterator[None]:
         """Mark a configuration in the store while it is measured; a crash leaves the mark.
 
-        `append` removes the mark together with writing the result, so that no other process
-        measures the configuration in between.
+        `append` removes the mark with writing the result: nobody measures it in between.
         """
         self._store.query(
             lambda store: store.begin_measurement(self.subject, problem, config), None
@@ -233,7 +223,6 @@ class MeasurementCache:
         return self._runs
 
     def _read(self, problem: Problem | None) -> None:
-        """Read the measurements of a problem, or of all."""
         self._remember(self._ask_all(lambda reader: reader.measurements(self.subject, problem)))
 
     def _remember(self, measurements: Iterable[Measurement]) -> None:
@@ -261,18 +250,3 @@ class MeasurementCache:
             state = ("unfinished",) * unfinished
             tags[OBJECTIVE_TAG] = " ".join([objective.objective.value, *limits, *state])
         return Problem({**problem, **tags}) if tags else problem
-
-
-def open_shipped(path: str | os.PathLike[str] | None) -> StoreReader | None:
-    """Return the results that came with a library; None if there is no file, or after a warning."""
-    if path is None:
-        return None
-    try:
-        return StoreFile(path)
-    except ForetuneError as e:
-        warn(f"shipped results are not used: {e}")
-        return None
-
-
-def _as_list(choice: Choice | None) -> list[Choice]:
-    return [] if choice is None else [choice]

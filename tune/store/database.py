@@ -24,8 +24,6 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
 )
 """Shared between machines; a write-ahead log only works for processes that share memory."""
-_Identity = tuple[int, int]
-"""Device and inode."""
 
 
 class OpenFile:
@@ -53,7 +51,7 @@ class OpenFile:
 def _remove_stale_index(path: Path) -> None:
     """Delete the index of a log whose database was deleted while others had it open.
 
-    Call it in an exclusive transaction, so that no other process creates the tables meanwhile.
+    In an exclusive transaction, no other process creates the tables meanwhile.
     """
     with contextlib.suppress(OSError):
         if path.stat().st_size == 0:
@@ -61,11 +59,7 @@ def _remove_stale_index(path: Path) -> None:
 
 
 def _make_file(path: Path) -> None:
-    """Create an empty file and its folder for their owner alone; SQLite's other files inherit this.
-
-    Raises:
-        StoreError: it cannot be created.
-    """
+    """Create an empty file and its folder for their owner; SQLite's other files inherit this."""
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         if not path.exists():
@@ -87,12 +81,12 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _identity(path: Path) -> _Identity | None:
-    try:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode."""
+    with contextlib.suppress(OSError):
         found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 class Database:
@@ -189,7 +183,6 @@ class Database:
             raise
 
     def _open(self) -> None:
-        """Connect, and create missing tables."""
         try:
             if self._url is None:
                 self._open_file()
@@ -270,12 +263,10 @@ class Database:
             reason = next(iter(str(e).splitlines()), type(e).__name__)
             if "no such table" in reason:  # the file was replaced by another database
                 self.close()
-            raise StoreError(self._error_message(reason)) from e
-
-    def _error_message(self, reason: str) -> str:
-        low = reason.lower()
-        found = (text for words, text in _MESSAGES.items() if any(word in low for word in words))
-        return next(found, "{name}: {reason}").format(name=self.name, reason=reason)
+            low = reason.lower()
+            found = (text for words, text in _MESSAGES.items() if any(w in low for w in words))
+            text = next(found, "{name}: {reason}")
+            raise StoreError(text.format(name=self.name, reason=reason)) from e
 
 
 _MESSAGES = {

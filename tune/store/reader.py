@@ -42,16 +42,12 @@ if TYPE_CHECKING:
 FORMAT = "foretune tuned results"
 VERSION = 1
 
-SubjectContent = tuple[Subject, Mapping[Problem, Choice], list[Measurement]]
-"""A subject with its choices and measurements."""
 
-
-def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) -> None:
-    """Write subjects with their choices and measurements; on failure nothing is written.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+def write_file(
+    path: str | os.PathLike[str],
+    known: Iterable[tuple[Subject, Mapping[Problem, Choice], list[Measurement]]],
+) -> None:
+    """Write subjects with their choices and measurements; on failure (StoreError) nothing."""
     contents = list(known)
     rows = sum(len(chosen) + len(measured) for _, chosen, measured in contents)
     head = f'{{"format": {json.dumps(FORMAT)}, "version": {VERSION}, "rows": {rows}, "subjects": ['
@@ -82,11 +78,7 @@ def _subject_text(
 
 
 def read_file(path: Path) -> Any:
-    """Return the JSON of an exported file.
-
-    Raises:
-        StoreError: it cannot be read, or is not an export.
-    """
+    """Return the JSON of an exported file, or raise StoreError."""
     try:
         text = read_bytes(path)
     except OSError as e:
@@ -108,7 +100,7 @@ def read_file(path: Path) -> Any:
 def problems_in(
     data: Mapping[str, Any],
 ) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
-    """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.
+    """Yield each problem in an exported file's JSON: subject, problem, choice and measurements.
 
     Damaged files raise ValueError, KeyError, TypeError or AttributeError.
     """
@@ -161,12 +153,7 @@ class StoreReader(ABC):
         return self.choices(subject).get(problem)
 
     def find_subjects(self, kernel: str | None) -> list[Subject]:
-        """Return the subjects of a kernel, or all.
-
-        Raises:
-            UnknownName: the kernel was never tuned.
-            UsageError: nothing was tuned yet.
-        """
+        """Return the subjects of a kernel, or all; UnknownName or UsageError if it is unknown."""
         found = self.subjects()
         names = {s.kernel for s in found}
         if kernel is not None and not names:
@@ -178,9 +165,7 @@ class StoreReader(ABC):
     def newest_subject(self, kernel: str, device: str | None = None) -> Subject:
         """Return the most recently tuned subject of a kernel; its code or versions may differ.
 
-        Raises:
-            UnknownName: the kernel was never tuned on that device.
-            UsageError: it was tuned on several devices, and none is named.
+        Raises UnknownName for another kernel or device, UsageError if there are several devices.
         """
         found = self.find_subjects(kernel)
         devices = {s.device for s in found}
@@ -234,23 +219,14 @@ class StoreReader(ABC):
         return max(map(timestamp, times), default=0.0), subject
 
     def _summary(self, subject: Subject) -> Summary:
-        measured: Sequence[Measurement] = self.measurements(subject)
-        chosen = self.choices(subject)
-        return Summary(
-            subject=subject,
-            problems=len({m.problem for m in measured} | set(map(without_tags, chosen))),
-            measurements=len(measured),
-            failed=sum(not m.ok for m in measured),
-            choices=len(set(map(without_tags, chosen))),
-        )
+        measured = self.measurements(subject)
+        chosen = {*map(without_tags, self.choices(subject))}
+        problems, failed = chosen | {m.problem for m in measured}, [m for m in measured if not m.ok]
+        return Summary(subject, len(problems), len(measured), len(failed), len(chosen))
 
 
 class StoreFile(StoreReader):
-    """The content of an exported file, read once.
-
-    Raises:
-        StoreError: the file cannot be read, or is not an export.
-    """
+    """The content of an exported file, read once; StoreError if it is not one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)

@@ -52,12 +52,13 @@ _KEYS = {"measurements": ("subject", "problem", "config"), "choices": ("subject"
 
 Row = Mapping[str, Any]
 TableName = Literal["measurements", "choices"]
-Replace = Literal["always", "not worse", "better"]
+Replace = Literal["always", "not worse", "better", "never"]
 """When a row replaces another with the same key: by the number of measurements."""
 _UPSERT_CONDITIONS: Mapping[Replace, str] = {
     "always": "",
     "not worse": " WHERE excluded.measured >= foretune_choices.measured",
     "better": " WHERE excluded.measured > foretune_choices.measured",
+    "never": " WHERE 1 = 0",
 }
 
 
@@ -69,11 +70,7 @@ class StoreTransaction:
         self._server = server
 
     def version(self) -> int | None:
-        """Return the version of the tables; None without tables.
-
-        Raises:
-            StoreError: another version of Foretune created them.
-        """
+        """Return the version of the tables; None without tables, StoreError if it is another."""
         tables = "SELECT name FROM sqlite_master WHERE name = 'foretune_version'"
         if self._server:
             tables = "SELECT 1 WHERE to_regclass('foretune_version') IS NOT NULL"
@@ -101,43 +98,23 @@ class StoreTransaction:
         self, name: TableName, subject: str, problem: str | None = None
     ) -> list[tuple[Any, ...]]:
         """Return (problem, record) of each measurement or choice, oldest first."""
-        which, order = _where(subject, problem), ", ".join(("sequence", *_KEYS[name]))
-        return self._fetch(
-            f"SELECT described, record FROM foretune_{name}{which} ORDER BY {order}",
-            {"subject": subject, "problem": problem},
-        )
+        which, order = {"subject": subject, "problem": problem}, ("sequence", *_KEYS[name])
+        what = f"SELECT described, record FROM foretune_{name}"
+        return self._fetch(f"{what}{_where(which)} ORDER BY {', '.join(order)}", which)
 
-    def marks_of_host(self, subject: str, problem: str, host: str) -> list[tuple[Any, ...]]:
-        """Return (pid, start time, configuration) of the marks of a host."""
-        return self._fetch(
-            "SELECT pid, started, described FROM foretune_begun WHERE subject = :subject "
-            "AND problem = :problem AND host = :host ORDER BY config",
-            {"subject": subject, "problem": problem, "host": host},
-        )
+    def marks(self, which: Row) -> list[tuple[Any, ...]]:
+        """Return (host, pid, start time, time of marking, configuration) of marks."""
+        what = "SELECT host, pid, started, since, described FROM foretune_begun"
+        return self._fetch(f"{what}{_where(which)} ORDER BY config, since", which)
 
-    def marks_of_configuration(self, config: Row) -> list[tuple[Any, ...]]:
-        """Return (host, pid, start time, time of marking) of a configuration's marks."""
-        return self._fetch(
-            "SELECT host, pid, started, since FROM foretune_begun WHERE subject = :subject "
-            "AND problem = :problem AND config = :config ORDER BY since", config,
-        )  # fmt: skip
-
-    def is_measured(self, config: Row) -> bool:
+    def is_measured(self, which: Row) -> bool:
         """Return whether a configuration has a row."""
-        return bool(self._fetch(
-            "SELECT config FROM foretune_measurements WHERE subject = :subject "
-            "AND problem = :problem AND config = :config", config,
-        ))  # fmt: skip
+        return bool(self._fetch(f"SELECT 1 FROM foretune_measurements{_where(which)}", which))
 
     def insert_subject(self, subject: Subject) -> None:
         """Write a subject unless it exists."""
         row = {"id": subject.id, **asdict(subject)}
         self._execute(_insert("subjects", "ON CONFLICT DO NOTHING"), [row])
-
-    def insert_choice(self, choice: Row) -> None:
-        """Write a choice unless its problem has one."""
-        rows = self._with_sequence("choices", [choice])
-        self._execute(_insert("choices", "ON CONFLICT DO NOTHING"), rows)
 
     def upsert(self, name: TableName, rows: Sequence[Row], replace: Replace = "always") -> None:
         """Write rows, replacing those with the same keys."""
@@ -156,14 +133,14 @@ class StoreTransaction:
     def unmark(self, configs: Sequence[Row]) -> None:
         """Delete marks of configurations, by all processes or by the process given in them."""
         if configs:
-            same = " AND ".join(f"{name} = :{name}" for name in _MARK_KEY if name in configs[0])
-            self._execute(f"DELETE FROM foretune_begun WHERE {same}", configs)
+            same = {name: configs[0][name] for name in _MARK_KEY if name in configs[0]}
+            self._execute(f"DELETE FROM foretune_begun{_where(same)}", configs)
 
     def delete(self, subject: str | None, problem: str | None) -> int:
         """Delete a problem, a subject or everything; return the number of deleted rows."""
         values, count = {"subject": subject, "problem": problem}, 0
         for name in ("begun", "measurements", "choices"):
-            self._execute(f"DELETE FROM foretune_{name}{_where(subject, problem)}", [values])
+            self._execute(f"DELETE FROM foretune_{name}{_where(values)}", [values])
             count += 0 if name == "begun" else self._cursor.rowcount
         if problem is None:
             which = "" if subject is None else " WHERE id = :subject"
@@ -178,10 +155,7 @@ class StoreTransaction:
         return [tuple(row) for row in self._cursor.fetchall()]
 
     def _with_sequence(self, name: TableName, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows with their place in the order of writing.
-
-        Two simultaneous transactions may use the same numbers; then neither came first.
-        """
+        """Return the rows with their place in the order of writing; simultaneous ones may tie."""
         last = self._fetch(f"SELECT MAX(sequence) FROM foretune_{name}")[0][0] or 0
         return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 
@@ -193,9 +167,8 @@ def _insert(name: str, conflict: str) -> str:
     return f"INSERT INTO foretune_{name} ({', '.join(columns)}) VALUES ({values}) {conflict}"
 
 
-def _where(subject: str | None, problem: str | None) -> str:
-    wanted = {"subject": subject, "problem": problem}
-    given = " AND ".join(f"{name} = :{name}" for name, value in wanted.items() if value is not None)
+def _where(which: Row) -> str:
+    given = " AND ".join(f"{name} = :{name}" for name, value in which.items() if value is not None)
     return f" WHERE {given}" if given else ""
 
 

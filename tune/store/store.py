@@ -36,7 +36,6 @@ LOCK_TIMEOUT_S = 10.0
 MAX_CLAIM_S = 120.0
 """Age in seconds at which another process's claim expires."""
 
-
 FATAL_DEATHS = 2
 """Process deaths after which a configuration is given up; one may have been a kill from outside."""
 
@@ -108,24 +107,18 @@ class Store(StoreReader):
         """Mark a configuration, unless another process measured it or is measuring it.
 
         Claims of other hosts expire after `MAX_CLAIM_S`, because their processes may have died.
-
-        With ``remeasure``, a configuration that has a measurement is claimed, too.
-
-        Returns:
-            Whether this process may measure it.
+        With ``remeasure``, a configuration that has a measurement is claimed, too. Return whether
+        this process may measure it.
         """
         new_mark = _new_mark(subject, problem, config)
         with self._database.transaction(write=True) as table:
-            if not remeasure and table.is_measured(new_mark):
+            which = {name: new_mark[name] for name in ("subject", "problem", "config")}
+            if not remeasure and table.is_measured(which):
                 return False
-            for host, pid, started, since in table.marks_of_configuration(new_mark):
-                lives = Process(host, pid, started).is_alive
+            for host, pid, started, since, _ in table.marks(which):
+                is_other = (host, pid) != (new_mark["host"], new_mark["pid"])
                 young = new_mark["since"] - since < MAX_CLAIM_S
-                if (
-                    (host, pid) != (new_mark["host"], new_mark["pid"])
-                    and lives is not False
-                    and young
-                ):
+                if is_other and young and Process(host, pid, started).is_alive is not False:
                     return False
             table.mark(new_mark)
         return True
@@ -136,16 +129,11 @@ class Store(StoreReader):
             table.unmark([_new_mark(subject, problem, config)])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
-        """Return configurations that `FATAL_DEATHS` processes of this host died measuring.
-
-        They crash or hang, so they should not be tried again.
-        """
-        host = this_process().host
+        """Return configurations that `FATAL_DEATHS` processes of this host died measuring."""
+        which = {"subject": subject.id, "problem": problem.id, "host": this_process().host}
         with self._database.transaction() as table:
-            marks = table.marks_of_host(subject.id, problem.id, host)
-        deaths = Counter(
-            text for pid, started, text in marks if Process(host, pid, started).is_alive is False
-        )
+            marks = table.marks(which)
+        deaths = Counter(text for *who, _, text in marks if Process(*who).is_alive is False)
         with self._translate_row_errors():
             return [Configuration(json.loads(t)) for t, n in deaths.items() if n >= FATAL_DEATHS]
 
@@ -171,7 +159,7 @@ class Store(StoreReader):
             elif stands is not None and stands == replacing:
                 table.upsert("choices", [row], "better")
             else:
-                table.insert_choice(row)
+                table.upsert("choices", [row], "never")
             chosen = table.rows("choices", subject.id, problem.id)
         return self._choices(chosen)[problem]
 
@@ -192,10 +180,7 @@ class Store(StoreReader):
             return sorted(Subject(*row) for row in table.subjects())
 
     def forget(self, subject: Subject | None = None, problem: Problem | None = None) -> int:
-        """Delete a problem, a subject, or everything (None).
-
-        Returns:
-            The number of deleted measurements and choices.
+        """Delete a problem of a subject, a subject, or everything; return the number of rows.
 
         Raises:
             UsageError: a problem is given without its subject.
@@ -203,9 +188,7 @@ class Store(StoreReader):
         if subject is None and problem is not None:
             raise UsageError("a problem belongs to a subject: name it, too")
         with self._database.transaction(write=True) as table:
-            return table.delete(
-                None if subject is None else subject.id, None if problem is None else problem.id
-            )
+            return table.delete(getattr(subject, "id", None), getattr(problem, "id", None))
 
     def merge(self, path: str | os.PathLike[str]) -> MergeReport:
         """Merge an exported file; newer measurements and better choices replace existing ones.
@@ -217,14 +200,12 @@ class Store(StoreReader):
             StoreError: the file cannot be read, or is not an export; nothing is merged.
         """
         new = StoreFile(path)
-        known = set(self.subjects())
-        merged = MergeReport(len(set(new.subjects()) - known))
-        for subject in new.subjects():
-            merged += self._merge_subject(new, subject)
-        return merged
+        unknown = {*new.subjects()} - {*self.subjects()}
+        counts = [self._merge_subject(new, subject) for subject in new.subjects()]
+        return MergeReport(len(unknown), *map(sum, zip(*counts, strict=True)))
 
-    def _merge_subject(self, new: StoreReader, subject: Subject) -> MergeReport:
-        """Merge one subject."""
+    def _merge_subject(self, new: StoreReader, subject: Subject) -> tuple[int, int, int]:
+        """Return the numbers of newer measurements, better choices, and known rows."""
         existing = {(m.problem, m.config): m for m in self.measurements(subject)}
         incoming = {(m.problem, m.config): m for m in new.measurements(subject)}
         new_measurements = {
@@ -244,7 +225,7 @@ class Store(StoreReader):
             chosen = [_chosen_row(subject, p, c) for p, c in better.items()]
             table.upsert("choices", chosen, "not worse")
         same = len(incoming) - len(new_measurements) + len(proposed) - len(better)
-        return MergeReport(0, len(new_measurements), len(better), same)
+        return len(new_measurements), len(better), same
 
     def _choices(self, rows: Iterable[tuple[str, ...]]) -> dict[Problem, Choice]:
         with self._translate_row_errors():
@@ -292,13 +273,11 @@ def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str,
 
 
 def _is_verified_again(stands: Choice, choice: Choice) -> bool:
-    """Return whether a choice only confirms the stored one."""
     known = choice.measured <= stands.measured
     return known and choice.how == "verified" and choice.config == stands.config
 
 
 def _choice_rank(choice: Choice) -> tuple[int, float]:
-    """Return the rank of a choice in a merge."""
     return choice.measured, _trusted_timestamp(choice.chosen_at)
 
 
@@ -309,7 +288,6 @@ def _trusted_timestamp(iso: str) -> float:
 
 
 def _new_mark(subject: Subject, problem: Problem, config: Configuration) -> dict[str, Any]:
-    """Return this process's mark for a configuration."""
     return {
         "subject": subject.id, "problem": problem.id, "config": config.id,
         "described": _json(config), **asdict(this_process()), "since": time.time(),

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -89,9 +89,6 @@ class MergeReport:
     choices: int = 0
     unchanged: int = 0
 
-    def __add__(self, more: "MergeReport") -> "MergeReport":
-        return MergeReport(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
-
 
 def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
     """Group measurements by problem."""
@@ -129,11 +126,7 @@ _FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
 
 
 def measurement_to_record(m: Measurement) -> dict[str, Any]:
-    """Return a measurement as a dictionary without subject, problem and unknown values.
-
-    Raises:
-        RunTableError: the measurement contradicts itself.
-    """
+    """Return a measurement without subject, problem and unknown values, or raise RunTableError."""
     _check(m)
     record: dict[str, Any] = {"config": dict(m.config), "status": m.status.value}
     record |= {n: v for n in _NUMBERS if not math.isnan(v := float(getattr(m, n)))}
@@ -167,11 +160,7 @@ def measurement_from_record(
 
 
 def choice_to_record(choice: Choice) -> dict[str, Any]:
-    """Return a choice as a dictionary, without an unknown regret.
-
-    Raises:
-        UsageError: its method does not exist.
-    """
+    """Return a choice without an unknown regret; UsageError for an unknown method."""
     if choice.how not in CHOICE_METHODS:
         raise UsageError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {choice.how!r}")
     record: dict[str, Any] = {"config": dict(choice.config), "measured": choice.measured}

@@ -60,10 +60,7 @@ class Layer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Parse a file name.
-
-        Raises UsageError for other names.
-        """
+        """Parse a file name; UsageError for other names."""
         name = Path(path).name
         found = _NAME.fullmatch(name)
         if found is None:
@@ -111,27 +108,17 @@ class ParameterNames:
         return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.extra})
 
     def tokens(self, problem: Problem, layer: Layer) -> int | None:
-        """Return the number of tokens of a kernel's problem; None for another layer.
-
-        The problem may have parameters that vLLM's files lack: strides, alignment, candidates.
-        """
+        """Return the number of tokens of a kernel's problem; None for another layer."""
         tokens = problem.get(self.names.get(TOKENS, TOKENS))
         if tokens is None or isinstance(tokens, str):
             return None
-        return (
-            int(tokens)
-            if matches(problem, self.to_kernel_problem(layer.problem(int(tokens))))
-            else None
-        )
+        wanted = self.to_kernel_problem(layer.problem(int(tokens)))
+        return int(tokens) if matches(problem, wanted) else None
 
 
 @dataclass(frozen=True)
 class TunedLayer:
-    """Content of one file: a layer and its configurations by number of tokens.
-
-    ``configs`` are by number of tokens; ``triton`` is the version it was tuned with, empty if
-    unknown.
-    """
+    """A file's layer, configurations by number of tokens, and Triton's version, maybe empty."""
 
     layer: Layer
     configs: Mapping[int, Configuration]
@@ -185,22 +172,20 @@ def import_vllm(
     """Store the configurations of one of vLLM's files as choices; existing choices stay.
 
     Their times and regrets are unknown. ``subject`` defaults to any code of ``kernel`` tuned with
-    the file's Triton version on the file's device. Returns the subject, the number of new choices,
-    and the number of problems that already had a choice.
+    the file's Triton version and device. Returns the subject, and numbers of new and kept choices.
     """
     tuned = read_vllm(path)
     versions = f"triton {tuned.triton}" if tuned.triton else ""
     subject = subject or Subject(kernel, "vllm", tuned.layer.device, versions)
     if Layer(1, 1, subject.device).file_name != Layer(1, 1, tuned.layer.device).file_name:
         raise UsageError(f"{Path(path).name} is for {tuned.layer.device}, not {subject.device}")
-    before = store.choices(subject)
-    problems = {m: naming.to_kernel_problem(tuned.layer.problem(m)) for m in tuned.configs}
-    for tokens, problem in problems.items():
+    before, new = store.choices(subject), 0
+    for tokens, config in tuned.configs.items():
+        problem = naming.to_kernel_problem(tuned.layer.problem(tokens))
         if problem not in before:
-            choice = Choice(tuned.configs[tokens], 0, math.nan, "measured")
-            store.choose(subject, problem, choice)
-    kept = sum(problem in before for problem in problems.values())
-    return subject, len(problems) - kept, kept
+            store.choose(subject, problem, Choice(config, 0, math.nan, "measured"))
+            new += 1
+    return subject, new, len(tuned.configs) - new
 
 
 def export_vllm(
@@ -210,10 +195,7 @@ def export_vllm(
     layer: Layer,
     naming: ParameterNames = ParameterNames(),
 ) -> tuple[Path, int]:
-    """Write a subject's choices for one layer as one of vLLM's files.
-
-    The last choice for a number of tokens counts. Returns the file and its number of entries.
-    """
+    """Write the last choices for one layer as one of vLLM's files; return it and its length."""
     configs = {
         tokens: choice.config
         for problem, choice in tuned.choices(subject).items()

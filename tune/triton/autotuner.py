@@ -184,7 +184,6 @@ class Autotuner(Stock):  # type: ignore[misc]
         return StalledCallDriver(kernel, self.tuner_factory, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Choose for a new problem, and launch."""
         if not hasattr(self, "tuner_factory"):  # a subclass skipped our constructor
             return _STOCK_RUN(self, *args, **kwargs)
         with self._named(args):
@@ -350,8 +349,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if online.choice is not None:
             del self._online[which]
             self._stale.discard(which)
-            found = self._fall_back_on_error(online.driver.collect_timings, lambda: {})
-            self.configs_timings = found
+            self.configs_timings = self._fall_back_on_error(online.driver.collect_timings, dict)
             self._cache_choice(new, online.choice)
         return result
 
@@ -441,10 +439,7 @@ class StockAutotuner(Autotuner):
 
 
 def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:
-    """Raise Triton 3.9's error for names that are not arguments.
-
-    Older versions ignore them: a typo in ``key`` makes a kernel tune only once.
-    """
+    """Raise Triton 3.9's error for names that are not arguments; older versions ignore them."""
     for what, names in lists.items():
         unknown = [name for name in names or () if name not in arg_names]
         if unknown:

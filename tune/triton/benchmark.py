@@ -7,6 +7,7 @@ the first one. If it breaks the device, the failure is recorded and the search e
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,9 @@ from foretune.collect.power import find_meter, measure_power
 from foretune.errors import warn
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.triton.choice import CallTuner
 from foretune.tune.triton.kernel import KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
-from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import device_interface, synchronize
 
 INVALID_CONFIG_ERRORS = (OutOfResources, PTXASError, CompilationError)
@@ -45,83 +45,75 @@ class CannotRun(Exception):
 class ConfigurationBenchmark:
     """Measures configurations of one call.
 
-    ``configs`` are all candidates; ``can_run`` returns whether one may be launched to get the
-    expected outputs. ``timings`` holds the benchmarker's results of configurations that passed.
+    ``configs`` are all candidates; those that ``can_run`` may be launched for the expected outputs.
+    ``timings`` holds the benchmarker's results of configurations that passed.
     """
 
     def __init__(
         self,
         kernel: KernelCall,
         configs: Sequence[triton.Config],
-        call: Call,
-        cache: MeasurementCache,
-        needs_power: bool,
-        can_run: Callable[[triton.Config], bool] = lambda config: True,
+        tuner: CallTuner,
+        can_run: Callable[[triton.Config], bool],
     ) -> None:
-        self._kernel, self._configs, self._call, self._cache = kernel, configs, call, cache
-        self._needs_power, self._can_run = needs_power, can_run
+        self._kernel, self._configs, self._can_run = kernel, configs, can_run
+        self._call, self._cache, self._needs_power = tuner.call, tuner.cache, tuner.needs_power
         self._measuring: Configuration | None = None
         self.timings: dict[triton.Config, Any] = {}
 
     def measure(self, config: triton.Config) -> Measurement:
         """Return the measurement of one candidate.
 
-        Raises:
-            UserKernelError: the device is broken, a hook failed, or the call itself is wrong.
-            ComparisonError: its outputs cannot be compared.
+        Raises UserKernelError if device, hook or call are at fault, or ComparisonError.
         """
-        self._measuring = to_configuration(config)
-        with self._cache.mark_measuring(self._call.problem, self._measuring):
+        named = self._measuring = to_configuration(config)
+        with self._cache.mark_measuring(self._call.problem, named):
             try:
                 timing = self._benchmark(config)
             except ComparisonError:
                 raise
             except (*INVALID_CONFIG_ERRORS, CannotRun) as e:
-                return self._failure(config, Status.COMPILE_ERROR, e)
+                return self._call.failure(named, Status.COMPILE_ERROR, e)
             except Exception as e:
-                failure = self._failure(config, Status.RUNTIME_ERROR, e)
+                failure = self._call.failure(named, Status.RUNTIME_ERROR, e)
                 self._raise_unless_config_error(e, failure)
                 return failure
             if not math.isfinite(float(np.ravel(timing)[0])):
                 reason = "does not compile, or exceeds the device's resources"
-                return self._failure(config, Status.INVALID, reason)
-            return self._checked_measurement(config, timing)
+                return self._call.failure(named, Status.INVALID, reason)
+            return self._checked_measurement(config, named, timing)
 
     def _benchmark(self, config: triton.Config) -> Any:
         """Return the benchmarker's result; restore undeclared arguments that it changed."""
-        checked = self._kernel.options.check is not None
-        checker = self._checker if checked else None  # copies arguments before the first launch
+        if self._kernel.options.check is None:
+            return self._kernel.bench(config)
+        checker = self._checker  # copies arguments before the first launch
         try:
             return self._kernel.bench(config)
         finally:
-            if checker is not None and checker.changed:
+            if checker.changed:
                 checker.restore_arguments()
-
-    def _failure(
-        self, config: triton.Config, status: Status, reason: str | BaseException
-    ) -> Measurement:
-        return self._call.failure(to_configuration(config), status, reason)
 
     def close(self) -> None:
         """Free the copies of the arguments."""
         self.__dict__.pop("_checker", None)
 
-    def _checked_measurement(self, config: triton.Config, timing: Any) -> Measurement:
+    def _checked_measurement(
+        self, config: triton.Config, named: Configuration, timing: Any
+    ) -> Measurement:
         limit, error = self._kernel.options.check, math.nan
         if limit is not None:
             error = self._checker.error(config)
             if not error <= limit:
-                reason = (
-                    f"differs from {self._checker.source} by {error:.2g}, more than {limit:.2g}"
-                )
-                return self._failure(config, Status.WRONG_RESULT, reason)
+                source = self._checker.source
+                reason = f"differs from {source} by {error:.2g}, more than {limit:.2g}"
+                return self._call.failure(named, Status.WRONG_RESULT, reason)
         self.timings[config] = timing
         times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
         power_w, energy_mj = self._measure_power(config, times[0])
         return self._call.success(
-            to_configuration(config), times[0], times,
-            power_w=power_w, energy_mj=energy_mj, relative_error=error,
-        )  # fmt: skip
+            named, times[0], times, power_w=power_w, energy_mj=energy_mj, relative_error=error
+        )
 
     @cached_property
     def _checker(self) -> OutputChecker:
@@ -172,8 +164,7 @@ class ConfigurationBenchmark:
     def _raise_unless_config_error(self, error: Exception, failure: Measurement) -> None:
         """Raise ``error`` unless only this configuration is at fault.
 
-        If the device is broken, the failure is recorded first. Errors of hooks and of the call
-        itself would affect every configuration.
+        If the device is broken, the failure is recorded first. Hooks and the call concern all.
         """
         try:
             synchronize()
@@ -187,9 +178,5 @@ class ConfigurationBenchmark:
 
 def _raised_in_launch(fn: Any, error: BaseException) -> bool:
     """Whether the kernel's launch raised ``error``, not a hook around it."""
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_locals.get("self") is fn:
-            return True
-        trace = trace.tb_next
-    return False
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return any(frame.f_locals.get("self") is fn for frame in frames)

@@ -39,20 +39,12 @@ class RecordedCall:
     grid: tuple[int, ...] | Mapping[str, tuple[int, ...]]
 
     def to_line(self) -> str:
-        """Return the call as a line of JSON.
-
-        Raises:
-            UsageError: an argument has no JSON form.
-        """
+        """Return the call as a line of JSON; UsageError if an argument has no JSON form."""
         return json.dumps(vars(self), default=_encode)
 
     @classmethod
     def from_line(cls, json_line: str) -> "RecordedCall":
-        """Return the call that `to_line` wrote.
-
-        Raises:
-            UsageError: the line is not a recorded call.
-        """
+        """Return the call that `to_line` wrote; UsageError for another line."""
         with translate_read_errors(json_line[:60], UsageError, "is not a recorded call: {}"):
             data = parse_json(json_line)
             kwargs = {str(n): _decode(a) for n, a in data["kwargs"].items()}
@@ -67,11 +59,7 @@ class RecordedCall:
         return " ".join(map(_short_text, named))
 
     def programs(self, knobs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the grid of a configuration with these constants.
-
-        Raises:
-            UsageError: the configuration was not recorded with the call.
-        """
+        """Return the grid of a configuration with these constants; UsageError if it is new."""
         if isinstance(self.grid, tuple):
             return self.grid
         if (which := _grid_key(knobs)) not in self.grid:
@@ -90,7 +78,7 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
     place = Path(file).resolve() if module == "__main__" and file.endswith(".py") else module
     name = f"{place}:{function.__qualname__}"
     try:
-        line = make_recorded_call(name, call.args, call.kwargs, call.named, configs).to_line()
+        line = _recorded(name, call, configs).to_line()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:  # processes may share it
             file.write(line + "\n")
@@ -98,31 +86,17 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
         warn(f"a call of {name} was not recorded: {e}")
 
 
-def make_recorded_call(
-    kernel: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    named: Mapping[str, Any],
-    configs: Sequence[triton.Config],
-) -> RecordedCall:
-    """Return the recorded form of a call.
-
-    ``kernel`` is ``module:name``; ``kwargs`` has the ``grid``; ``named`` are all arguments by name.
-    """
-    grid = kwargs.get("grid") or (1,)
+def _recorded(name: str, call: KernelCall, configs: Sequence[triton.Config]) -> RecordedCall:
+    grid = call.kwargs.get("grid") or (1,)
     sizes: Any = _grid(grid) if not callable(grid) else {
-        _grid_key(c.kwargs): _grid(grid({**named, **c.all_kwargs()})) for c in configs
+        _grid_key(c.kwargs): _grid(grid({**call.named, **c.all_kwargs()})) for c in configs
     }  # fmt: skip
-    rest = {n: describe(v) for n, v in kwargs.items() if n not in ("grid", "warmup")}
-    return RecordedCall(kernel, tuple(map(describe, args)), rest, sizes)
+    rest = {n: describe(v) for n, v in call.kwargs.items() if n not in ("grid", "warmup")}
+    return RecordedCall(name, tuple(map(describe, call.args)), rest, sizes)
 
 
 def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
-    """Return the distinct calls in a file, in file order.
-
-    Raises:
-        UsageError: the file does not exist, or a line is not a recorded call.
-    """
+    """Return the distinct calls in a file, in file order; UsageError if a line is not a call."""
     with translate_read_errors(
         path, UsageError, f"cannot be read: record calls with {RECORD_VARIABLE}=FILE ({{}})"
     ):

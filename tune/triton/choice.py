@@ -1,4 +1,4 @@
-"""Stored choices, the tuner of one call (order, earlier runs, stop), its factory, and a ranking."""
+"""The tuner of one call (order, earlier runs, stop, choice), its factory, and a ranking."""
 
 import dataclasses
 import hashlib
@@ -13,59 +13,20 @@ import triton
 
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.device import Device
-from foretune.errors import warn
+from foretune.errors import ForetuneError, warn
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.search.encoding import KernelRuns
 from foretune.search.loop import SearchLoop, search
 from foretune.search.ordered import OrderedSearcher
 from foretune.space import Configuration, ListedSpace
-from foretune.tune.store.cache import LEAST_TIME, FallibleStore, MeasurementCache, open_shipped
-from foretune.tune.store.reader import StoreReader
+from foretune.tune.store.cache import LEAST_TIME, FallibleStore, MeasurementCache
+from foretune.tune.store.reader import StoreFile
 from foretune.tune.store.subject import Choice, ChoiceMethod, Subject
 from foretune.tune.triton.kernel import MAX_COMPILE_THREADS, to_configuration
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory
 from foretune.tune.triton.problem_key import Call
-
-
-def known_runs(cache: MeasurementCache, call: Call) -> list[Measurement]:
-    """Return the runs of the call's kernel and device, of all problems."""
-    known = cache.known(call.problem)
-    return [*cache.known_for_other_problems(call.problem), *known]
-
-
-@dataclass(frozen=True)
-class StoredChoices:
-    """The choices in the store for a call, among candidates."""
-
-    cache: MeasurementCache
-    call: Call
-    candidates: Sequence[Configuration]
-    options: Options
-
-    def find(self) -> Choice | None:
-        """Return the choice among these candidates, also if it was made among others."""
-        cache, problem, among = self.cache, self.call.problem, self.candidates
-        found = cache.choice(problem, self._objective, candidates=self._id, among=among)
-        if found is None and self._objective == LEAST_TIME:
-            found = cache.choice(problem, among=among)
-        return found
-
-    def settle(self, choice: Choice, replacing: Choice | None = None) -> Choice:
-        """Store a choice, or return one that another process stored in the meantime."""
-        return self.cache.choose(
-            self.call.problem, self._objective, choice, replacing, candidates=self._id
-        )
-
-    @property
-    def _objective(self) -> ConstrainedObjective:
-        return ConstrainedObjective(self.options.parsed_objective, ())
-
-    @property
-    def _id(self) -> str:
-        """Identifies the candidates, and whether their results are compared."""
-        return _digest(tuple(self.candidates), str(self.options.check))
 
 
 @lru_cache(maxsize=64)
@@ -92,9 +53,9 @@ class CallTuner:
         """Number of measurements by this process in this search."""
         self.claimed_by_others: list[Configuration] = []
         """Candidates of the search that other processes are measuring."""
-        self._options, self.cache = options, cache
-        self._priors = priors
-        self._choices = StoredChoices(cache, call, self._candidates, options)
+        self.cache = cache
+        self._options, self._priors = options, priors
+        self._objective = ConstrainedObjective(options.parsed_objective, ())
         self._previous_choice: Choice | None = None
         self._unrecorded: list[Measurement] = []
         self._asked: set[Configuration] = set()
@@ -105,28 +66,44 @@ class CallTuner:
 
     def sufficient_choice(self) -> Choice | None:
         """Return the stored choice if it meets the options and no measurement refutes it."""
-        choice = self._previous_choice = self._choices.find()
+        choice = self._previous_choice = self.stored_choice()
         if choice is None or self._is_refuted(choice):
             return None
         runs = self.cache.known(self.call.problem)
         if any(m.config == choice.config and not m.ok for m in runs):
             return None
-        if choice.how == "all":
-            return choice
         options = self._options
-        verified = choice.how == "verified" or choice.regret <= options.regret
-        sure = options.budget != "all" and verified
-        return choice if sure or options.is_spent(choice.measured) else None
+        sure = choice.how == "verified" or choice.regret <= options.regret
+        if choice.how == "all" or (sure and not options.measures_all):
+            return choice
+        return choice if options.is_spent(choice.measured) else None
+
+    def stored_choice(self) -> Choice | None:
+        """Return the stored choice among these candidates, also if it was made among others."""
+        problem, among = self.call.problem, self._candidates
+        found = self.cache.choice(problem, self._objective, candidates=self._id, among=among)
+        if found is None and self._objective == LEAST_TIME:
+            found = self.cache.choice(problem, among=among)
+        return found
+
+    def settle(self, choice: Choice) -> Choice:
+        """Store a choice, or return one that another process stored in the meantime."""
+        return self.cache.choose(
+            self.call.problem, self._objective, choice, self._previous_choice, candidates=self._id
+        )
+
+    @property
+    def _id(self) -> str:
+        """Identifies the candidates, and whether their results are compared."""
+        return _digest(tuple(self._candidates), str(self._options.check))
 
     @property
     def searcher(self) -> OrderedSearcher:
         """The underlying searcher, which has every measurement with a known objective."""
         if self._searcher is None or not self._searcher_is_current:
-            other_measurements = [m for m in self._runs if not self._is_candidate(m)]
-            if self._searcher is None or len(other_measurements) != len(
-                self._searcher.other_measurements
-            ):
-                self._searcher = self._make_searcher(other_measurements)
+            others = [m for m in self.runs if not self._is_candidate(m)]
+            if self._searcher is None or len(others) != len(self._searcher.other_measurements):
+                self._searcher = self._make_searcher(others)
                 self._searcher.proposed.update(map(self.space.index, self._asked))
             known = [m for m in self.measured() if not math.isnan(self._value(m))]
             self._searcher.tell(known)  # one without the objective may be measured again
@@ -136,23 +113,17 @@ class CallTuner:
     @property
     def needs_power(self) -> bool:
         """Whether the objective needs a power meter."""
-        return self._options.parsed_objective.needs_power
+        return self._objective.objective.needs_power
 
     @property
     def best(self) -> Configuration:
-        """The incumbent, else the candidate predicted to be fastest.
-
-        Of equally fast candidates it is the one whose quantiles are lower.
-        """
+        """The incumbent (of equals, the one with lower quantiles), else the predicted fastest."""
         values = {m.config: (self._value(m), m.time_ms_samples) for m in self.measured()}
         ran = {config: value for config, value in values.items() if math.isfinite(value[0])}
         return min(ran, key=lambda c: ran[c]) if ran else self.searcher.choice()
 
     def start_search(self, parallel: int | None = None) -> SearchLoop[Configuration]:
-        """Return the search loop of this call.
-
-        By default it runs one measurement at a time here, besides those in `claimed_by_others`.
-        """
+        """Return the search loop; by default one measurement at a time here, besides others'."""
         return search(
             self,
             self._options.stopping,
@@ -162,10 +133,7 @@ class CallTuner:
         )
 
     def ask(self, n: int = 1) -> list[Configuration]:
-        """Return up to ``n`` candidates to measure; in the order of the list if all are measured.
-
-        Each is returned once.
-        """
+        """Return up to ``n`` candidates to measure, each once; if all are, in their order."""
         proposed = self._not_asked()[:n] if self._options.measures_all else self.searcher.ask(n)
         self._asked.update(proposed)
         return proposed
@@ -206,10 +174,7 @@ class CallTuner:
         return [self.space[int(i)] for i in posterior.indices[order[: min(n, int(free.sum()))]]]
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Record measurements of this process.
-
-        Failures are recorded only after a success, because if nothing runs, the call is at fault.
-        """
+        """Record measurements; failures only after a success, else the call may be at fault."""
         self.new_count += len(measurements)
         self._unrecorded += [
             dataclasses.replace(m, static={**m.static, **self._static_features(m.config)})
@@ -242,13 +207,13 @@ class CallTuner:
 
     def measured(self) -> list[Measurement]:
         """Return all known measurements of the candidates, in the order of the candidates."""
-        found = {m.config: m for m in self._runs if self._is_candidate(m)}
+        found = {m.config: m for m in self.runs if self._is_candidate(m)}
         return [found[config] for config in self._candidates if config in found]
 
     def was_measured(self, config: Configuration) -> bool:
         """Whether a candidate has a measurement, even one that does not count."""
-        problem = self.call.problem
-        return any(m.config == config and m.problem == problem for m in self._runs)
+        which = self.call.problem, config
+        return any((m.problem, m.config) == which for m in self.runs)
 
     def results_of_others(self) -> list[Measurement]:
         """Return new measurements that other processes made of `claimed_by_others`."""
@@ -263,13 +228,11 @@ class CallTuner:
 
     def choose(self) -> Choice:
         """Choose the best candidate; return another process's choice if it was stored first."""
-        measured = len(self._candidates) - len(self.unmeasured())
-        how: ChoiceMethod = (
-            "all" if measured == len(self._candidates) else "measured" if measured else "predicted"
-        )
+        left = len(self.unmeasured())
+        measured = len(self._candidates) - left
+        how: ChoiceMethod = "all" if not left else "measured" if measured else "predicted"
         regret = 0.0 if how == "all" else self.promised_regret()
-        choice = Choice(self.best, measured, regret, how)
-        return self._choices.settle(choice, self._previous_choice)
+        return self.settle(Choice(self.best, measured, regret, how))
 
     def promised_regret(self) -> float:
         """Return the expected regret to store with a choice; NaN if unknown."""
@@ -278,8 +241,8 @@ class CallTuner:
 
     def best_measured(self) -> Configuration | None:
         """Return the best candidate that was measured; None if none ran."""
-        ran = [m for m in self.measured() if m.ok]
-        return min(ran, key=self._value).config if ran else None
+        best = min((m for m in self.measured() if m.ok), key=self._value, default=None)
+        return None if best is None else best.config
 
     @property
     def all_failed(self) -> bool:
@@ -295,36 +258,37 @@ class CallTuner:
         return [c for c in self.unmeasured() if c not in self._asked]
 
     @cached_property
-    def _runs(self) -> list[Measurement]:
+    def runs(self) -> list[Measurement]:
         """All measurements of the kernel on this device, including unrecorded ones."""
-        return [*known_runs(self.cache, self.call), *self._unrecorded]
+        known = self.cache.known(self.call.problem)
+        others = self.cache.known_for_other_problems(self.call.problem)
+        return [*others, *known, *self._unrecorded]
 
     def _invalidate_runs(self) -> None:
-        """Drop cached measurements because there are more."""
-        self.__dict__.pop("_runs", None)
+        self.__dict__.pop("runs", None)
         self._searcher_is_current = False
 
     def _value(self, measurement: Measurement) -> float:
-        return self._options.parsed_objective.value_of(measurement)
+        return self._objective.value_of(measurement)
 
     def _is_candidate(self, measurement: Measurement) -> bool:
         """Whether a run is of a candidate, with its output compared if the options require that."""
-        matches = measurement.problem == self.call.problem and measurement.config in self.space
+        if measurement.problem != self.call.problem or measurement.config not in self.space:
+            return False
         check = self._options.check
-        passed = check is None or not measurement.ok or measurement.relative_error <= check
-        return matches and passed
+        return check is None or not measurement.ok or measurement.relative_error <= check
 
     def _is_refuted(self, choice: Choice) -> bool:
         """Whether later measurements show a larger regret than the choice promised.
 
-        A verified choice is never refuted, because its times were compared in interleaved rounds.
+        Never a verified one: its times were compared in interleaved rounds.
         """
         if choice.how == "verified":
             return False
         values = {m.config: self._value(m) for m in self.measured()}
-        chosen, best = values.get(choice.config, math.nan), min(values.values(), default=math.nan)
         promised = max(choice.regret if math.isfinite(choice.regret) else 0.0, self._options.regret)
-        return chosen > (1.0 + promised) * best
+        limit = (1.0 + promised) * min(values.values(), default=math.nan)
+        return values.get(choice.config, math.nan) > limit
 
     def _record(self, measurements: Sequence[Measurement]) -> None:
         self.cache.append(*measurements)
@@ -335,9 +299,8 @@ class CallTuner:
         rows = KernelRuns([self.call.problem] * len(self._candidates), self._candidates, statics)
         prior = self._priors.make_prior(self.call, rows)
         if prior is not None and not self._priors.predicts:
-            self._expected_log_ratios = dict(
-                zip(self._candidates, prior.log_mean.tolist(), strict=True)
-            )
+            ratios = prior.log_mean.tolist()
+            self._expected_log_ratios = dict(zip(self._candidates, ratios, strict=True))
         return OrderedSearcher(
             self.space, self._options.parsed_objective, 0, prior, self.call.problem,
             self.call.device, other_measurements, statics=statics,
@@ -371,8 +334,12 @@ class CallTunerFactory:
         return self.caches[subject]
 
     @cached_property
-    def _shipped(self) -> StoreReader | None:
-        return open_shipped(self.options.shipped)
+    def _shipped(self) -> StoreFile | None:
+        try:
+            return StoreFile(self.options.shipped) if self.options.shipped is not None else None
+        except ForetuneError as e:
+            warn(f"shipped results are not used: {e}")
+            return None
 
     def make_tuner(self, call: Call, candidates: Sequence[Configuration]) -> CallTuner:
         """Return the tuner of a call."""
@@ -400,8 +367,7 @@ class RankedConfiguration:
     """A configuration with its expected or measured performance.
 
     Attributes:
-        expected_loss: expected slow-down against the best of all, relative; infinite for failures
-            and for candidates that are certainly far off.
+        expected_loss: slow-down against the best of all, relative; infinite if certainly far off.
         measured: its objective, in the objective's unit; NaN if it was not measured.
     """
 

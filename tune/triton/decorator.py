@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import triton
 
     from foretune.models.saved.lookup import PredictorSource
-    from foretune.tune.store import Store
+    from foretune.tune.store.cache import StoreLocation
     from foretune.tune.triton.output_check import Reference
 
 DISABLE_VARIABLE = "FORETUNE_DISABLE"
@@ -42,7 +42,7 @@ def autotune(
     objective: Objective | str = Objective.TIME,
     regret: float = 0.03,
     predictor: "PredictorSource" = "auto",
-    store: "Store | str | os.PathLike[str] | bool | None" = None,
+    store: "StoreLocation" = None,
     shipped: str | os.PathLike[str] | None = None,
     check: float | None = None,
     reference: "Reference | None" = None,

@@ -7,7 +7,6 @@ choices go to the store, and an operation with a stored choice is not timed agai
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +23,8 @@ from foretune.values import Value, parse_value
 if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.search.loop import SearchLoop
-    from foretune.tune.store import Store
-    from foretune.tune.triton.choice import CallTuner, StoredChoices
+    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.triton.choice import CallTuner
     from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")
@@ -33,9 +32,7 @@ COUNTER_SUFFIX = re.compile(r"_\d+$")
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 
-def patch_inductor(
-    budget: int = 4, store: "Store | str | os.PathLike[str] | bool | None" = None
-) -> Callable[[], None]:
+def patch_inductor(budget: int = 4, store: "StoreLocation" = None) -> Callable[[], None]:
     """Let Inductor time its library routines and ``budget`` templates per operation.
 
     Args:
@@ -98,7 +95,7 @@ class OperationSearch:
 class InductorChooser:
     """Shortens lists of choices, and learns from their timings."""
 
-    def __init__(self, budget: int, store: "Store | str | os.PathLike[str] | bool | None") -> None:
+    def __init__(self, budget: int, store: "StoreLocation") -> None:
         from foretune.tune.triton.choice import CallTunerFactory
         from foretune.tune.triton.options import Options
 
@@ -129,7 +126,8 @@ class InductorChooser:
         if len(choices) < 2:
             return choices
         op = make_operation(choices)
-        if (stored := self._choices(op.call, op.configs).find()) is not None:
+        stored = self._tuner_factory.make_tuner(op.call, op.configs).stored_choice()
+        if stored is not None:
             return [choices[op.configs.index(stored.config)]]
         if len(op.templates) <= self._budget:
             return choices
@@ -165,13 +163,7 @@ class InductorChooser:
         if search is not None and not {*search.listed} <= {*op.configs}:
             listed, regret = search.listed, search.tuner.promised_regret()
             choice = Choice(best.config, len(rows), regret, "measured")
-        self._choices(call, listed).settle(choice)
-
-    def _choices(self, call: "Call", listed: list[Configuration]) -> "StoredChoices":
-        from foretune.tune.triton.choice import StoredChoices
-
-        factory = self._tuner_factory
-        return StoredChoices(factory.cache_of(call), call, listed, factory.options)
+        self._tuner_factory.make_tuner(call, listed).settle(choice)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:

@@ -83,10 +83,7 @@ def to_triton_configs(
 ) -> "list[triton.Config] | Any":
     """Return a list of Triton's configurations; a list is returned as the same object.
 
-    Raises:
-        SpaceError: the space has no configuration.
-        UnknownName: the space has a parameter that is not an argument of the kernel.
-        UsageError: the list has an item that is not a configuration.
+    Raises UsageError for another item, UnknownName for a parameter that is not an argument.
     """
     if isinstance(configs, SearchSpace):
         require_known("parameter of the space", configs.names, (*arg_names, *LAUNCH_OPTIONS))
@@ -129,10 +126,8 @@ def arguments_after_hook(
         return tuple(args), dict(kwargs)
     seen = {n: v if n == "grid" else describe(v) for n, v in given.items()}
     config.pre_hook({**seen, **copies, **config.all_kwargs()})
-    named = zip(arg_names, args, strict=False)
-    return tuple(copies.get(n, v) for n, v in named), {
-        n: copies.get(n, v) for n, v in kwargs.items()
-    }
+    changed = {**given, **copies}
+    return tuple(changed[n] for n in arg_names[: len(args)]), {n: changed[n] for n in kwargs}
 
 
 MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
@@ -158,10 +153,8 @@ class CompileAhead:
         for config in configs:
             if config not in self._futures:
                 future = self._futures[config] = Future[None]()
-                work = threading.Thread(
-                    target=self._compile_one, args=(config, future), daemon=True
-                )
-                work.start()
+                work = partial(self._compile_one, config, future)
+                threading.Thread(target=work, daemon=True).start()
         left = {self._futures[c] for c in configs if c not in self._timed_out}
         while left:
             finished, left = wait(left, limit_s, FIRST_COMPLETED)

@@ -7,6 +7,8 @@ without the call. The tuner is one frame up and has it.
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from itertools import islice
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError, warn
@@ -14,14 +16,12 @@ from foretune.lazy import require
 from foretune.measurement import Measurement, Status
 
 if TYPE_CHECKING:
-    import os
-
-    from foretune.tune.store import Store
+    from foretune.tune.store.cache import StoreLocation
     from foretune.tune.triton.choice import CallTunerFactory
     from foretune.tune.triton.problem_key import Call
 
 
-def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[], None]:
+def listen(store: "StoreLocation" = None) -> Callable[[], None]:
     """Store what Triton's autotuners in this process measure from now on.
 
     ``foretune store`` lists the measurements, ``foretune train`` learns from them, and
@@ -64,10 +64,8 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
 
 def _caller_locals() -> Mapping[str, Any]:
     """Return the local variables of the tuner's `run`; empty if it is not found."""
-    frame = inspect.currentframe()
-    for _ in range(4):
-        frame = frame.f_back if frame is not None else None
-        if frame is not None and hasattr(frame.f_locals.get("self"), "nargs"):
+    for frame, _ in islice(walk_stack(inspect.currentframe()), 5):
+        if hasattr(frame.f_locals.get("self"), "nargs"):
             return dict(frame.f_locals)
     return {}
 

@@ -24,6 +24,8 @@ REPEATS = 3
 """Timed launches of a trial, after one warm-up launch."""
 MAX_STEPS = 2
 """Maximum number of concurrent search steps, over all problems."""
+_Step = tuple[triton.Config | None, triton.Config]
+"""The next trial, compiled, and the incumbent; no trial if the search is over."""
 _slots = threading.Semaphore(MAX_STEPS)
 if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in the child
     os.register_at_fork(
@@ -32,11 +34,7 @@ if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in 
 
 
 class OnlineDriver:
-    """Searches for one problem's configuration over its calls.
-
-    Attributes:
-        choice: the result; None until the search is over.
-    """
+    """Searches over a problem's calls; ``choice`` is the result, None until the search is over."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class OnlineDriver:
         self.driver, self._launch, self._warn = driver, launch, warn
         self._trial: triton.Config | None = None
         self._timers: list[EventTimer] = []
-        self._step: Future[tuple[triton.Config | None, triton.Config]] | None = None
+        self._step: Future[_Step] | None = None
         self.choice = driver.sufficient_choice()
         self._incumbent = self.choice or driver.predicted_best()
         if self.choice is None:
@@ -99,7 +97,7 @@ class OnlineDriver:
 
     def _advance(self, measurements: Sequence[Measurement] | None) -> None:
         """Run the next step of the search in the background, one at a time."""
-        step = self._step = Future[tuple[triton.Config | None, triton.Config]]()
+        step = self._step = Future[_Step]()
 
         def run() -> None:
             with _slots:
@@ -110,10 +108,7 @@ class OnlineDriver:
 
         threading.Thread(target=run, name="foretune-online", daemon=True).start()
 
-    def _next_trial(
-        self, measurements: Sequence[Measurement] | None
-    ) -> tuple[triton.Config | None, triton.Config]:
-        """Return the next trial, compiled, and the incumbent; no trial if the search is over."""
+    def _next_trial(self, measurements: Sequence[Measurement] | None) -> _Step:
         driver = self.driver
         while (batch := driver.advance(self._loop, measurements)) is not None:
             (trial,) = batch.start
@@ -124,7 +119,6 @@ class OnlineDriver:
         return None, driver.store_best()
 
     def _apply_step(self) -> None:
-        """Apply the result of a finished step."""
         if self._step is None or not self._step.done():
             return
         step, self._step = self._step, None

@@ -13,7 +13,7 @@ from foretune.objective import Objective
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
     from foretune.search.stopping import Stopping
-    from foretune.tune.store import Store
+    from foretune.tune.store.cache import StoreLocation
     from foretune.tune.triton.output_check import Reference
 
 Budget = int | Literal["auto", "all"]
@@ -59,7 +59,7 @@ class Options:
     objective: Objective | str = Objective.TIME
     regret: float = 0.03
     predictor: "PredictorSource" = "auto"
-    store: "Store | str | os.PathLike[str] | bool | None" = None
+    store: "StoreLocation" = None
     shipped: str | os.PathLike[str] | None = None
     check: float | None = None
     reference: "Reference | None" = None

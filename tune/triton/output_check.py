@@ -78,11 +78,7 @@ class OutputChecker:
             self._expected = majority
 
     def error(self, config: triton.Config) -> float:
-        """Return the largest relative error of a tensor after a launch.
-
-        Raises:
-            ComparisonError: there is no memory for it.
-        """
+        """Return the largest relative error of a tensor after a launch; or ComparisonError."""
         try:
             self._launch(config)
             pairs = zip(self._tensors, self._expected, strict=True)

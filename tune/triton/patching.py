@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -64,7 +65,7 @@ class Patch:
         if self._stock not in kind.__bases__ or is_disabled():
             return
         run = vars(kind).get("run")
-        if run is not None and not _calls_super(run):
+        if run is not None and not _calls_super(getattr(run, "__code__", None)):
             self._warn_unreached(kind, "runs kernels by itself")
             return
         kind.__bases__ = tuple(self._ours if b is self._stock else b for b in kind.__bases__)
@@ -75,16 +76,11 @@ class Patch:
         warn(f"kernels of {name} are tuned by Triton: it {why}", stacklevel=4)
 
 
-def _calls_super(run: Any) -> bool:
-    """Whether a method, or a function within it, calls ``super()``."""
-    left = [getattr(run, "__code__", None)]
-    while left:
-        code = left.pop()
-        if isinstance(code, CodeType):
-            if "super" in code.co_names:
-                return True
-            left += code.co_consts
-    return False
+def _calls_super(code: Any) -> bool:
+    """Whether the code of a method, or of a function within it, calls ``super()``."""
+    return isinstance(code, CodeType) and (
+        "super" in code.co_names or any(map(_calls_super, code.co_consts))
+    )
 
 
 KEPT = 4
@@ -102,10 +98,8 @@ def _patch_tracing() -> Callable[[], None]:
         return lambda: None
 
     def call(self: Any, variable: Any, args: Any, kwargs: Any, tx: Any) -> Any:
-        try:
+        with suppress(Exception):  # else torch times them all
             variable = _with_few(self, variable, args, kwargs)
-        except Exception:  # torch times them all
-            return real(self, variable, args, kwargs, tx)
         return real(self, variable, args, kwargs, tx)
 
     tracer.call_triton_kernel = call
@@ -121,11 +115,11 @@ def _with_few(tracer: Any, variable: Any, args: Any, kwargs: Mapping[str, Any]) 
     from foretune.tune.triton.autotuner import Autotuner
 
     kernel = variable.kernel
-    if not isinstance(kernel, Autotuner) or kernel.options.budget == "all":
+    if not isinstance(kernel, Autotuner) or kernel.options.measures_all:
         return variable
     if kernel.perf_model is not None or kernel.early_config_prune is not None:
         return variable  # torch prunes first, then calls again
-    count = kernel.options.max_measurements(KEPT) if kernel.options.budget != "auto" else KEPT
+    count = kernel.options.max_measurements(KEPT)
     if len(kernel.configs) <= count + 1:
         return variable
     ranked = kernel.rank(*map(_value, args), **{n: _value(v) for n, v in kwargs.items()})

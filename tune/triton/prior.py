@@ -25,8 +25,7 @@ from foretune.tune.triton.problem_key import (
     triton_parameters,
     undecorated_kernel,
 )
-from foretune.tune.triton.shapes import ShapeLaw, shape_law
-from foretune.tune.triton.tiles import tile_launches
+from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,7 @@ RTX 3090 and an H100."""
 
 
 class PriorFactory:
-    """Makes priors: from a predictor, published tunings, the launch order of products, or a rule.
-
-    Raises:
-        PredictorError, TrackingError, UsageError: the named predictor cannot be used.
-    """
+    """Makes priors: from a predictor, published tunings, the order of launches, or a rule."""
 
     def __init__(
         self,

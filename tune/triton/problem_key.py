@@ -1,8 +1,9 @@
 """Keys of calls, the problem of a call that needs a choice, and the hash of a kernel's source."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from types import FunctionType, MappingProxyType, ModuleType
@@ -38,6 +39,7 @@ class CachedChoice(NamedTuple):
     """The entry of ``cache`` at that time."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class CallPlan:
     """Computes the key of calls with the same types of arguments.
 
@@ -46,11 +48,8 @@ class CallPlan:
         entries: choices by key.
     """
 
-    __slots__ = ("entries", "key")
-
-    def __init__(self, key: Callable[[tuple[Any, ...], dict[str, Any]], Key | None]) -> None:
-        self.key = key
-        self.entries: dict[Key, CachedChoice] = {}
+    key: Callable[[tuple[Any, ...], dict[str, Any]], Key | None]
+    entries: dict[Key, CachedChoice] = field(default_factory=dict)
 
 
 class UntunedCall(NamedTuple):
@@ -200,21 +199,16 @@ class Call:
         """Return the number of programs of a configuration; NaN if unknown."""
         try:
             grid = self.grid({**self.arguments, **knobs}) if callable(self.grid) else self.grid
-            count = 1
-            for size in grid or ():
-                count *= int(size)
+            return float(math.prod(map(int, grid))) if grid else math.nan
         except Exception:  # the user's function may need more arguments
-            return float("nan")
-        return float(count) if grid else float("nan")
+            return math.nan
 
     def success(
         self, config: Configuration, time_ms: float, samples_ms: Sequence[float], **more: Any
     ) -> Measurement:
         """Return a successful measurement; ``more`` are further fields."""
-        samples = tuple(sorted(samples_ms))
-        return self._measurement(
-            config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
-        )
+        more |= {"time_ms": time_ms, "time_ms_samples": tuple(sorted(samples_ms))}
+        return self._measurement(config, Status.OK, **more)
 
     def failure(
         self, config: Configuration, status: Status, reason: str | BaseException
@@ -237,15 +231,13 @@ def make_call(
     bucket: Callable[[str, Any], Any] | None = None,
     **tags: str,
 ) -> Call:
-    """Return a call of the undecorated kernel ``function``.
+    """Return a call of the undecorated kernel ``function``; see `problem_from_arguments`.
 
-    ``named`` has the arguments by name, and ``grid``; other entries are ignored. ``bucket`` maps
-    name and value of a key argument to its bucket. ``tags`` are further parameters of the problem
-    (`Options.problem_tags`).
+    ``named`` has the arguments by name, and ``grid``; other entries are ignored. ``tags`` are
+    further parameters of the problem (`Options.problem_tags`).
     """
     arguments = {n: v for n, v in named.items() if n in function.arg_names}
-    problem = problem_from_arguments(function, keys, arguments, bucket)
-    problem = Problem(problem, **tags) if tags else problem
+    problem = Problem(problem_from_arguments(function, keys, arguments, bucket), **tags)
     device, grid = device_at(current_device_index()), named.get("grid")
     return Call(function.__name__, source_hash(function), problem, arguments, device, grid)
 
@@ -302,13 +294,10 @@ def triton_parameters(function: Any) -> dict[str, Any]:
 
 def _specialization(value: Any, parameter: Any) -> str:
     """Return the class of values on which Triton specializes this argument."""
-    if not specializes(parameter):
-        return ""
     if type(value) is int and value == 1:
-        return "1"
+        return "1" if specializes(parameter) else ""
     number = value.data_ptr() if hasattr(value, "data_ptr") else value
-    divisible = type(number) is int and number % 16 == 0 and aligns(parameter)
-    return "16" if divisible else ""
+    return "16" if type(number) is int and number % 16 == 0 and aligns(parameter) else ""
 
 
 def plain_value(value: Any) -> Value:

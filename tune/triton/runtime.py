@@ -28,10 +28,7 @@ def is_interpreted() -> bool:
 
 
 def active_driver() -> Any:
-    """Return Triton's driver; None in the interpreter, or without a GPU.
-
-    Without one, the benchmarker and the launcher of a user may still work.
-    """
+    """Return Triton's driver; None in the interpreter, or without a GPU."""
     if is_interpreted():
         return None
     try:
@@ -69,11 +66,7 @@ def is_capturing() -> bool:
 
 @contextmanager
 def allow_code_loading() -> Iterator[None]:
-    """Let this thread load code while it captures a graph.
-
-    By default CUDA forbids it, and the capture fails. Without the driver's library, this does
-    nothing.
-    """
+    """Let this thread load code while it captures a graph, which CUDA forbids by default."""
     exchange = _exchange()
     before = exchange(RELAXED_CAPTURE_MODE) if exchange else 0
     try:
@@ -144,9 +137,7 @@ class EventTimer:
     def __init__(self, host_s: float = 0.0) -> None:
         self._before_s = host_s
         self._interface = interface = device_interface()
-        self._events = None
-        if interface is not None:
-            self._events = [interface.Event(enable_timing=True) for _ in range(2)]
+        self._events = [interface.Event(enable_timing=True) for _ in range(2)] if interface else []
         self._times = [0.0, 0.0]
 
     def start(self) -> None:
@@ -165,14 +156,14 @@ class EventTimer:
 
     def elapsed_ms(self) -> float | None:
         """Return the time in milliseconds; None until the device has finished."""
-        if self._events is None:
+        if not self._events:
             return self.host_s * 1e3
         start, stop = self._events
         return float(start.elapsed_time(stop)) if stop.query() else None
 
     def _record_event(self, which: int) -> None:
         self._times[which] = time.perf_counter()
-        if self._events is not None:
+        if self._events:
             self._events[which].record()
 
 

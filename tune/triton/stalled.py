@@ -23,9 +23,7 @@ TIMEOUT_S, POLL_S = 30.0, 0.02
 
 
 class StalledCallDriver:
-    """Searches for the configuration of one call.
-
-    With ``ignore_known``, earlier measurements of this problem do not count.
+    """Searches for the configuration of one call; with ``ignore_known``, without earlier results.
 
     Attributes:
         timings: median, 20 % and 80 % quantile of every measured candidate, ms.
@@ -78,11 +76,7 @@ class StalledCallDriver:
             return self.triton_configs[self.tuner.best]
 
     def tune(self) -> None:
-        """Search and choose.
-
-        Raises:
-            UserKernelError: the device is broken, the call itself is wrong, or every output is.
-        """
+        """Search and choose; UserKernelError if device, call or all outputs are wrong."""
         with self.lock:
             self.tuner.record_crashes()
         previous = self.sufficient_choice()
@@ -104,10 +98,7 @@ class StalledCallDriver:
     def next_best_after_failure(
         self, config: triton.Config, error: Exception
     ) -> triton.Config | None:
-        """Return the best candidate after ``config`` failed to launch; None if all failed.
-
-        It never raises, because the caller has the kernel's error to raise.
-        """
+        """Return the best after ``config`` failed to launch; None if all failed. Never raises."""
         try:
             with self.lock:
                 named = to_configuration(config)
@@ -156,10 +147,7 @@ class StalledCallDriver:
 
     @cached_property
     def _benchmark(self) -> ConfigurationBenchmark:
-        tuner = self.tuner
-        return ConfigurationBenchmark(
-            self.kernel, self.configs, tuner.call, tuner.cache, tuner.needs_power, self._can_run
-        )  # fmt: skip
+        return ConfigurationBenchmark(self.kernel, self.configs, self.tuner, self._can_run)
 
     def _can_run(self, config: triton.Config) -> bool:
         """Whether a candidate compiles in time and is not known to break a launch."""
@@ -212,10 +200,7 @@ class StalledCallDriver:
         return claimed
 
     def _results_of_others(self, wait: bool) -> list[Measurement]:
-        """Return results of candidates claimed by other processes; with ``wait``, at least one.
-
-        A claim that ended without a result, or lasts longer than the timeout, is measured here.
-        """
+        """Return results of others' claims; with ``wait``, at least one, else measured here."""
         tuner, deadline = self.tuner, time.monotonic() + TIMEOUT_S
         while tuner.claimed_by_others:
             with self.lock:

@@ -3,7 +3,8 @@
 Tile edges are recognized by name (``BLOCK_M``, ``BLOCK_SIZE_N``, ``BK``), else by the grid. The
 grid is evaluated with an edge of 1 and with an unbounded edge. If the number of programs differs,
 the edge divides the output, and the ratio is the output's size. Otherwise the block loops over it.
-If neither works, the kernel's code is used (`foretune.tune.triton.shapes`).
+If neither works, the kernel's code is used (`shape_law`): the unoptimized code of one configuration
+and one more per parameter shows which sizes that parameter multiplies.
 """
 
 import math
@@ -12,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.features.launches import TileLaunch
 from foretune.space import Configuration
+from foretune.tune.triton.kernel import LAUNCH_OPTIONS
 from foretune.tune.triton.problem_key import Call
-from foretune.tune.triton.shapes import ShapeLaw
 
 UNBOUNDED_EDGE = 2**30
 MIN_EDGE = 8
@@ -27,6 +29,107 @@ NON_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}
 _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint8": 8}
 """Element types of operands; longer integers are indices."""
+_DOT = re.compile(r"tt\.dot(?:_scaled)? .*?: *tensor<([\dx]+)x\w+>.*? -> tensor<([\dx]+)x\w+>")
+_TENSOR = re.compile(r"tensor<((?:\d+x)+)")
+
+
+@dataclass(frozen=True)
+class BlockShapes:
+    """What a block computes: its products (rows, columns, depth); its largest tile's elements."""
+
+    products: tuple[tuple[int, int, int], ...]
+    elements: int
+
+    @classmethod
+    def from_code(cls, code: str) -> "BlockShapes":
+        """Parse Triton's unoptimized code (TTIR)."""
+        products = []
+        for left, result in _DOT.findall(code):
+            depth = int(left.split("x")[-1])
+            rows, columns = map(int, result.split("x")[-2:])
+            products.append((rows, columns, depth))
+        sizes = [math.prod(map(int, found.split("x")[:-1])) for found in _TENSOR.findall(code)]
+        return cls(tuple(products), max(sizes, default=1))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All sizes as one tuple: `elements`, then those of the products."""
+        return (self.elements, *(size for product in self.products for size in product))
+
+
+@dataclass(frozen=True)
+class ShapeLaw:
+    """The shapes of a kernel's blocks as a function of its parameters.
+
+    Attributes:
+        base: the configuration whose shapes are `shapes`.
+        shapes: shapes of this configuration.
+        exponents: parameter -> the power with which it multiplies each of `BlockShapes.sizes`.
+    """
+
+    base: Configuration
+    shapes: BlockShapes
+    exponents: Mapping[str, tuple[float, ...]]
+
+    def sizes(self, config: Configuration) -> list[float]:
+        """Return `BlockShapes.sizes` of a configuration."""
+        sizes = [float(size) for size in self.shapes.sizes]
+        for name, powers in self.exponents.items():
+            ratio = float(config[name]) / float(self.base[name])
+            sizes = [size * ratio**power for size, power in zip(sizes, powers, strict=True)]
+        return sizes
+
+    def controlling(self, number: int) -> str | None:
+        """Return the parameter that multiplies a size; None if none or several do."""
+        names = [name for name, powers in self.exponents.items() if powers[number]]
+        return names[0] if len(names) == 1 else None
+
+
+def shape_law(call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
+    """Return the shapes of a call's blocks; None if code cannot be generated without a launch."""
+    if call.function is None:
+        return None
+    try:
+        base, shapes = configs[0], _shapes(call, configs[0])
+    except Exception:  # anything that Triton, or the user's code, raises
+        return None
+    exponents = {}
+    for name in base:
+        values = [v for c in configs if type(v := c.get(name)) is int and v > 0]
+        if name in LAUNCH_OPTIONS or len(values) < len(configs):
+            continue
+        others = sorted({*values} - {values[0]})
+        found = next(filter(None, (_powers(call, base, shapes, name, v) for v in others)), None)
+        if found is not None:
+            exponents[name] = found
+    return ShapeLaw(base, shapes, exponents)
+
+
+def _powers(
+    call: Call, base: Configuration, shapes: BlockShapes, name: str, value: int
+) -> tuple[float, ...] | None:
+    """Return the power with which ``name`` multiplies each size; None if ``value`` is invalid."""
+    try:
+        other = _shapes(call, Configuration({**base, name: value}))
+    except Exception:
+        return None
+    if len(other.sizes) != len(shapes.sizes):
+        return None
+    octaves = math.log(value / float(base[name]))
+    return tuple(
+        round(math.log(b / a) / octaves, 3) for a, b in zip(shapes.sizes, other.sizes, strict=True)
+    )
+
+
+def _shapes(call: Call, config: Configuration) -> BlockShapes:
+    from foretune.collect.compiled.compiling import first_code, specialize
+
+    knobs: dict[str, Any] = {n: v for n, v in config.items() if n != "pre_hook"}
+    arguments = {n: v for n, v in call.arguments.items() if n not in knobs}
+    target = get_target(call.device.architecture)
+    return BlockShapes.from_code(
+        first_code(specialize(call.function, [], arguments, knobs, target))
+    )
 
 
 def tile_launches(
@@ -34,8 +137,7 @@ def tile_launches(
 ) -> list[TileLaunch] | None:
     """Return the launch of every candidate; None if no product of tiles is recognized.
 
-    ``law`` is derived from the kernel's code. Without a product in the code, there is none; if
-    names and grid do not determine the tiles, the code does.
+    Without a product in the code (``law``), there is none; names, grid or code determine the tiles.
     """
     operands = [t for t in _tensors(call.arguments) if _bits(t)]
     if not operands or (law is not None and not law.shapes.products):
@@ -155,10 +257,7 @@ def _tiles_by_code(call: Call, law: ShapeLaw | None) -> _Tiles | None:
 
 
 def _with_rows(tiles: _Tiles, call: Call, configs: Sequence[Configuration], a: Any) -> _Tiles:
-    """Return the tiles with the rows of the first operand, if the grid has none to divide.
-
-    The grid of persistent programs is the same for all tiles.
-    """
+    """Return the tiles; if all grids are equal (persistent programs), with the operand's rows."""
     edges, grids = {tiles.edges(c)[:2] for c in configs}, {call.programs(c) for c in configs}
     if tiles.size_m or len(edges) == 1 or len(grids) > 1:
         return tiles
@@ -178,9 +277,8 @@ def _edge_candidates(configs: Sequence[Configuration]) -> list[str]:
 
 def _edge_letter(name: str) -> str | None:
     """Return the edge's letter, else its name; None if the parameter is not an edge."""
-    if name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
-        return None
-    if any(word in name.upper() for word in ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")):
+    words = ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")
+    if name in LAUNCH_OPTIONS or any(word in name.upper() for word in words):
         return None
     found = _TILE.match(name)
     return found[1].upper() if found else name
@@ -204,7 +302,6 @@ def _named_size(arguments: Mapping[str, Any], letter: str) -> float:
 
 
 def _head_width(arguments: Mapping[str, Any], a: Any) -> float:
-    """Return the width of an attention head."""
     for name, value in arguments.items():
         if type(value) is int and value >= MIN_EDGE and "DIM" in name.upper():
             return float(value)

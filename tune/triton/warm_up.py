@@ -27,13 +27,9 @@ class WarmedCall(NamedTuple):
 
 
 def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
-    """Tune calls and yield their choices one by one.
+    """Tune calls and yield their choices; UsageError without a device or a decorated kernel.
 
     Float tensors get random numbers; integer tensors get zeros, because they may be indices.
-
-    Raises:
-        UsageError: there is no device, or a kernel cannot be imported or is not decorated with
-            `foretune.autotune`.
     """
     require_device()
     device = "cpu" if is_interpreted() else triton.runtime.driver.active.get_active_torch_device()

@@ -14,8 +14,7 @@ from foretune.search.encoding import KernelRuns
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory, row_log_ratios
 from foretune.tune.triton.problem_key import Call
-from foretune.tune.triton.shapes import BlockShapes, shape_law
-from foretune.tune.triton.tiles import tile_launches
+from foretune.tune.triton.tiles import BlockShapes, shape_law, tile_launches
 
 M, N, K = 1024, 512, 2048
 DEVICE = Device("NVIDIA H200", "gpu", "sm_90", specs={"cores": 132.0})

@@ -10,8 +10,7 @@ import triton
 
 from foretune import Configuration, Device, Problem
 from foretune.tune.triton.problem_key import Call
-from foretune.tune.triton.shapes import BlockShapes, ShapeLaw
-from foretune.tune.triton.tiles import tile_launches
+from foretune.tune.triton.tiles import BlockShapes, ShapeLaw, tile_launches
 
 M, N, K = 1000, 512, 2048
 DEVICE = Device("NVIDIA H200", "gpu")

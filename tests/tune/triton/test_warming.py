@@ -27,7 +27,6 @@ from foretune.errors import ForetuneWarning, UsageError
 from foretune.tune.triton.call_recorder import (
     RECORD_VARIABLE,
     RecordedCall,
-    make_recorded_call,
     read_calls,
 )
 from foretune.tune.triton.warm_up import allocate_argument, warm_up
@@ -136,9 +135,7 @@ class TestCalls:
             assert len(log.readlines()) == 1
 
     def test_a_list_that_changed(self):
-        call = make_recorded_call(
-            "m:k", [1], {"grid": lambda meta: (meta["BLOCK"],)}, {}, configs(64, 128)
-        )
+        call = RecordedCall("m:k", (1,), {}, {"BLOCK=64": (64,), "BLOCK=128": (128,)})
         assert call.programs({"BLOCK": 128}) == (128,)
         with pytest.raises(UsageError, match=r"BLOCK=256 is new .* record them again"):
             call.programs({"BLOCK": 256})
