@@ -267,13 +267,8 @@ def load(group: str, name: str) -> Any:
 def get_kernel(name: str) -> Kernel:
     """Return a new instance of a kernel.
 
-    Args:
-        name: a registered name, or ``FILE.py:NAME`` or ``MODULE:NAME``; the latter also registers
-            the kernel in this process.
-
-    Raises:
-        UnknownName: there is none.
-        UsageError: there is no such file or module, or no kernel in it.
+    ``name`` is a registered name, or ``FILE.py:NAME`` or ``MODULE:NAME``; the latter also registers
+    the kernel in this process. Raises UnknownName or UsageError if there is no such kernel.
     """
     if is_code_location(name):
         kernel = kernel_at(name)
@@ -282,8 +277,6 @@ def get_kernel(name: str) -> Kernel:
         if not hasattr(kernel, "knobs"):  # a class, which can be instantiated again
             registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")
         return kernel
-    try:
-        kernel = load("kernels", name)()
-    except UnknownName as e:
-        raise UnknownName("kernel", name, registered("kernels"), "or your own, FILE.py:NAME") from e
-    return kernel
+    if name not in registered("kernels"):
+        raise UnknownName("kernel", name, registered("kernels"), "or your own, FILE.py:NAME")
+    return load("kernels", name)()

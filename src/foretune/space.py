@@ -63,8 +63,7 @@ class SearchSpace:
     def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
         """Return the space of exactly these configurations, e.g. those in a run table.
 
-        Raises:
-            SpaceError: there are none, or they do not have the same parameters.
+        Raises SpaceError if there are none, or they do not have the same parameters.
         """
         known = (c if isinstance(c, Configuration) else Configuration(c) for c in configs)
         distinct = list(dict.fromkeys(known))
@@ -152,8 +151,7 @@ class SearchSpace:
     def index(self, config: Mapping[str, Any]) -> int:
         """Return the index of ``config``.
 
-        Raises:
-            SpaceError: it is not in the space; the message names the value or restriction.
+        Raises SpaceError, which names the value or restriction, if it is not in the space.
         """
         found = self.index_or_none(config)
         if found is None:
@@ -176,10 +174,8 @@ class SearchSpace:
     def sample_indices(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Return the indices of ``n`` different random configurations; all if there are fewer.
 
-        In a space too large to enumerate, sampling is slightly biased and may find fewer.
-
-        Raises:
-            SpaceError: no legal configuration was found.
+        In a space too large to enumerate, sampling is slightly biased and may find fewer; it raises
+        SpaceError if it finds none.
         """
         if not self.is_too_large_to_enumerate:
             return rng.choice(len(self), size=min(n, len(self)), replace=False)

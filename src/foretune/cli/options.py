@@ -77,7 +77,6 @@ KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
 KERNEL = typer.Argument(
     "", help=KERNEL_HELP, autocompletion=registered_completion("kernels"), show_default=False
 )
-ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
 PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
 PREDICTOR_OPTION = typer.Option(
     "auto",
@@ -86,25 +85,12 @@ PREDICTOR_OPTION = typer.Option(
     "auto: shipped; code: the kernel's own; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
-RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
-MAP = typer.Option(
-    [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
-)
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
-TRAINED_DEVICE = typer.Option(
-    None, "--device", help="cpu, cuda:0 or a name. Default: the device of the training data."
-)
 OBJECTIVE = typer.Option(
     "time",
     "--objective",
     help="What to minimize: time, energy or edp (energy × delay).",
     autocompletion=lambda: ["time", "energy", "edp"],
-)
-RANKED_BY = typer.Option(
-    None,
-    "--objective",
-    help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if learned.",
-    autocompletion=lambda: ["time", "power", "energy", "edp"],
 )
 MODEL = typer.Option(
     "xgboost",
@@ -133,31 +119,27 @@ def parse_budget(text: str) -> "SearchOptions":
 
     With several, joined by commas, the search stops at the first.
     """
+    wanted = f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
     found: SearchOptions = {}
     for part in text.split(",") if text else ():
-        if auto := re.fullmatch(r"auto(?::([\d.eE+-]+))?", part):
+        if part.endswith("s"):
+            found["seconds"] = require_positive(_number(part[:-1], wanted), "--budget", "s")
+        elif part == "auto" or part.startswith("auto:"):
             found.setdefault("budget", "auto")
-            if auto[1] and not _is_number(auto[1]):
-                raise UsageError(f"--budget {text}: the regret after auto: is a number like 0.03")
-            if auto[1]:
-                found["regret"] = float(auto[1])
-        elif part.endswith("s") and _is_number(part[:-1]):
-            found["seconds"] = require_positive(float(part[:-1]), "--budget", "s")
+            if part != "auto":
+                found["regret"] = _number(part.removeprefix("auto:"), wanted)
         elif re.fullmatch(r"-?\d+", part):
             found["budget"] = require_positive_int(int(part), "--budget")
         else:
-            raise UsageError(
-                f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
-            )
+            raise UsageError(wanted)
     return found
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str, message: str) -> float:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        raise UsageError(message) from None
 
 
 def read_kernel(name: str) -> Kernel:
@@ -290,9 +272,5 @@ def parse_key_values(
 
 def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Mapping[str, float]:
     """Parse texts ``KEY=NUMBER`` whose keys are among ``known``."""
-    numbers = {}
-    for key, value in parse_key_values(texts, option, "KEY", known).items():
-        if not _is_number(value):
-            raise UsageError(f"{option} {key}={value}: give a number")
-        numbers[key] = float(value)
-    return numbers
+    given = parse_key_values(texts, option, "KEY", known)
+    return {k: _number(v, f"{option} {k}={v}: give a number") for k, v in given.items()}

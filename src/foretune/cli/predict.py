@@ -51,8 +51,15 @@ def predict(
     config: list[str] = typer.Option(
         [], help="With --explain: NAME=VALUE,…, default or best. Give two: why is B faster than A?"
     ),
-    device: str | None = options.TRAINED_DEVICE,
-    objective: str | None = options.RANKED_BY,
+    device: str | None = typer.Option(
+        None, help="cpu, cuda:0 or a name. Default: the device of the training data."
+    ),
+    objective: str | None = typer.Option(
+        None,
+        autocompletion=lambda: [*COLUMNS, "edp"],
+        help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if "
+        "learned.",
+    ),  # fmt: skip
     operators: Path | None = networks.FOLDER,
     batch: str = networks.BATCHES,
     threads: str = networks.THREADS,

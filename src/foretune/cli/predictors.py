@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import options, run_files
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
-from foretune.cli.run_files import read_files
 from foretune.errors import PredictorError, UnknownName, UsageError, require_known
 from foretune.registry import load
 
@@ -55,16 +54,16 @@ RESUME = typer.Option(None, help="Continue this predictor with its rows, model, 
 
 def train(
     context: typer.Context,
-    files: list[Path] = options.RUNS,
+    files: list[Path] = run_files.RUNS,
     model: str = options.MODEL,
     target: list[str] = TARGET,
-    map_: list[str] = options.MAP,
+    map_: list[str] = run_files.MAP,
     sizes: str = SIZES,
     group: str = GROUP,
     validate: str = VALIDATE,
     extra_columns: list[str] = EXTRA_COLUMNS,
     work: list[str] = WORK,
-    kernel: str = options.ONLY_KERNEL,
+    kernel: str = run_files.ONLY_KERNEL,
     resume: str = RESUME,
     mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
@@ -90,7 +89,7 @@ def train(
     if resume is not None:
         _check_resume(context)
         resumed = read_predictor(resume)
-    runs = read_files(files, kernel, map_, resumed, problem)
+    runs = run_files.read_files(files, kernel, map_, resumed, problem)
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
@@ -183,9 +182,9 @@ def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict
 def evaluate(
     context: typer.Context,
     predictor: str = options.PREDICTOR,
-    files: list[Path] = options.RUNS,
-    kernel: str = options.ONLY_KERNEL,
-    map_: list[str] = options.MAP,
+    files: list[Path] = run_files.RUNS,
+    kernel: str = run_files.ONLY_KERNEL,
+    map_: list[str] = run_files.MAP,
     drift: bool = typer.Option(
         False, "--drift", help="Only check if the predictor is still valid; exit code 1 if not."
     ),
@@ -196,7 +195,7 @@ def evaluate(
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
-    runs = read_files(files, kernel, map_, loaded)
+    runs = run_files.read_files(files, kernel, map_, loaded)
     if drift:
         _show_drift(output, loaded, runs)
         return

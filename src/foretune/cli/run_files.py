@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from foretune.cli.options import parse_key_values
 from foretune.errors import DataWarning, UsageError, require_known
 from foretune.registry import get_kernel, registered
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
 
     from foretune.models.predictor import Predictor
 
+RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
+ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
+MAP = typer.Option(
+    [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
+)
 CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
 """Suffixes of files with arbitrary columns."""
 
