@@ -107,7 +107,6 @@ def _collect_module(module: str, file: Path, found: dict[Path, str]) -> Path:
 
 @cache
 def _read(path: Path) -> tuple[ast.AST, str]:
-    """Return the syntax tree of a file, and its normalized text."""
     tree = ast.parse(path.read_bytes())
     return tree, repr(_normalized_syntax(tree))
 

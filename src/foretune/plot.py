@@ -198,7 +198,6 @@ def _table(result: Any) -> pd.DataFrame:
 
 
 def _measured(result: Any) -> pd.DataFrame:
-    """Return the measurements that have a value."""
     table = _table(result)
     return table[np.isfinite(table["objective"])]
 
@@ -220,7 +219,6 @@ def _unit(result: Any) -> str:
 
 
 def _knobs(table: pd.DataFrame) -> dict[str, str]:
-    """Return the columns of knobs with several values, by the knobs' names."""
     columns = [c for c in table if c.startswith("config.") and table[c].nunique() > 1]
     return {column.removeprefix("config."): column for column in columns}
 

@@ -108,7 +108,6 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
 
 
 def _is_kernel(value: Any, module: ModuleType) -> bool:
-    """Whether ``value`` is a kernel that the module defines."""
     if isinstance(value, type):
         concrete = issubclass(value, Kernel) and not inspect.isabstract(value)
         return concrete and value.__module__ == module.__name__
@@ -116,7 +115,6 @@ def _is_kernel(value: Any, module: ModuleType) -> bool:
 
 
 def _own_names(module: ModuleType) -> list[str]:
-    """Return the names of the kernels and functions that the module defines."""
     return [
         name for name, value in vars(module).items()
         if _is_kernel(value, module)
@@ -223,7 +221,6 @@ _BUILTIN: dict[str, dict[str, str]] = {
 
 
 def _singular(group: str) -> str:
-    """Return the singular of a group's name, for messages."""
     return "family" if group == "families" else group.removesuffix("s")
 
 

@@ -78,8 +78,6 @@ def adapt_mapping_rule(rule: Callable[..., bool], names: tuple[str, ...]) -> Cal
 
 
 class _MappingRule:
-    """A rule that takes one mapping of all parameters."""
-
     def __init__(self, rule: Callable[..., bool], names: tuple[str, ...]) -> None:
         self.rule = rule
         self.__name__ = getattr(rule, "__name__", "rule")

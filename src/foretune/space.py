@@ -272,7 +272,6 @@ class SearchSpace:
     def _legal(
         self, rule: Restriction, columns: Mapping[str, npt.NDArray[np.uint16]]
     ) -> npt.NDArray[np.bool_]:
-        """Return whether a rule holds for rows of codes."""
         names = rule.names or columns.keys()
         return rule.holds({n: _array(self.parameters[n])[columns[n]] for n in names})
 

@@ -60,7 +60,6 @@ def calibrate(
 
 
 def _choose(context: typer.Context, output: Output, files: list[Path], out: Path) -> None:
-    """Write the runs to measure on a new device."""
     from foretune.models.saved.lookup import read_predictor
 
     names = ("predictor", "device", "choose", "kernel", "map_")

@@ -65,7 +65,6 @@ def doctor(
 
 
 def _probe(output: Output, plot: Path | None) -> None:
-    """Measure the CPU and the GPUs in detail, print the results, and cache the CPU's rates."""
     from foretune.collect.cpu import cache_sizes, cpu_name
     from foretune.collect.devices import local_gpus, probe_cpu
     from foretune.collect.dissection import dissect_cpu
@@ -109,15 +108,12 @@ def _draw(curve: "MemoryCurve", path: Path) -> None:
 def _show_levels(
     output: Output, name: str, curve: "MemoryCurve", told_kib: Mapping[str, float]
 ) -> None:
-    """Print a device's measured memory levels, next to the sizes the system reports."""
     told = {cache.removesuffix("_kib").upper(): size for cache, size in told_kib.items()}
     rows = [
-        [
-            v.name, f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
-            f"{told[v.name]:,.0f}" if v.name in told else "-",
-            f"{v.latency_ns:.1f}", f"{v.read_gbps:,.1f}",
-            "" if v.stable else f"two rounds differ by {v.difference:.0%}",
-        ]
+        [v.name, f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
+         f"{told[v.name]:,.0f}" if v.name in told else "-",
+         f"{v.latency_ns:.1f}", f"{v.read_gbps:,.1f}",
+         "" if v.stable else f"two rounds differ by {v.difference:.0%}"]
         for v in curve.levels
     ]  # fmt: skip
     output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
@@ -127,7 +123,6 @@ def _show_levels(
 
 
 def _show_dissection(output: Output, found: "Dissection") -> None:
-    """Print the rates of vector operations, and the overheads."""
     rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
     output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
     times = {
@@ -141,7 +136,6 @@ def _show_dissection(output: Output, found: "Dissection") -> None:
 
 
 def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") -> None:
-    """Print the rates that were cached before the probe, and those cached now."""
     old, new = (probe.specs if probe else {} for probe in (before, now))
     rows = [
         [spec, f"{old[spec]:,.1f}" if spec in old else "-", f"{new[spec]:,.1f}"] for spec in new
@@ -152,16 +146,11 @@ def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") ->
 
 
 def _show_devices(output: Output, devices: "Sequence[Device]") -> list[dict[str, Any]]:
-    """Print devices with their rates; return them for JSON."""
     for device in devices:
         output.say(f"{device.name} ({device.kind}, {device.architecture})")
         specs = ", ".join(f"{k} {v:,.6g}" for k, v in device.specs.items())
         output.say(f"  {specs}\n  source: {device.source}")
-    return [
-        {"name": d.name, "kind": d.kind, "architecture": d.architecture,
-         "specs": dict(d.specs), "source": d.source}
-        for d in devices
-    ]  # fmt: skip
+    return [{k: v for k, v in vars(device).items() if k != "index"} for device in devices]
 
 
 EXTRAS = {
@@ -216,11 +205,9 @@ def examine() -> list[Finding]:
 
 def _mlflow() -> Finding:
     if find_spec("mlflow") is None:
-        note = "tracks campaigns: pip install '.[track]' in the checkout"
-        return Finding("MLflow", False, note)
-    uri = redact(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        return Finding("MLflow", False, "tracks campaigns: pip install '.[track]' in the checkout")
     default = "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
-    return Finding("MLflow", True, uri or default)
+    return Finding("MLflow", True, redact(os.environ.get("MLFLOW_TRACKING_URI", "")) or default)
 
 
 def _package(module: str, extra: str, purpose: str) -> Finding:

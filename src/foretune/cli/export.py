@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from foretune.tune.efficiency import EfficiencyTable, Score
     from foretune.tune.exported_function import ExportedFunction
 
-GROUP = typer.Option("problem", help="Hold out together: problem, or columns (problem.N,…).")
-
 
 def export(
     context: typer.Context,
@@ -33,7 +31,9 @@ def export(
     ),
     max_configs: int = typer.Option(8, help="Maximum configurations the function uses."),
     objective: str = options.OBJECTIVE,
-    group: str = GROUP,
+    group: str = typer.Option(
+        "problem", help="Hold out together: problem, or columns (problem.N,…)."
+    ),
 ) -> None:
     """Write choices as a Python function, or runs for Optuna.
 

@@ -138,7 +138,6 @@ def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
 
 
 def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
-    """List the shipped tables; or show one's card, and copy its table to ``out``."""
     from foretune.datasets.catalog import card, load, shipped
     from foretune.datasets.runs import write_runs
 

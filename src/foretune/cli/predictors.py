@@ -115,7 +115,6 @@ def train(
 
 
 def _parse_validate(text: str) -> tuple[Any, Any, bool]:
-    """Return the level, what to hold out, and whether to show the learning curve."""
     from foretune.models.training import VALIDATION_LEVELS
     from foretune.models.validation.splits import SPLITS
 
@@ -142,7 +141,6 @@ def _check_resume(context: typer.Context) -> None:
 def _show_training(
     output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
 ) -> dict[str, Any]:
-    """Print the validation; return it for JSON."""
     from foretune.models.validation.metrics import noise_floor
 
     for name, scores in done.scores.items():
@@ -164,7 +162,6 @@ def _show_training(
 
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
-    """Print the error by number of runs, per target; return it for JSON."""
     from foretune.models.training import learning_curve
 
     curves: dict[str, Any] = {}
@@ -277,7 +274,6 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
 
 
 def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
-    """Return the rows of ``predictor``, then ``new`` rows of the same kernel."""
     import pandas as pd
 
     others = sorted(set(map(str, new["kernel"])) - {predictor.kernel_name_})

@@ -129,7 +129,6 @@ def _list(output: Output, tuned: "StoreReader") -> None:
 
 
 def _show(output: Output, tuned: "StoreReader", chosen: _Chosen) -> None:
-    """Show the choice for each problem of a kernel, and the measurements it rests on."""
     found = {s: _problem_entries(tuned, s, chosen.problem) for s in chosen.subjects(tuned)}
     if not any(found.values()):
         conditions = " ".join(str(p) for p in (chosen.problem, chosen.device, chosen.source) if p)
@@ -184,7 +183,6 @@ def _with_local_specs(runs: "pd.DataFrame") -> "pd.DataFrame":
 def _export_vllm(
     output: Output, where: str | None, kernel: str, target: Path, naming: "ParameterNames"
 ) -> None:
-    """Write the choices for one mixture-of-experts layer, which the file's name describes."""
     from foretune.tune.store.vllm import Layer, export_vllm
 
     tuned, layer = open_tuned(where), Layer.from_file(target)
@@ -230,7 +228,6 @@ def _import_vllm(
 
 
 def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
-    """Return the kernel's names of vLLM's parameters, and its problems' additional values."""
     from foretune.tune.store.vllm import ParameterNames
 
     names = options.parse_key_values(maps, "--map", "NAME")
@@ -267,25 +264,17 @@ def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None)
 def _problem_entries(
     tuned: "StoreReader", subject: "Subject", wanted: Problem | None
 ) -> list[dict[str, Any]]:
-    from foretune.tune.store.subject import (
-        CANDIDATES_TAG,
-        group_by_problem,
-        matches,
-        sort_key,
-        without_names,
-        without_tags,
-    )
+    from foretune.tune.store import subject as naming
 
     oldest_first = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
-    choices = {without_names(p, CANDIDATES_TAG): c for p, c in oldest_first}  # the newest stays
+    untagged = ((naming.without_names(p, naming.CANDIDATES_TAG), c) for p, c in oldest_first)
+    choices = dict(untagged)  # the newest stays
+    measured = naming.group_by_problem(tuned.measurements(subject))
     found = []
-    measured = group_by_problem(tuned.measurements(subject))
-    for problem in sorted({*measured, *choices}, key=sort_key):
-        if not matches(problem, wanted):
-            continue
-        rows, choice = measured.get(without_tags(problem), []), choices.get(problem)
-        found.append(
-            {
+    for problem in sorted({*measured, *choices}, key=naming.sort_key):
+        if naming.matches(problem, wanted):
+            rows, choice = measured.get(naming.without_tags(problem), []), choices.get(problem)
+            found.append({
                 "problem": dict(problem),
                 "choice": choice and {**asdict(choice), "config": dict(choice.config)},
                 "best_ms": min((m.time_ms for m in rows if m.ok), default=None),
@@ -293,8 +282,7 @@ def _problem_entries(
                     {"config": dict(m.config), "status": m.status.value, "time_ms": m.time_ms}
                     for m in rows
                 ],
-            }
-        )
+            })  # fmt: skip
     return found
 
 

@@ -131,7 +131,6 @@ def tune(
 
 
 def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") -> "Best":
-    """Tune a program or a source file."""
     program = context.meta.get(PROGRAM_KEY)
     what = "a program" if program is not None else "a source"
     unused = ("problem", "runs", "device", "runner", "ray_address")
@@ -146,7 +145,6 @@ def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") 
 
 
 def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") -> "Best":
-    """Tune an undecorated Python function."""
     taken = tune_program.FUNCTION_OPTIONS
     rest = [name for name in tune_program.WRAPPED_OPTIONS if name not in taken]
     unused = ("problem", "runs", "runner", "ray_address", *rest)
@@ -157,7 +155,6 @@ def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") 
 def _tune_workload(
     context: typer.Context, output: Output, search: "SearchOptions", path: Path
 ) -> None:
-    """Run ``tune --workload`` and print the result."""
     from foretune.tune.workload import tune_workload
 
     unused = ("problem", "searcher", "predictor", "runs", "export", *tune_program.WRAPPED_OPTIONS)

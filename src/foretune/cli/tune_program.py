@@ -63,7 +63,6 @@ COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
 def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in the form that Python functions take."""
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
 
     if len(given["objective"]) > 1:

@@ -23,27 +23,23 @@ LAUNCH_S = 1e-4
 """Minimum seconds of a launch."""
 
 
-class MisbehavingKernel(Kernel):
+class _MisbehavingKernel(Kernel):
     """Adds 1 to ``n`` numbers; takes at least ``rounds`` × `LAUNCH_S`."""
 
     name = "probe"
     problem_parameters = (ProblemParameter("n"),)
 
     def space(self, problem: Problem) -> SearchSpace:
-        """Return the behaviors."""
         does = ("works", "is wrong", "writes nothing", "does not build", "raises", "hangs", "dies")
         return SearchSpace({"does": does, "rounds": (1, 4)})
 
     def default(self, problem: Problem) -> Configuration:
-        """Return the configuration that works."""
         return Configuration(does="works", rounds=1)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return numbers to add to."""
         return {"x": np.random.default_rng(seed).random(int(problem["n"]))}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a launch that behaves as ``config`` says."""
         does, x = config["does"], inputs["x"]
         out = x + 1.0  # a correct output from before: a launch that writes nothing looks right
         if does == "does not build":
@@ -66,19 +62,15 @@ class MisbehavingKernel(Kernel):
         return launch
 
     def reference(self, inputs: Inputs) -> Any:
-        """Return the sums."""
         return inputs["x"] + 1.0
 
     def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch]:
-        """Return NumPy's addition."""
         return "NumPy", lambda: inputs["x"] + 1.0
 
     def cost(self, problem: Any, config: Any) -> Cost:
-        """Return one operation per number."""
         return Cost(flops=1.0 * problem["n"], bytes_moved=16.0 * problem["n"])
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return ``n`` sizes."""
         sizes = np.random.default_rng(seed).permutation(np.arange(10, 10 + 10 * n, 10))
         return [self.problem(n=int(size)) for size in sizes]
 
@@ -102,7 +94,7 @@ def check_runner(runner: Runner, isolates: bool = True) -> None:
             waits that long for a hang.
         isolates: whether configurations may hang or die; False for a runner in this process.
     """
-    kernel = MisbehavingKernel()
+    kernel = _MisbehavingKernel()
     works = kernel.default(kernel.problem(n=100))
     with runner:
         _check_rows(
@@ -126,7 +118,7 @@ def _probe_config(does: str, rounds: int = 1) -> Configuration:
 
 
 def _check_rows(
-    runner: Runner, kernel: MisbehavingKernel, configs: Sequence[Configuration]
+    runner: Runner, kernel: _MisbehavingKernel, configs: Sequence[Configuration]
 ) -> None:
     problem = kernel.problem(n=100)
     rows = list(runner.run(kernel, problem, configs))
@@ -151,7 +143,7 @@ def _check_rows(
         ensure(close, f"time_ms of {where} is not the median of its samples")
 
 
-def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool) -> None:
+def _check_comparison(runner: Runner, kernel: _MisbehavingKernel, isolates: bool) -> None:
     problem = kernel.problem(n=100)
     configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("is wrong")]
     rounds = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.02)
@@ -175,7 +167,7 @@ def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool)
 
 
 def _check_refusal(runner: Runner) -> None:
-    kernel = MisbehavingKernel()
+    kernel = _MisbehavingKernel()
     kernel.device_kind = "gpu" if runner.device.kind == "cpu" else "cpu"
     otherwise = f"a kernel for a {kernel.device_kind} is not refused with a UsageError"
     try:
