@@ -1,31 +1,15 @@
-"""Tables, and progress bars on stderr."""
+"""Progress bars on stderr."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from foretune.progress import Progress as ProgressSeam
-
-
-def print_table(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
-    """Print a table, numeric columns flush right."""
-    console.print(Text(title, style="italic"))
-    table = Table(box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        numeric = all(row[i][:1].isdigit() or row[i][:1] in "–-" for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
 
 
 @contextmanager

@@ -231,16 +231,13 @@ _FILLERS = {
     "engine", "tensor", "core", "hbm2", "hbm2e", "hbm3", "hbm3e",
 }  # fmt: skip
 _FORM = re.compile(r"pcie|sxm|\d+gb")
-_REWRITES = tuple(
-    (re.compile(pattern), new)
-    for pattern, new in (
-        (r"\((r|tm)\)|[®™]", ""),
-        (r"[^a-z0-9+]+", " "),
-        (r"\b(rtx|gtx|gts|gt|rx|arc)(?=\d)", r"\1 "),  # rtx4090
-        (r"(?<=\d)(ti|super|xtx|xt|gre)\b", r" \1"),  # 1080ti
-        (r"\b(\d+) ?g(i?b)?\b", r"\1gb"),
-        (r"\bsxm[24567]\b", "sxm"),  # not the V100's SXM3, whose rates are others
-    )
+_REWRITES = (
+    (r"\((r|tm)\)|[®™]", ""),
+    (r"[^a-z0-9+]+", " "),
+    (r"\b(rtx|gtx|gts|gt|rx|arc)(?=\d)", r"\1 "),  # rtx4090
+    (r"(?<=\d)(ti|super|xtx|xt|gre)\b", r" \1"),  # 1080ti
+    (r"\b(\d+) ?g(i?b)?\b", r"\1gb"),
+    (r"\bsxm[24567]\b", "sxm"),  # not the V100's SXM3, whose rates are others
 )
 
 
@@ -248,7 +245,7 @@ def words(name: str) -> frozenset[str]:
     """Return the words of a device name that tell devices apart, however it is written."""
     text = name.lower()
     for pattern, new in _REWRITES:
-        text = pattern.sub(new, text)
+        text = re.sub(pattern, new, text)
     return frozenset(_SAME_WORD.get(word, word) for word in text.split()) - _FILLERS
 
 

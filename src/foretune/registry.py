@@ -85,26 +85,25 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
         except TypeError as e:
             raise UsageError(f"{location} cannot be made without arguments: {e}") from e
     if hasattr(obj, "has_inputs"):  # foretune.tunable
-        if not obj.has_inputs:
-            raise UsageError(
-                f"{location} has no inputs to make its arguments: decorate it with "
-                f"{TUNABLE_EXAMPLE}"
-            )
-        return obj.kernel()
-    if type(obj).__module__.partition(".")[0] in ("triton", "foretune"):
-        raise UsageError(
-            f"{location} is a Triton kernel, which is tuned when it is called: decorate it with "
+        if obj.has_inputs:
+            return obj.kernel()
+        reason = f"has no inputs to make its arguments: decorate it with {TUNABLE_EXAMPLE}"
+    elif type(obj).__module__.partition(".")[0] in ("triton", "foretune"):
+        reason = (
+            "is a Triton kernel, which is tuned when it is called: decorate it with "
             "@foretune.autotune; 'foretune inspect' compiles it without a GPU"
         )
-    if is_plain_function(obj):
-        raise UsageError(
-            f"{location} is a function without knobs: 'foretune tune {location} --param KNOB=1,2' "
-            f"names them, or decorate it with {TUNABLE_EXAMPLE}"
+    elif is_plain_function(obj):
+        reason = (
+            f"is a function without knobs: 'foretune tune {location} --param KNOB=1,2' names them, "
+            f"or decorate it with {TUNABLE_EXAMPLE}"
         )
-    raise UsageError(
-        f"{location} is of type {type(obj).__name__}: decorate a function with {TUNABLE_EXAMPLE}, "
-        "or derive a class from foretune.Kernel"
-    )
+    else:
+        reason = (
+            f"is of type {type(obj).__name__}: decorate a function with {TUNABLE_EXAMPLE}, or "
+            "derive a class from foretune.Kernel"
+        )
+    raise UsageError(f"{location} {reason}")
 
 
 def _is_kernel(value: Any, module: ModuleType) -> bool:

@@ -76,13 +76,10 @@ def _choose(context: typer.Context, output: Output, files: list[Path], out: Path
         chosen.to_csv(new, index=False)
     devices = sorted(map(str, chosen["device"].unique()))
     output.say(f"{out}: {len(chosen)} runs to measure on {', '.join(devices)}")
-    name = loaded.kernel_name_
-    output.say(
-        f"foretune collect {name} --rows {out} --out there.parquet"
-        if name in registered("kernels")
-        else "add a column time_ms, then: "
-        f"foretune import {out} --format generic --out there.parquet"
-    )
+    how = f"add a column time_ms, then: foretune import {out} --format generic"
+    if loaded.kernel_name_ in registered("kernels"):
+        how = f"foretune collect {loaded.kernel_name_} --rows {out}"
+    output.say(f"{how} --out there.parquet")
     output.say(f"foretune calibrate {predictor} there.parquet --out calibrated")
     output.result({"out": str(out), "rows": len(chosen), "devices": devices})
 

@@ -23,7 +23,7 @@ from foretune.registry import TRITON_PREFIX, get_kernel, registered
 
 if TYPE_CHECKING:
     from foretune.collect.devices import Probe
-    from foretune.collect.dissection import Dissection, MemoryCurve
+    from foretune.collect.dissection import MemoryCurve
 
 
 def doctor(
@@ -83,7 +83,16 @@ def _probe(output: Output, plot: Path | None) -> None:
             curves[gpu.name] = dissect_gpu(gpu, progress)
     for name, curve in curves.items():
         _show_levels(output, name, curve, cache_sizes() if curve is found.memory else {})
-    _show_dissection(output, found)
+    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
+    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
+    times = {
+        "memory while all other cores read, ns": found.loaded_latency_ns,
+        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
+        "call of a compiled function, us": found.call_us,
+        "work on all cores, us": found.parallel_us,
+        "first touch of a page, us": found.page_us,
+    }
+    output.table("overheads", ("", "time"), [[n, f"{t:,.2f}"] for n, t in times.items()])
     _show_probes(output, before, now)
     output.result({"before": before, "now": now, "dissection": found, "memory": curves})
     if plot:
@@ -95,14 +104,11 @@ def _draw(curve: "MemoryCurve", path: Path) -> None:
 
     from foretune.plot import memory_levels
 
-    figure, ax = pyplot.subplots(layout="constrained")
+    memory_levels(curve)
     try:
-        memory_levels(curve, ax)
-        figure.savefig(path)
+        pyplot.savefig(path)
     except (OSError, ValueError) as e:  # the latter: no format of pictures
         raise OutputError(f"cannot write {path}: {e}") from e
-    finally:
-        pyplot.close(figure)
 
 
 def _show_levels(
@@ -122,24 +128,9 @@ def _show_levels(
         output.say(f"{', '.join(small)}: smaller than the system reports, perhaps shared")
 
 
-def _show_dissection(output: Output, found: "Dissection") -> None:
-    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
-    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
-    times = {
-        "memory while all other cores read, ns": found.loaded_latency_ns,
-        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
-        "call of a compiled function, us": found.call_us,
-        "work on all cores, us": found.parallel_us,
-        "first touch of a page, us": found.page_us,
-    }
-    output.table("overheads", ("", "time"), [[n, f"{t:,.2f}"] for n, t in times.items()])
-
-
 def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") -> None:
     old, new = (probe.specs if probe else {} for probe in (before, now))
-    rows = [
-        [spec, f"{old[spec]:,.1f}" if spec in old else "-", f"{new[spec]:,.1f}"] for spec in new
-    ]
+    rows = [[s, f"{old[s]:,.1f}" if s in old else "-", f"{rate:,.1f}"] for s, rate in new.items()]
     output.table("rates of this CPU", ("", "before", "now"), rows)
     if now and now.disturbance:
         output.say(f"measured while {now.disturbance}")

@@ -15,7 +15,6 @@ from foretune.lazy import require
 if TYPE_CHECKING:
     from foretune.collect.collection import CollectSummary
     from foretune.device import Device
-    from foretune.models.network import NetworkPrediction
 
 SUFFIX = ".pt2"
 PANEL = "Networks (MODEL.pt2 of torch.export.save)"
@@ -45,10 +44,13 @@ def parse_sizes(text: str, option: str) -> list[int]:
             raise UsageError(f"{option} {text}: write sizes like 1,64,4096 or 1..8192") from e
         if not 1 <= low <= high <= MAX_SIZE:
             raise UsageError(f"{option} {text}: give ascending sizes between 1 and {MAX_SIZE}")
-        while low <= high:
-            sizes.append(low)
-            low *= 2
+        sizes += doubling(low, high)
     return sorted(set(sizes))
+
+
+def doubling(low: int, high: int) -> list[int]:
+    """Return ``low``, twice that, and so on up to ``high``."""
+    return [low << i for i in range((high // low).bit_length())]
 
 
 def parse_variants(batch: str, threads: str) -> list[Variant]:
@@ -124,7 +126,15 @@ def predict_network(
         })  # fmt: skip
     _show(output, model, entries)
     if len(entries) == 1:
-        _show_operators(output, predicted)
+        table = predicted.operators
+        rows = [
+            [f"{o['kernel']}", format_config(o["problem"]), f"{o['count']}",
+             f"{o['count'] * o['time_ms']:.3g}",
+             f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}", o["source"]]
+            for o in table.head(MAX_SHOWN).to_dict("records")
+        ]  # fmt: skip
+        columns = ("kernel", "problem", "times", "ms", "share", "source")
+        output.table(f"{len(rows)} of {len(table)} distinct operators", columns, rows)
     if unknown := sorted({op for e in entries for op in e["by_roofline"]}):
         output.say(f"not measured, so by roofline: {', '.join(unknown)}")
     output.result({"model": model, "device": device.name, "predictions": entries})
@@ -140,18 +150,6 @@ def _show(output: Output, model: str, entries: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     names = ("batch", "threads", "ms", "90 % interval", "ms per item", "peak MiB")
     output.table(f"{model}: predicted", (*names, "mJ") if metered else names, rows)
-
-
-def _show_operators(output: Output, predicted: "NetworkPrediction") -> None:
-    table = predicted.operators
-    rows = [
-        [f"{o['kernel']}", format_config(o["problem"]), f"{o['count']}",
-         f"{o['count'] * o['time_ms']:.3g}",
-         f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}", o["source"]]
-        for o in table.head(MAX_SHOWN).to_dict("records")
-    ]  # fmt: skip
-    columns = ("kernel", "problem", "times", "ms", "share", "source")
-    output.table(f"{len(rows)} of {len(table)} distinct operators", columns, rows)
 
 
 def _require_cpu(device: "Device") -> None:

@@ -26,18 +26,14 @@ NO_STORE = "none"
 
 @dataclass(frozen=True)
 class RootOptions:
-    """Options of every command, accepted anywhere on the line.
-
-    Attributes:
-        given_seed: None if ``--seed`` was not given.
-        store_name: path or URL of the store; ``none`` disables it, None is the default store.
-        patience_s: how long to wait for a quiet machine before measurements that are compared.
-    """
+    """Options of every command, accepted anywhere on the line."""
 
     as_json: bool = False
     given_seed: int | None = None
     store_name: str | None = None
+    """Path or URL; ``none``: no store, None: the default one."""
     patience_s: float = 0.0
+    """How long to wait for a quiet machine before measurements that are compared."""
 
     @property
     def seed(self) -> int:
@@ -68,46 +64,37 @@ def root_options(context: typer.Context) -> RootOptions:
     return root if isinstance(root, RootOptions) else RootOptions()
 
 
-def registered_completion(group: str) -> Callable[[], list[str]]:
+def names_of(group: str) -> Callable[[], list[str]]:
     """Return what a shell completes to: the registered names of a group."""
     return lambda: list(registered(group))
 
 
 KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
 KERNEL = typer.Argument(
-    "", help=KERNEL_HELP, autocompletion=registered_completion("kernels"), show_default=False
+    "", help=KERNEL_HELP, autocompletion=names_of("kernels"), show_default=False
 )
 PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
 PREDICTOR_OPTION = typer.Option(
     "auto",
-    "--predictor",
     help="A folder (also a campaign's), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
     "auto: shipped; code: the kernel's own; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
-DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
+DEVICE = typer.Option("cpu", help="cpu, cuda:0 or a device name.")
 OBJECTIVE = typer.Option(
     "time",
-    "--objective",
     help="What to minimize: time, energy or edp (energy × delay).",
     autocompletion=lambda: ["time", "energy", "edp"],
 )
 MODEL = typer.Option(
-    "xgboost",
-    "--model",
-    help="Kind of model: xgboost or random_forest.",
-    autocompletion=registered_completion("models"),
+    "xgboost", help="Kind of model: xgboost or random_forest.", autocompletion=names_of("models")
 )
 SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"
-SEARCHER = typer.Option(
-    "surrogate", "--searcher", help=SEARCHER_HELP, autocompletion=registered_completion("searchers")
-)
+SEARCHER = typer.Option("surrogate", help=SEARCHER_HELP, autocompletion=names_of("searchers"))
 BUDGET_HELP = "Measurements; auto: 3 % regret; 60s"
-RUNNER = typer.Option(
-    "local", "--runner", help="local (this device) or ray (all equal devices of a cluster)."
-)
+RUNNER = typer.Option("local", help="local (this device) or ray (all equal devices of a cluster).")
 RAY_ADDRESS = typer.Option(
-    None, "--ray-address", envvar="RAY_ADDRESS",
+    None, envvar="RAY_ADDRESS",
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
 RUNNER_OPTIONS = ("runner", "ray_address", "device")
@@ -221,10 +208,9 @@ def device_for(predictor: "Predictor", name: str | None) -> Device:
 
 
 def reject_options(context: typer.Context, names: Sequence[str], message: str) -> None:
-    """Raise UsageError if any of the named options was given on the command line.
+    """Raise UsageError if any of the command's parameters ``names`` was given on the command line.
 
-    ``names`` are parameters of the command; ``message`` starts the error, like "a kernel does not
-    take".
+    ``message`` starts the error, like "a kernel does not take".
     """
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:
@@ -248,21 +234,14 @@ def require_positive(value: float, option: str, unit: str = "") -> float:
 
 
 def parse_key_values(
-    texts: Sequence[str],
-    option: str,
-    form: str = "COLUMN",
-    known: Sequence[str] = (),
-    value_form: str = "VALUE",
+    texts: Sequence[str], option: str, form: str = "COLUMN=VALUE", known: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` texts; each key may occur once, and must be in ``known`` if given.
-
-    ``form`` and ``value_form`` name key and value in messages.
-    """
+    """Parse texts of a ``form``; each key may occur once, and must be in ``known`` if given."""
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"{option} {text!r} is not of the form {form}={value_form}")
+            raise UsageError(f"{option} {text!r} is not of the form {form}")
         if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         values[name.strip()] = value.strip()
@@ -272,5 +251,5 @@ def parse_key_values(
 
 def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Mapping[str, float]:
     """Parse texts ``KEY=NUMBER`` whose keys are among ``known``."""
-    given = parse_key_values(texts, option, "KEY", known)
+    given = parse_key_values(texts, option, "KEY=VALUE", known)
     return {k: _number(v, f"{option} {k}={v}: give a number") for k, v in given.items()}

@@ -184,7 +184,6 @@ def _show_ranking(
     best = np.argsort(ranked["value"].to_numpy(), kind="stable")[:top].tolist()
     rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
     reasons = loaded.explain_outside(rows).groupby("row")
-    names = [name for name in MEASURED if name in predicted]
     entries = [
         {
             "config": dict(configs[i]),
@@ -198,7 +197,7 @@ def _show_ranking(
         }
         for k, i in enumerate(best)
     ]
-    others = [n for n in ("time_ms", "power_w", "energy_mj") if n in names and n != COLUMNS.get(by)]
+    others = [name for key, name in COLUMNS.items() if name in predicted and key != by]
     cells = [
         [*_texts(e["value"], e["low"], e["high"]), *(short_number(e[name]) for name in others),
          f"{e['p_valid']:.2f}", format_config(e["config"])]
@@ -211,8 +210,8 @@ def _show_ranking(
     )
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
         output.say(f"outside the training range: {reason}")
-    counts = {"configurations": len(predicted), "objective": by}
-    output.result({"problem": dict(wanted), **counts, "configs": entries})
+    asked = {"problem": dict(wanted), "configurations": len(predicted), "objective": by}
+    output.result({**asked, "configs": entries})
 
 
 def _texts(value: float, low: float, high: float) -> tuple[str, str]:
@@ -259,12 +258,11 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
     given, runs = Problem.parse(text), predictor.runs_
     columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
     require_known("size", given, columns)
-    common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
-    missing = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
-    if missing:
+    complete = {n: v for n, v in columns.items() if v.notna().all()}
+    values = {**{n: v.iloc[0] for n, v in complete.items() if v.nunique() == 1}, **given}
+    if missing := [n for n in complete if n not in values]:
         raise UsageError(f"--problem lacks {', '.join(missing)}")
-    plain = {n: v.item() if hasattr(v, "item") else v for n, v in common.items()}
-    return Problem({**plain, **given})
+    return Problem(values)
 
 
 def _show_importance(output: Output, predictor: "Predictor") -> None:

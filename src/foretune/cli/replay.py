@@ -31,7 +31,7 @@ COLUMNS = ("searcher", "95 %", "99 %", "hit", *_SHARES, "score", "ms")
 SEARCHER = typer.Option(
     ["surrogate", "random"],
     help=f"{options.SEARCHER_HELP} (repeatable).",
-    autocompletion=options.registered_completion("searchers"),
+    autocompletion=options.names_of("searchers"),
 )
 PRIOR_HELP = f"Run tables of other devices (repeatable), or a predictor. {options.PREDICTOR_HELP}."
 

@@ -96,9 +96,8 @@ class _Chosen:
 
     def subjects(self, tuned: "StoreReader") -> "list[Subject]":
         """Return the selected subjects of a store."""
-        found = tuned.find_subjects(self.kernel)
-        wanted = [s for s in found if self.device in ("", s.device)]
-        return [s for s in wanted if s.source.startswith(self.source)]
+        found = [s for s in tuned.find_subjects(self.kernel) if self.device in ("", s.device)]
+        return [s for s in found if s.source.startswith(self.source)]
 
 
 def open_tuned(path_or_url: str | None) -> "StoreReader":
@@ -204,12 +203,10 @@ def _merge(
         if VLLM_MARK in file.name:
             imported.append(_import_vllm(output, target, file, *vllm))
             continue
-        report = target.merge(file)
-        merged.append({"file": str(file), **asdict(report)})
-        output.say(
-            f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
-            f"{report.unchanged} already known"
-        )
+        new = target.merge(file)
+        merged.append({"file": str(file), **asdict(new)})
+        found = f"{new.measurements} new measurements, {new.choices} new choices"
+        output.say(f"{file}: {found}, {new.unchanged} already known")
     output.result({"store": target.name, "merged": merged, "imported": imported})
 
 
@@ -230,7 +227,7 @@ def _import_vllm(
 def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
     from foretune.tune.store.vllm import ParameterNames
 
-    names = options.parse_key_values(maps, "--map", "NAME")
+    names = options.parse_key_values(maps, "--map", "NAME=VALUE")
     return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))
 
 
@@ -240,14 +237,14 @@ def _forget(output: Output, where: str | None, chosen: _Chosen, everything: bool
     if everything == bool(chosen.kernel):
         raise UsageError("--forget: give either a kernel or --all")
     if everything and (chosen.problem is not None or chosen.device or chosen.source):
-        raise UsageError("--forget --all deletes everything: leave --problem, --device and "
-                         "--source out")  # fmt: skip
+        unused = "--problem, --device and --source"
+        raise UsageError(f"--forget --all deletes everything: leave {unused} out")
     target = Store(where, create=False)
     if everything:
         forgotten = target.forget()
     else:
-        subjects = chosen.subjects(target)
-        forgotten = sum(_forget_subject(target, s, chosen.problem) for s in subjects)
+        found = chosen.subjects(target)
+        forgotten = sum(_forget_subject(target, s, chosen.problem) for s in found)
     output.say(f"{target.name}: {forgotten} measurements and choices forgotten")
     output.result({"store": target.name, "forgotten": forgotten})
 
@@ -288,15 +285,11 @@ def _problem_entries(
 
 def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     varying = {name: value for name, value in problem["problem"].items() if name not in shared}
-    choice, best = problem["choice"], problem["best_ms"]
-    return [
-        _format_values(varying),
-        str(len(problem["measurements"])),
-        f"{best:.4g}" if best else "–",
-        choice["how"] if choice else "–",
-        percent(choice["regret"]) if choice else "–",
-        _format_values(choice["config"]) if choice else "–",
-    ]
+    choice, best, chosen = problem["choice"], problem["best_ms"], ["–", "–", "–"]
+    if choice:
+        chosen = [choice["how"], percent(choice["regret"]), _format_values(choice["config"])]
+    runs = str(len(problem["measurements"]))
+    return [_format_values(varying), runs, f"{best:.4g}" if best else "–", *chosen]
 
 
 def _format_values(values: dict[str, Any]) -> str:

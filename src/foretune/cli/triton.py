@@ -57,14 +57,11 @@ def inspect(
             output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")
     built = sum(o.ok for o in outcomes)
     if cache_dir is not None:
-        output.say(
-            f"{cache_dir}: {built} of {len(outcomes)} configurations, "
-            f"{sum(o.cached for o in outcomes)} of them already cached"
-        )
+        cached = f"{sum(o.cached for o in outcomes)} of them already cached"
+        output.say(f"{cache_dir}: {built} of {len(outcomes)} configurations, {cached}")
     shown = {name for o in outcomes for name in o.static}
     output.result({
-        "kernel": kernel, "target": target,
-        "cache_dir": None if cache_dir is None else str(cache_dir),
+        "kernel": kernel, "target": target, "cache_dir": cache_dir and str(cache_dir),
         "built": built, "failed": len(outcomes) - built, "configs": outcomes,
         "features": {name: what for name, what in FEATURES.items() if name in shown},
     })  # fmt: skip
@@ -87,7 +84,7 @@ def _compile(
         for position, outcome in compile_configs(
             kernel, (), configs, get_target(target), kwargs=arguments,
             limit_s=options.require_positive(time_limit, "--time-limit"),
-            cache_dir=None if cache_dir is None else str(cache_dir),
+            cache_dir=cache_dir and str(cache_dir),
         ):  # fmt: skip
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class TuneCommand(Command):
 KERNEL = typer.Argument(
     "",
     help="A kernel's name, FILE.py:NAME, a source file, or -- PROGRAM …",
-    autocompletion=options.registered_completion("kernels"),
+    autocompletion=options.names_of("kernels"),
 )
 WORKLOAD = typer.Option(None, help="CSV of kernel, problem, calls: tune all with one budget.")
 BUDGET_HELP = f"{options.BUDGET_HELP}. Default: 10; functions, programs: 20; workloads: 100."
@@ -197,7 +198,7 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     if not rows or (missing := [c for c in needed if c not in rows[0]]):
         lacking = ", ".join(missing) if rows else "all lines"
         raise UsageError(f"{path} lacks {lacking}: its columns are {', '.join(WORKLOAD_COLUMNS)}")
-    kernels, calls = {}, []
+    find_kernel, calls = cache(registry.get_kernel), []
     for number, row in enumerate(rows, start=2):
         name = row.get("kernel") or kernel
         try:
@@ -206,10 +207,8 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
             call_count = 0.0
         if not name or not 0 < call_count < float("inf"):
             raise UsageError(f"{path}, line {number}: give a kernel, and calls above 0")
-        if name not in kernels:
-            kernels[name] = registry.get_kernel(name)
-        problem = options.read_problem(kernels[name], row["problem"] or "")
-        calls.append(Calls(kernels[name], problem, call_count))
+        problem = options.read_problem(find_kernel(name), row["problem"] or "")
+        calls.append(Calls(find_kernel(name), problem, call_count))
     return calls
 
 
@@ -309,7 +308,5 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
 
 def _say_rejected(output: Output, summary: Mapping[str, Any]) -> None:
     if summary["rejected"]:
-        limits = ", ".join(
-            f"{column} ≤ {maximum:g}" for column, maximum in summary["limits"].items()
-        )
+        limits = ", ".join(f"{name} ≤ {most:g}" for name, most in summary["limits"].items())
         output.say(f"rejected {summary['rejected']} that violated {limits}")
