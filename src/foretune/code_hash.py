@@ -91,9 +91,7 @@ def _collect_module(module: str, file: Path, found: dict[Path, str]) -> Path:
     top, *submodules = module.split(".") + ["__init__"] * (file.stem == "__init__")
     root = file.parents[len(submodules)]
     is_standalone = not submodules and root.name not in INSTALL_FOLDERS
-    prefixes = (
-        HASHED_PREFIXES if top == "foretune" else (f"{top}.", "") if is_standalone else (f"{top}.",)
-    )
+    prefixes = HASHED_PREFIXES if top == "foretune" else ("" if is_standalone else f"{top}.",)
     pending = [(module, file)]
     while pending:
         name, path = pending.pop()

@@ -74,11 +74,6 @@ KERNEL = typer.Argument(
     "", help=KERNEL_HELP, autocompletion=names_of("kernels"), show_default=False
 )
 PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
-PREDICTOR_OPTION = typer.Option(
-    "auto",
-    help="A folder (also a campaign's), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
-    "auto: shipped; code: the kernel's own; none.",
-)
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
 DEVICE = typer.Option("cpu", help="cpu, cuda:0 or a device name.")
 OBJECTIVE = typer.Option(
@@ -91,14 +86,11 @@ MODEL = typer.Option(
 )
 SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"
 SEARCHER = typer.Option("surrogate", help=SEARCHER_HELP, autocompletion=names_of("searchers"))
-BUDGET_HELP = "Measurements; auto: 3 % regret; 60s"
 RUNNER = typer.Option("local", help="local (this device) or ray (all equal devices of a cluster).")
 RAY_ADDRESS = typer.Option(
     None, envvar="RAY_ADDRESS",
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
-RUNNER_OPTIONS = ("runner", "ray_address", "device")
-"""Parameters of a command that uses a runner; see `make_runner`."""
 
 
 def parse_budget(text: str) -> "SearchOptions":
@@ -180,7 +172,7 @@ def read_local_device(name: str) -> Device:
 
 def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" = None) -> "Runner":
     """Return the runner for a command's options ``--runner``, ``--ray-address``, ``--device``."""
-    runner, ray_address, device = (context.params[n] for n in RUNNER_OPTIONS)
+    runner, ray_address, device = (context.params[n] for n in ("runner", "ray_address", "device"))
     require_known("runner", runner, ("local", "ray"))
     if runner == "local":
         from foretune.collect.runner import IsolatedRunner
@@ -194,8 +186,7 @@ def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" 
         hardware = device
     print("starting workers on Ray …", file=sys.stderr, flush=True)
     # by name: who has no cluster need not load this part
-    made: Runner = load("runners", runner)(kernel, hardware, timing, address=ray_address)
-    return made
+    return load("runners", runner)(kernel, hardware, timing, address=ray_address)
 
 
 def device_for(predictor: "Predictor", name: str | None) -> Device:

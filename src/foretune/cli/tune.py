@@ -51,7 +51,14 @@ KERNEL = typer.Argument(
     autocompletion=options.names_of("kernels"),
 )
 WORKLOAD = typer.Option(None, help="CSV of kernel, problem, calls: tune all with one budget.")
-BUDGET_HELP = f"{options.BUDGET_HELP}. Default: 10; functions, programs: 20; workloads: 100."
+BUDGET_HELP = (
+    "Measurements; auto: 3 % regret; 60s. Default: 10; functions, programs: 20; workloads: 100."
+)
+PREDICTOR = typer.Option(
+    "auto",
+    help="A folder (also a campaign's), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
+    "auto: shipped; code: the kernel's own; none.",
+)
 BUDGET = typer.Option("", help=BUDGET_HELP, show_default=False)
 OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a Pareto front.")
 LIMIT = typer.Option([], help="Reject runs above COLUMN=VALUE, like power_w=300 (repeatable).")
@@ -78,7 +85,7 @@ def tune(
     objective: list[str] = OBJECTIVE,
     limit: list[str] = LIMIT,
     searcher: str = options.SEARCHER,
-    predictor: str = options.PREDICTOR_OPTION,
+    predictor: str = PREDICTOR,
     runs: Path = typer.Option(None, help="Also add the measurements to this run table (Parquet)."),
     export: list[Path] = EXPORT,
     device: str = options.DEVICE,
