@@ -5,7 +5,7 @@ import json
 import pytest
 
 from foretune.cli import main
-from foretune.cli.collect import parse_sizes
+from foretune.cli.networks import parse_sizes
 from foretune.datasets import read_runs
 from foretune.errors import UsageError
 

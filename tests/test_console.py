@@ -25,7 +25,7 @@ def test_one_live_line_in_a_notebook(capsys, monkeypatch):
     err = capsys.readouterr().err
     assert "\n" not in err
     assert [line.strip() for line in err.split("\r")[1:]] == [
-        "profiling 0/2", "profiling 1/2 3 ms", "profiling 2/2", "profiling 2/2 done"
+        "profiling 0/2", "profiling 1/2 3 ms", "profiling 2/2", "done"
     ]  # fmt: skip
 
 

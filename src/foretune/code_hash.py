@@ -28,11 +28,9 @@ _PLAIN = int | float | str | bytes | bool | None
 
 @cache
 def code_hash(kind: type, base: type) -> str:
-    """Hash the code of a class, as 16 hexadecimal digits.
+    """Hash the code of a class and of those bases that derive from ``base``, as 16 hex digits.
 
-    Args:
-        kind: the class. Without a file, as in an interpreter, its methods are hashed.
-        base: only bases that derive from it are hashed.
+    If the class has no file, as in an interpreter, its methods are hashed.
     """
     text = "\n".join(sorted(_class_code(kind, base)[0].values())) or source_hash_of_function(kind)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -93,9 +91,7 @@ def _collect_module(module: str, file: Path, found: dict[Path, str]) -> Path:
     top, *submodules = module.split(".") + ["__init__"] * (file.stem == "__init__")
     root = file.parents[len(submodules)]
     is_standalone = not submodules and root.name not in INSTALL_FOLDERS
-    prefixes = (
-        HASHED_PREFIXES if top == "foretune" else (f"{top}.", "") if is_standalone else (f"{top}.",)
-    )
+    prefixes = HASHED_PREFIXES if top == "foretune" else ("" if is_standalone else f"{top}.",)
     pending = [(module, file)]
     while pending:
         name, path = pending.pop()
@@ -109,7 +105,6 @@ def _collect_module(module: str, file: Path, found: dict[Path, str]) -> Path:
 
 @cache
 def _read(path: Path) -> tuple[ast.AST, str]:
-    """Return the syntax tree of a file, and its normalized text."""
     tree = ast.parse(path.read_bytes())
     return tree, repr(_normalized_syntax(tree))
 
@@ -147,12 +142,7 @@ def _normalized_syntax(node: Any) -> Any:
 
 
 def _is_docstring(node: Any) -> bool:
-    """Whether a statement is only a string."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
 
 
 def _collect_object(obj: Any, found: dict[int, str]) -> None:

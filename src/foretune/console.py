@@ -1,31 +1,15 @@
-"""Tables, and progress bars on stderr."""
+"""Progress bars on stderr."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from foretune.progress import Progress as ProgressSeam
-
-
-def print_table(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
-    """Print a table, numeric columns flush right."""
-    console.print(Text(title, style="italic"))
-    table = Table(box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        numeric = all(row[i][:1].isdigit() or row[i][:1] in "–-" for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
 
 
 @contextmanager
@@ -90,28 +74,6 @@ class _Bar:
 _active_bar: ContextVar[_Bar | None] = ContextVar("shown", default=None)
 
 
-class _LiveLine:
-    """A line that is rewritten in place, because notebooks have no bars."""
-
-    def __init__(self) -> None:
-        self._stage, self._done, self._total = "", 0, 0
-
-    def start(self, stage: str, total: int) -> None:
-        self._stage, self._done, self._total = stage, 0, total
-        self._draw("")
-
-    def advance(self, note: str = "") -> None:
-        self._done += 1
-        self._draw(note)
-
-    def say(self, text: str) -> None:
-        self._draw(text)
-
-    def _draw(self, note: str) -> None:
-        text = f"{self._stage} {self._done}/{self._total} {note}" if self._total else note
-        print(f"\r{text:<79.79}", end="", file=sys.stderr, flush=True)
-
-
 class _Lines:
     def __init__(self, notes: bool) -> None:
         self._notes = notes
@@ -127,3 +89,18 @@ class _Lines:
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
+
+
+class _LiveLine:
+    """A line that is rewritten in place, because notebooks have no bars."""
+
+    def start(self, stage: str, total: int) -> None:
+        self._stage, self._done, self._total = stage, -1, total
+        self.advance()
+
+    def advance(self, note: str = "") -> None:
+        self._done += 1
+        self.say(f"{self._stage} {self._done}/{self._total} {note}")
+
+    def say(self, text: str) -> None:
+        print(f"\r{text:<79.79}", end="", file=sys.stderr, flush=True)

@@ -66,8 +66,7 @@ class Device:
         """Return the minimum time of the work at this device's peak rates, in milliseconds.
 
         The roofline of Williams, Waterman and Patterson (CACM 52(4), 2009): the larger of
-        operations over peak rate and bytes over bandwidth. An unknown rate is ignored; if both are
-        unknown, the result is NaN.
+        `roofline_terms_ms`. An unknown rate is ignored; if both are unknown, the result is NaN.
         """
         return np.fmax(*roofline_terms_ms(cost, self.specs))
 
@@ -111,18 +110,14 @@ def available_cores() -> int:
 
 
 GENERIC_GPU = Device(
-    "generic GPU",
-    "gpu",
+    "generic GPU", "gpu", source="generic: rounded values of a data-center GPU",
     specs={"cores": 100, "clock_mhz": 1500, "fp64_gflops": 1e4, "fp32_gflops": 2e4,
            "fp16_gflops": 2e5, "memory_gbps": 1000, "l1_kib": 128, "l2_kib": 32768},
-    source="generic: rounded values of a data-center GPU",
 )  # fmt: skip
 GENERIC_CPU = Device(
-    "generic CPU",
-    "cpu",
+    "generic CPU", "cpu", source="generic: rounded values of a CPU",
     specs={"cores": 16, "clock_mhz": 3000, "fp64_gflops": 500, "fp32_gflops": 1000,
            "memory_gbps": 50, "l1_kib": 32, "l2_kib": 1024, "l3_kib": 32768},
-    source="generic: rounded values of a CPU",
 )  # fmt: skip
 _CPU_NAME = re.compile(
     r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"
@@ -144,15 +139,10 @@ def known_devices() -> dict[str, Device]:
 
 
 def find_device(name: str) -> Device:
-    """Return the known device that ``name`` means (`find_device_or_none`).
-
-    Raises:
-        UnknownName: there is no such device.
-    """
-    found = find_device_or_none(name)
-    if found is None:
-        raise UnknownName("device", name, {device.name for _, device in _named_devices()})
-    return found
+    """Return the known device that ``name`` means (`find_device_or_none`), or raise UnknownName."""
+    if found := find_device_or_none(name):
+        return found
+    raise UnknownName("device", name, {device.name for _, device in _named_devices()})
 
 
 @cache
@@ -241,16 +231,13 @@ _FILLERS = {
     "engine", "tensor", "core", "hbm2", "hbm2e", "hbm3", "hbm3e",
 }  # fmt: skip
 _FORM = re.compile(r"pcie|sxm|\d+gb")
-_REWRITES = tuple(
-    (re.compile(pattern), new)
-    for pattern, new in (
-        (r"\((r|tm)\)|[®™]", ""),
-        (r"[^a-z0-9+]+", " "),
-        (r"\b(rtx|gtx|gts|gt|rx|arc)(?=\d)", r"\1 "),  # rtx4090
-        (r"(?<=\d)(ti|super|xtx|xt|gre)\b", r" \1"),  # 1080ti
-        (r"\b(\d+) ?g(i?b)?\b", r"\1gb"),
-        (r"\bsxm[24567]\b", "sxm"),  # not the V100's SXM3, whose rates are others
-    )
+_REWRITES = (
+    (r"\((r|tm)\)|[®™]", ""),
+    (r"[^a-z0-9+]+", " "),
+    (r"\b(rtx|gtx|gts|gt|rx|arc)(?=\d)", r"\1 "),  # rtx4090
+    (r"(?<=\d)(ti|super|xtx|xt|gre)\b", r" \1"),  # 1080ti
+    (r"\b(\d+) ?g(i?b)?\b", r"\1gb"),
+    (r"\bsxm[24567]\b", "sxm"),  # not the V100's SXM3, whose rates are others
 )
 
 
@@ -258,7 +245,7 @@ def words(name: str) -> frozenset[str]:
     """Return the words of a device name that tell devices apart, however it is written."""
     text = name.lower()
     for pattern, new in _REWRITES:
-        text = pattern.sub(new, text)
+        text = re.sub(pattern, new, text)
     return frozenset(_SAME_WORD.get(word, word) for word in text.split()) - _FILLERS
 
 

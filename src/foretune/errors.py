@@ -74,14 +74,12 @@ class UnknownName(UsageError):
         choices = sorted(known)
         by_lower = {choice.lower(): choice for choice in choices}
         found = difflib.get_close_matches(name.lower(), by_lower, n=1)
-        close = [by_lower[f] for f in found]
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = f"did you mean {by_lower[found[0]]!r}? " if found else ""
         if len(choices) > MAX_LISTED:
             near = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.3)
             rest = f"{len(choices) - len(near)} others" if near else f"{len(choices)}, none like it"
             choices = [*(by_lower[f] for f in near), rest]
-        listed = ", ".join(choices) if choices else "none"
-        listed = f"{listed}; {suffix}" if suffix else listed
+        listed = "; ".join(filter(None, (", ".join(choices) or "none", suffix)))
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
 
 
@@ -135,7 +133,5 @@ class MissingExtra(ForetuneError, ImportError):
     def __init__(
         self, module: str, extra: str, purpose: str, why: str = "is not installed"
     ) -> None:
-        super().__init__(
-            f"{purpose} needs {module}, which {why}: in Foretune's checkout, "
-            f"pip install '.[{extra}]'"
-        )
+        remedy = f"in Foretune's checkout, pip install '.[{extra}]'"
+        super().__init__(f"{purpose} needs {module}, which {why}: {remedy}")

@@ -18,7 +18,9 @@ from foretune.errors import SpaceError
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
-_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+Operators = dict[type[ast.AST], Callable[..., Any]]
+
+_BINARY: Operators = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -27,16 +29,13 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: np.float_power,  # integers would overflow, or be slow as Python's
 }
-_ORDER: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+_ORDER: Operators = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_EQUALITY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
+_EQUALITY: Operators = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
 _MEMBERSHIP = (ast.In, ast.NotIn)
 _CALLS: dict[str, Callable[..., Any]] = {"min": np.minimum, "max": np.maximum, "abs": np.abs}
 _AUXILIARY_NODES = (ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context)
@@ -142,7 +141,7 @@ def _evaluate(node: ast.expr, columns: Columns) -> Any:
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](value(operand))
         case ast.BoolOp(op=op, values=values):
-            return reduce(_and if isinstance(op, ast.And) else _or, map(value, values))
+            return reduce(_LOGICAL[type(op)], map(value, values))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _select(_truth(value(test)), value(body), value(orelse))
         case ast.Compare():
@@ -167,11 +166,12 @@ def _compare(node: ast.Compare, value: Callable[[ast.expr], Any]) -> Any:
             holds = ~found if isinstance(op, ast.NotIn) else found
         else:
             right = value(comparator)
-            holds = _EQUALITY[type(op)](left, right) if type(op) in _EQUALITY else None
-            if holds is None:
-                text = all(np.asarray(v).dtype.kind == "U" for v in (left, right))
-                sides = (left, right) if text else (_number(left), _number(right))
-                holds = _ORDER[type(op)](*map(np.asarray, sides))
+            if type(op) in _EQUALITY:
+                holds = _EQUALITY[type(op)](left, right)
+            else:
+                sides = [np.asarray(v) for v in (left, right)]
+                text = all(side.dtype.kind == "U" for side in sides)
+                holds = _ORDER[type(op)](*(sides if text else map(_number, sides)))
             left = right
         result = np.logical_and(result, holds)
     return result
@@ -198,15 +198,11 @@ def _select(test: npt.NDArray[np.bool_], yes: Any, no: Any) -> npt.NDArray[Any]:
     return np.where(test, yes, no)
 
 
-def _and(a: Any, b: Any) -> npt.NDArray[Any]:
-    return _select(_truth(a), b, a)
-
-
-def _or(a: Any, b: Any) -> npt.NDArray[Any]:
-    return _select(_truth(a), a, b)
-
-
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+_LOGICAL: Operators = {
+    ast.And: lambda a, b: _select(_truth(a), b, a),
+    ast.Or: lambda a, b: _select(_truth(a), a, b),
+}
+_UNARY: Operators = {
     ast.USub: lambda value: -_number(value),
     ast.UAdd: _number,
     ast.Not: lambda value: ~_truth(value),

@@ -65,9 +65,7 @@ def translate_read_errors(
 
 def _reason(e: Exception) -> str:
     text = (getattr(e, "strerror", None) or str(e)).strip().partition("\n")[0][:200]
-    if isinstance(e, KeyError):
-        return f"{text} is missing"
-    return text or type(e).__name__
+    return f"{text} is missing" if isinstance(e, KeyError) else text or type(e).__name__
 
 
 def require_regular_file(path: StrPath) -> Path:
@@ -190,12 +188,9 @@ def open_private(path: StrPath, flags: int = os.O_RDWR) -> int:
     return os.open(path, flags | os.O_CREAT, 0o600)
 
 
-@contextlib.contextmanager
+@contextmanager
 def atomic_write(
-    path: str | os.PathLike[str],
-    error: type[ForetuneError] = OutputError,
-    what: str = "",
-    private: bool = False,
+    path: StrPath, error: type[ForetuneError] = OutputError, what: str = "", private: bool = False
 ) -> Iterator[Path]:
     """Yield a temporary path, which becomes ``path`` on success.
 

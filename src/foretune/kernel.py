@@ -42,9 +42,7 @@ class SelfTimedLaunch(ABC):
     def sample_ms(self, clock: Clock, batch: int) -> float:
         """Return the mean time of ``batch`` launches in milliseconds.
 
-        Args:
-            clock: the device's, for launches without a clock.
-            batch: number of launches.
+        ``clock`` is the device's, for launches without one of their own.
         """
 
     def reset(self) -> None:
@@ -53,8 +51,7 @@ class SelfTimedLaunch(ABC):
     def output(self, returned: Any) -> Any:
         """Return the last timed launch's output, which later launches do not change.
 
-        Args:
-            returned: what the timed call returned; None if the launch does not use the clock.
+        ``returned`` is what the timed call returned; None if the launch does not use the clock.
         """
         return self()
 
@@ -138,12 +135,7 @@ class Kernel(Family):
             np.invert(output, out=output)
 
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
-        """Return a complete, checked problem of this kernel.
-
-        Raises:
-            UnknownName: see `foretune.problem.make_problem`.
-            ProblemError: see there, too.
-        """
+        """Return a complete, checked problem; see `make_problem` for the errors it raises."""
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 
     def relative_error(self, output: Any, expected: Any) -> float:

@@ -33,13 +33,8 @@ class Objective(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Return the objective of this name.
-
-        Raises:
-            UnknownName: there is none.
-        """
-        known = [objective.value for objective in cls]
-        require_known("objective", str(name), known)
+        """Return the objective of this name; raise UnknownName if there is none."""
+        require_known("objective", str(name), [objective.value for objective in cls])
         return cls(name)
 
     @property

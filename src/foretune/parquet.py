@@ -53,9 +53,8 @@ class ParquetFile:
         for field in self.schema:
             if not _is_plain(field.type):
                 raise ValueError(f"column {field.name!r} holds {field.type}: leave it out")
-        sizes = list(column_sizes(self._path))
-        require_size(sum(max(size, 0) for _, size in sizes), self._size)
-        cells = sum(max(values, 0) for values, _ in sizes)  # those in lists, too
+        cells, size = decoded_size(self._path)  # cells in lists, too
+        require_size(size, self._size)
         columns = self.metadata.num_columns
         require_cells(max(cells, self.metadata.num_rows * columns), columns, self._size)
 
@@ -97,16 +96,18 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 MAGIC = b"PAR1"
-_BOOLEANS, _INTEGERS, _BYTE, _DOUBLE, _BINARY = (1, 2), (4, 5, 6), 3, 7, 8
-_LISTS, _MAP, _STRUCT = (9, 10), 11, 12
+VALUES, BYTES = (4, 1, 3, 5), (4, 1, 3, 6)
+"""Fields of the footer: row groups, their columns, the metadata of a column, and its sizes."""
+_BOOLEANS, _INTEGERS, _BINARY, _LISTS, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 12
+_BYTES_OF = {3: 1, 7: 8}
+"""Bytes of a byte and of a floating-point number."""
 
 
-def column_sizes(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the number of values and the uncompressed bytes of each column in each row group.
+def decoded_size(path: Path) -> tuple[int, int]:
+    """Return the number of values and the uncompressed bytes of all columns.
 
-    Arrow can read them, too, but crashes if the statistics next to them are damaged.
-
-    Raises ValueError if there is no footer, or it is damaged.
+    Arrow can read them, too, but crashes if the statistics next to them are damaged. Raises
+    ValueError if there is no footer, or it is damaged.
     """
     with path.open("rb") as file:
         end = file.seek(0, 2)
@@ -117,26 +118,14 @@ def column_sizes(path: Path) -> Iterator[tuple[int, int]]:
             raise ValueError("it has no Parquet footer")
         file.seek(end - 8 - size)
         footer = _Thrift(file.read(size))
+    found = {VALUES: 0, BYTES: 0}
     try:
-        yield from _sizes(footer)
+        for field, value in footer.integers(_STRUCT):
+            if field in found:
+                found[field] += max(value, 0)
     except (IndexError, RecursionError) as e:
         raise ValueError("its footer is damaged") from e
-
-
-def _sizes(footer: "_Thrift") -> Iterator[tuple[int, int]]:
-    for _ in footer.items(4):  # row groups
-        for _ in footer.items(1):  # columns
-            found = {}
-            for chunk_field, kind in footer.fields():
-                if chunk_field != 3 or kind != _STRUCT:  # the column's metadata
-                    footer.skip(kind)
-                    continue
-                for field, inner in footer.fields():
-                    if field in (5, 6) and inner in _INTEGERS:
-                        found[field] = footer.integer()
-                    else:
-                        footer.skip(inner)
-            yield found.get(5, 0), found.get(6, 0)
+    return found[VALUES], found[BYTES]
 
 
 class _Thrift:
@@ -161,27 +150,32 @@ class _Thrift:
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
 
-    def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield number and type of each field of a struct; the caller reads or skips it."""
-        number = 0
-        while (head := self.data[self.at]) != 0:
-            self.at += 1
-            number = number + (head >> 4) if head >> 4 else self.integer()
-            yield number, head & 15
-        self.at += 1
-
-    def items(self, wanted: int) -> Iterator[None]:
-        """Yield once per item of the lists of structs in a struct's field; skip other fields."""
-        for number, kind in self.fields():
-            if number != wanted or kind not in _LISTS:
-                self.skip(kind)
-                continue
+    def integers(
+        self, kind: int, path: tuple[int, ...] = (), in_list: bool = False
+    ) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield every integer of a value, with the numbers of the fields that lead to it."""
+        if kind in _BOOLEANS:
+            self.at += in_list  # in a struct, the type is the value
+        elif kind in _INTEGERS:
+            yield path, self.integer()
+        elif kind in _BYTES_OF:
+            self.at += _BYTES_OF[kind]
+        elif kind == _BINARY:
+            size = self.varint()
+            self.at += size
+        elif kind in _LISTS:
             count, item = self.head()
             for _ in range(count):
-                if item == _STRUCT:
-                    yield
-                else:
-                    self.skip(item, in_list=True)
+                yield from self.integers(item, path, in_list=True)
+        elif kind == _STRUCT:
+            number = 0
+            while (head := self.data[self.at]) != 0:
+                self.at += 1
+                number = number + (head >> 4) if head >> 4 else self.integer()
+                yield from self.integers(head & 15, (*path, number))
+            self.at += 1
+        else:  # Parquet has no maps
+            raise IndexError(kind)
 
     def head(self) -> tuple[int, int]:
         """Return the number and the type of a list's items."""
@@ -191,25 +185,3 @@ class _Thrift:
         if count > len(self.data) - self.at:  # each takes a byte at least
             raise IndexError(count)
         return count, head & 15
-
-    def skip(self, kind: int, in_list: bool = False) -> None:
-        if kind in _BOOLEANS:
-            self.at += in_list  # in a struct, the type is the value
-        elif kind in _INTEGERS:
-            self.varint()
-        elif kind == _BYTE:
-            self.at += 1
-        elif kind == _DOUBLE:
-            self.at += 8
-        elif kind == _BINARY:
-            size = self.varint()
-            self.at += size
-        elif kind in _LISTS:
-            count, item = self.head()
-            for _ in range(count):
-                self.skip(item, in_list=True)
-        elif kind == _STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner)
-        else:  # Parquet has no maps
-            raise IndexError(kind)

@@ -68,12 +68,10 @@ def importance(result: Any, ax: "Axes | None" = None) -> "Axes":
     """
     ax, table = _axes(ax), result
     if not (isinstance(result, pd.DataFrame) and "factor" in result):
-        measured = _measured(result)
-        medians = {
-            name: measured.groupby(column)["objective"].median()
-            for name, column in _knobs(measured).items()
-        }
-        rows = [(name, values.max() / values.min()) for name, values in medians.items()]
+        measured, rows = _measured(result), []
+        for name, column in _knobs(measured).items():
+            medians = measured.groupby(column)["objective"].median()
+            rows.append((name, medians.max() / medians.min()))
         table = pd.DataFrame(rows, columns=["parameter", "factor"])
     table = table.sort_values("factor")
     ax.barh(table["parameter"].astype(str), table["factor"] - 1, left=1, color=MEASURED)
@@ -198,7 +196,6 @@ def _table(result: Any) -> pd.DataFrame:
 
 
 def _measured(result: Any) -> pd.DataFrame:
-    """Return the measurements that have a value."""
     table = _table(result)
     return table[np.isfinite(table["objective"])]
 
@@ -220,7 +217,6 @@ def _unit(result: Any) -> str:
 
 
 def _knobs(table: pd.DataFrame) -> dict[str, str]:
-    """Return the columns of knobs with several values, by the knobs' names."""
     columns = [c for c in table if c.startswith("config.") and table[c].nunique() > 1]
     return {column.removeprefix("config."): column for column in columns}
 
@@ -234,5 +230,4 @@ def _column(table: pd.DataFrame, knob: str) -> str:
 def _places(values: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Return each value's rank among the sorted distinct values, and these as labels."""
     known = sorted(values.unique(), key=lambda v: (isinstance(v, str), v))
-    places = {value: i for i, value in enumerate(known)}
-    return np.array([places[v] for v in values]), [str(v) for v in known]
+    return np.array([known.index(v) for v in values]), [str(v) for v in known]

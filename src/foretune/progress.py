@@ -20,20 +20,16 @@ class Progress(Protocol):
         """Print a line."""
 
 
-class Silent:
-    """Shows nothing; the default in Python. The logger ``foretune`` gets stages and messages."""
-
+class _Silent:
     def start(self, stage: str, total: int) -> None:
-        """Log the stage."""
         LOGGER.info("%s: %d steps", stage, total)
 
     def advance(self, note: str = "") -> None:
-        """Log the step, for debugging."""
         LOGGER.debug("%s", note)
 
     def say(self, text: str) -> None:
-        """Log the message."""
         LOGGER.info("%s", text)
 
 
-SILENT = Silent()
+SILENT = _Silent()
+"""Shows nothing; the default in Python. The logger ``foretune`` gets stages and messages."""

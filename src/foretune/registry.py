@@ -85,30 +85,28 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
         except TypeError as e:
             raise UsageError(f"{location} cannot be made without arguments: {e}") from e
     if hasattr(obj, "has_inputs"):  # foretune.tunable
-        if not obj.has_inputs:
-            raise UsageError(
-                f"{location} has no inputs to make its arguments: decorate it with "
-                f"{TUNABLE_EXAMPLE}"
-            )
-        return obj.kernel()
-    if type(obj).__module__.partition(".")[0] in ("triton", "foretune"):
-        raise UsageError(
-            f"{location} is a Triton kernel, which is tuned when it is called: decorate it with "
+        if obj.has_inputs:
+            return obj.kernel()
+        reason = f"has no inputs to make its arguments: decorate it with {TUNABLE_EXAMPLE}"
+    elif type(obj).__module__.partition(".")[0] in ("triton", "foretune"):
+        reason = (
+            "is a Triton kernel, which is tuned when it is called: decorate it with "
             "@foretune.autotune; 'foretune inspect' compiles it without a GPU"
         )
-    if is_plain_function(obj):
-        raise UsageError(
-            f"{location} is a function without knobs: 'foretune tune {location} --param KNOB=1,2' "
-            f"names them, or decorate it with {TUNABLE_EXAMPLE}"
+    elif is_plain_function(obj):
+        reason = (
+            f"is a function without knobs: 'foretune tune {location} --param KNOB=1,2' names them, "
+            f"or decorate it with {TUNABLE_EXAMPLE}"
         )
-    raise UsageError(
-        f"{location} is of type {type(obj).__name__}: decorate a function with {TUNABLE_EXAMPLE}, "
-        "or derive a class from foretune.Kernel"
-    )
+    else:
+        reason = (
+            f"is of type {type(obj).__name__}: decorate a function with {TUNABLE_EXAMPLE}, or "
+            "derive a class from foretune.Kernel"
+        )
+    raise UsageError(f"{location} {reason}")
 
 
 def _is_kernel(value: Any, module: ModuleType) -> bool:
-    """Whether ``value`` is a kernel that the module defines."""
     if isinstance(value, type):
         concrete = issubclass(value, Kernel) and not inspect.isabstract(value)
         return concrete and value.__module__ == module.__name__
@@ -116,7 +114,6 @@ def _is_kernel(value: Any, module: ModuleType) -> bool:
 
 
 def _own_names(module: ModuleType) -> list[str]:
-    """Return the names of the kernels and functions that the module defines."""
     return [
         name for name, value in vars(module).items()
         if _is_kernel(value, module)
@@ -223,7 +220,6 @@ _BUILTIN: dict[str, dict[str, str]] = {
 
 
 def _singular(group: str) -> str:
-    """Return the singular of a group's name, for messages."""
     return "family" if group == "families" else group.removesuffix("s")
 
 
@@ -267,13 +263,8 @@ def load(group: str, name: str) -> Any:
 def get_kernel(name: str) -> Kernel:
     """Return a new instance of a kernel.
 
-    Args:
-        name: a registered name, or ``FILE.py:NAME`` or ``MODULE:NAME``; the latter also registers
-            the kernel in this process.
-
-    Raises:
-        UnknownName: there is none.
-        UsageError: there is no such file or module, or no kernel in it.
+    ``name`` is a registered name, or ``FILE.py:NAME`` or ``MODULE:NAME``; the latter also registers
+    the kernel in this process. Raises UnknownName or UsageError if there is no such kernel.
     """
     if is_code_location(name):
         kernel = kernel_at(name)
@@ -282,8 +273,6 @@ def get_kernel(name: str) -> Kernel:
         if not hasattr(kernel, "knobs"):  # a class, which can be instantiated again
             registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")
         return kernel
-    try:
-        kernel = load("kernels", name)()
-    except UnknownName as e:
-        raise UnknownName("kernel", name, registered("kernels"), "or your own, FILE.py:NAME") from e
-    return kernel
+    if name not in registered("kernels"):
+        raise UnknownName("kernel", name, registered("kernels"), "or your own, FILE.py:NAME")
+    return load("kernels", name)()

@@ -143,10 +143,6 @@ def rounding(dtype: Any) -> float:
 def is_plain(value: Any) -> bool:
     """Whether this is a number, text, array or tensor, whose content is not computed on access."""
     kind = type(value)
-    if kind is type(None):
-        return True
-    module = sys.modules.get(kind.__module__)
-    return (
-        kind.__module__.partition(".")[0] in _PLAIN_MODULES
-        and getattr(module, kind.__qualname__, None) is kind
-    )
+    known = kind.__module__.partition(".")[0] in _PLAIN_MODULES
+    module = sys.modules.get(kind.__module__) if known else None
+    return value is None or getattr(module, kind.__qualname__, None) is kind

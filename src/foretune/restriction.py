@@ -59,14 +59,8 @@ class Restriction:
             codes, distinct = _codes(columns[name])
             key = key * distinct + codes
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        verdicts = np.array(
-            [
-                self._allows({n: columns[n][row : row + 1].tolist()[0] for n in names})
-                for row in first
-            ],
-            dtype=bool,
-        )
-        return verdicts[inverse]
+        rows = ({n: columns[n][row : row + 1].tolist()[0] for n in names} for row in first)
+        return np.array([self._allows(row) for row in rows], dtype=bool)[inverse]
 
 
 def adapt_mapping_rule(rule: Callable[..., bool], names: tuple[str, ...]) -> Callable[..., bool]:
@@ -78,8 +72,6 @@ def adapt_mapping_rule(rule: Callable[..., bool], names: tuple[str, ...]) -> Cal
 
 
 class _MappingRule:
-    """A rule that takes one mapping of all parameters."""
-
     def __init__(self, rule: Callable[..., bool], names: tuple[str, ...]) -> None:
         self.rule = rule
         self.__name__ = getattr(rule, "__name__", "rule")

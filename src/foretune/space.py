@@ -63,8 +63,7 @@ class SearchSpace:
     def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
         """Return the space of exactly these configurations, e.g. those in a run table.
 
-        Raises:
-            SpaceError: there are none, or they do not have the same parameters.
+        Raises SpaceError if there are none, or they do not have the same parameters.
         """
         known = (c if isinstance(c, Configuration) else Configuration(c) for c in configs)
         distinct = list(dict.fromkeys(known))
@@ -134,8 +133,7 @@ class SearchSpace:
         """Return the indices of configurations given by codes; -1 if not in the space."""
         keys = self._keys(codes)
         if self.is_too_large_to_enumerate:
-            columns = {name: codes[:, i] for i, name in enumerate(self.parameters)}
-            legal = [self._legal(rule, columns) for rule in self.restrictions]
+            legal = [self._legal(rule, codes) for rule in self.restrictions]
             return np.where(np.all(legal, axis=0), keys, -1) if legal else keys
         known, order = self._sorted_keys
         positions = np.minimum(np.searchsorted(known, keys), len(known) - 1)
@@ -144,16 +142,13 @@ class SearchSpace:
     def columns(self, indices: npt.ArrayLike | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the values of all (or the given) configurations as one array per parameter."""
         codes = self.codes if indices is None else self.codes_of(indices)
-        return {
-            name: _array(values)[codes[:, i]]
-            for i, (name, values) in enumerate(self.parameters.items())
-        }
+        columns = zip(self.parameters.items(), codes.T, strict=True)
+        return {name: _array(values)[column] for (name, values), column in columns}
 
     def index(self, config: Mapping[str, Any]) -> int:
         """Return the index of ``config``.
 
-        Raises:
-            SpaceError: it is not in the space; the message names the value or restriction.
+        Raises SpaceError, which names the value or restriction, if it is not in the space.
         """
         found = self.index_or_none(config)
         if found is None:
@@ -176,22 +171,19 @@ class SearchSpace:
     def sample_indices(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Return the indices of ``n`` different random configurations; all if there are fewer.
 
-        In a space too large to enumerate, sampling is slightly biased and may find fewer.
-
-        Raises:
-            SpaceError: no legal configuration was found.
+        In a space too large to enumerate, sampling is slightly biased and may find fewer; it raises
+        SpaceError if it finds none.
         """
         if not self.is_too_large_to_enumerate:
             return rng.choice(len(self), size=min(n, len(self)), replace=False)
-        columns: dict[str, npt.NDArray[np.uint16]] = {}
+        order = self._expansion_order()
+        table = np.zeros((1, len(order)), dtype=np.uint16)
         max_rows = max(MAX_PARTIAL_CONFIGURATIONS, 4 * n)
-        for name in self._expansion_order():
-            rows = len(next(iter(columns.values()))) if columns else 1
-            if rows > (kept := max(max_rows // len(self.parameters[name]), 1)):
-                selected = rng.choice(rows, kept, replace=False)
-                columns = {known: column[selected] for known, column in columns.items()}
-            columns = self._expand(columns, name)
-        found = self._keys(self._rows(columns))
+        for i, name in enumerate(order, start=1):
+            if len(table) > (kept := max(max_rows // len(self.parameters[name]), 1)):
+                table = table[rng.choice(len(table), kept, replace=False)]
+            table = self._expand(table, order[:i])
+        found = self._keys(table)
         if not len(found):
             rules = "; ".join(map(str, self.restrictions))
             raise SpaceError(f"found no configuration that satisfies the restrictions: {rules}")
@@ -223,27 +215,20 @@ class SearchSpace:
     @cached_property
     def _table(self) -> npt.NDArray[np.uint16] | None:
         """Codes of all legal configurations in order; None if there are too many to list."""
-        columns: dict[str, npt.NDArray[np.uint16]] = {}
-        for name in self._expansion_order():
-            rows = len(next(iter(columns.values()))) if columns else 1
-            if rows * len(self.parameters[name]) > MAX_CONFIGURATIONS:
+        order = self._expansion_order()
+        table = np.zeros((1, len(order)), dtype=np.uint16)
+        for i, name in enumerate(order, start=1):
+            if len(table) * len(self.parameters[name]) > MAX_CONFIGURATIONS:
                 if self._combinations > MAX_COMBINATIONS:
                     raise SpaceError(
                         "the space has more than 2^62 combinations: drop some parameters"
                     )
                 return None
-            columns = self._expand(columns, name)
-        table = self._rows(columns)
+            table = self._expand(table, order[:i])
         if len(table) == 0:
             rules = "; ".join(map(str, self.restrictions))
             raise SpaceError(f"no configuration satisfies the restrictions: {rules}")
         return table[np.argsort(self._keys(table), kind="stable")]
-
-    def _rows(self, columns: Mapping[str, npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
-        """Return columns as rows; without parameters, one empty row."""
-        if not columns:
-            return np.zeros((1, 0), dtype=np.uint16)
-        return np.column_stack([columns[name] for name in self.parameters])
 
     def _expansion_order(self) -> list[str]:
         """Return the parameters in an order in which restrictions prune early."""
@@ -258,27 +243,22 @@ class SearchSpace:
                 rule.discard(pick)
         return order
 
-    def _expand(
-        self, columns: dict[str, npt.NDArray[np.uint16]], name: str
-    ) -> dict[str, npt.NDArray[np.uint16]]:
-        """Return partial configurations, extended by every value of one parameter."""
-        rows = len(next(iter(columns.values()))) if columns else 1
-        choices = len(self.parameters[name])
-        wider = {n: np.repeat(column, choices) for n, column in columns.items()}
-        wider[name] = np.tile(np.arange(choices, dtype=np.uint16), rows)
+    def _expand(self, table: npt.NDArray[np.uint16], known: list[str]) -> npt.NDArray[np.uint16]:
+        """Extend partial configurations by every value of the last of the ``known`` parameters."""
+        name = known[-1]
+        choices = np.arange(len(self.parameters[name]), dtype=np.uint16)
+        wider = np.repeat(table, len(choices), axis=0)
+        wider[:, self.names.index(name)] = np.tile(choices, len(table))
         for rule in self.restrictions:
             names = rule.names or {name}  # a rule may be constant
-            if name in names and names <= wider.keys():
-                keep = self._legal(rule, {n: wider[n] for n in names})
-                wider = {n: column[keep] for n, column in wider.items()}
+            if name in names and names <= {*known}:
+                wider = wider[self._legal(rule, wider)]
         return wider
 
-    def _legal(
-        self, rule: Restriction, columns: Mapping[str, npt.NDArray[np.uint16]]
-    ) -> npt.NDArray[np.bool_]:
-        """Return whether a rule holds for rows of codes."""
-        names = rule.names or columns.keys()
-        return rule.holds({n: _array(self.parameters[n])[columns[n]] for n in names})
+    def _legal(self, rule: Restriction, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+        columns = zip(self.parameters.items(), codes.T, strict=True)
+        used = rule.names or self.parameters
+        return rule.holds({n: _array(values)[c] for (n, values), c in columns if n in used})
 
     def _keys(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[Any]:
         """Return a sort key per row: an integer, or bytes if integers overflow."""

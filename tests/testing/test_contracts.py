@@ -23,10 +23,10 @@ from foretune.testing import (
     check_runner,
     check_searcher,
 )
-from foretune.testing.runners import MisbehavingKernel
+from foretune.testing.runners import _MisbehavingKernel
 
 
-class Kernel(MisbehavingKernel):
+class Kernel(_MisbehavingKernel):
     """Adds one, in blocks of numbers."""
 
     def space(self, problem):

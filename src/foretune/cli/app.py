@@ -57,17 +57,16 @@ FIRST_COMMANDS = (
 """The commands in ``foretune --help``; ``--help-all`` has all."""
 ROOT_FLAGS = ("--json", "--debug")
 ROOT_VALUES = ("--seed", "--store", "--wait-quiet")
+ROOT_HELP = "Anywhere: --json, --seed N, --store PATH, --wait-quiet SECONDS, --debug"
 
 
-class RootGroup(TyperGroup):
+class _RootGroup(TyperGroup):
     """Commands in the order of `PANELS`; the root's options may follow the command."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands."""
         return sorted(super().list_commands(ctx), key=list(_PANEL_OF).index)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help: the most used commands, or all of it."""
         if ctx.meta.get(HELP_ALL):
             super().format_help(ctx, formatter)
             return
@@ -77,13 +76,10 @@ class RootGroup(TyperGroup):
             formatter.write_dl(
                 [(name, self.commands[name].get_short_help_str(65)) for name in FIRST_COMMANDS]
             )
-        formatter.write_text(
-            "Anywhere: --json, --seed N, --store PATH, --wait-quiet SECONDS, --debug"
-        )
+        formatter.write_text(ROOT_HELP)
         formatter.write_text("More: foretune COMMAND --help, foretune --help-all")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a command line that may have root options anywhere."""
         if args and args[0] == HELP_ALL:
             ctx.meta[HELP_ALL], args = True, ["--help"]
         return super().parse_args(ctx, move_root_options(args))
@@ -111,7 +107,7 @@ def move_root_options(arguments: list[str]) -> list[str]:
 
 app = typer.Typer(
     name="foretune",
-    cls=RootGroup,
+    cls=_RootGroup,
     help=HELP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -208,12 +204,7 @@ def _usage_error(error: Exception) -> str | None:
 
 
 def _one_line(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    *_: object,
-    **__: object,
+    message: object, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Format a warning: Foretune's as one line, others with their origin."""
     if issubclass(category, ForetuneWarning):

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import options, run_files
 from foretune.cli.output import Output
-from foretune.cli.run_files import read_files
 from foretune.errors import UsageError
 from foretune.files import atomic_write
 from foretune.registry import registered
@@ -24,8 +23,8 @@ def calibrate(
         help="Run tables of the new device: 10 … 1500 runs. With --choose: run tables of what you "
         "will predict; by default, the predictor's own runs.",
     ),
-    kernel: str = options.ONLY_KERNEL,
-    map_: list[str] = options.MAP,
+    kernel: str = run_files.ONLY_KERNEL,
+    map_: list[str] = run_files.MAP,
     choose: int | None = typer.Option(
         None, help="Choose this many runs to measure instead; 64 is a good number."
     ),
@@ -52,7 +51,7 @@ def calibrate(
     from foretune.models.saved.lookup import read_predictor
 
     before = read_predictor(predictor)
-    runs = read_files(files, kernel, map_, before)
+    runs = run_files.read_files(files, kernel, map_, before)
     after = before.calibrate(runs)
     after.save(out)
     devices = ", ".join(after.calibration_.devices)
@@ -61,7 +60,6 @@ def calibrate(
 
 
 def _choose(context: typer.Context, output: Output, files: list[Path], out: Path) -> None:
-    """Write the runs to measure on a new device."""
     from foretune.models.saved.lookup import read_predictor
 
     names = ("predictor", "device", "choose", "kernel", "map_")
@@ -71,20 +69,17 @@ def _choose(context: typer.Context, output: Output, files: list[Path], out: Path
         raise UsageError("give --device, or run tables of the device")
     loaded = read_predictor(predictor)
     hardware = None if device is None else options.device_for(loaded, device)
-    runs = read_files(files, kernel, maps, loaded) if files else None
+    runs = run_files.read_files(files, kernel, maps, loaded) if files else None
     chosen = loaded.choose(count, runs, hardware, options.root_options(context).seed)
     _protect_filled_times(out, chosen)
     with atomic_write(out) as new:
         chosen.to_csv(new, index=False)
     devices = sorted(map(str, chosen["device"].unique()))
     output.say(f"{out}: {len(chosen)} runs to measure on {', '.join(devices)}")
-    name = loaded.kernel_name_
-    output.say(
-        f"foretune collect {name} --rows {out} --out there.parquet"
-        if name in registered("kernels")
-        else "add a column time_ms, then: "
-        f"foretune import {out} --format generic --out there.parquet"
-    )
+    how = f"add a column time_ms, then: foretune import {out} --format generic"
+    if loaded.kernel_name_ in registered("kernels"):
+        how = f"foretune collect {loaded.kernel_name_} --rows {out}"
+    output.say(f"{how} --out there.parquet")
     output.say(f"foretune calibrate {predictor} there.parquet --out calibrated")
     output.result({"out": str(out), "rows": len(chosen), "devices": devices})
 

@@ -9,31 +9,22 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carbon
-from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
+from foretune.cli.output import METRIC_COLUMNS, Output, format_config, metric_rows
 from foretune.console import progress_bar
 from foretune.errors import require_known
 from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.problem import Problem, shared_values
 from foretune.registry import load
-from foretune.values import Value, short_number
+from foretune.values import short_number
 
 if TYPE_CHECKING:
     from foretune.tune.campaign.observer import Campaign
     from foretune.tune.job import SearchOptions
     from foretune.tune.results import TuneResult
 
+NEEDS_UI = " (needs extra 'ui')"
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
-
-PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: two not trained on.")
-BUDGET = typer.Option(
-    "", help="Per search, as in 'tune'. Default: the preset's.", show_default=False
-)
-PREDICTOR = typer.Option("none", help="Start from this predictor, as in 'tune'.")
-REPORT = typer.Option(None, help="Only rewrite this campaign's report.")
-TRACK = typer.Option(
-    None, help="Only track this campaign's folder in MLflow, at $MLFLOW_TRACKING_URI."
-)
 
 
 def campaign(
@@ -43,15 +34,21 @@ def campaign(
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
     preset: str = typer.Option("quick", help="quick, or full (13 times the runs)."),
-    problem: list[str] = PROBLEM,
+    problem: list[str] = typer.Option(
+        [], help="Problem to tune (repeatable). Default: two not trained on."
+    ),
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
     searcher: str = options.SEARCHER,
-    budget: str = BUDGET,
-    predictor: str = PREDICTOR,
+    budget: str = typer.Option(
+        "", help="Per search, as in 'tune'. Default: the preset's.", show_default=False
+    ),
+    predictor: str = typer.Option("none", help="Start from this predictor, as in 'tune'."),
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
-    report: Path | None = REPORT,
-    track: Path | None = TRACK,
+    report: Path | None = typer.Option(None, help="Only rewrite this campaign's report."),
+    track: Path | None = typer.Option(
+        None, help="Only track this campaign's folder in MLflow, at $MLFLOW_TRACKING_URI."
+    ),
     carbon: float | None = CARBON,
 ) -> None:
     """Profile a kernel, train a predictor, tune other problems, report.
@@ -89,7 +86,6 @@ def campaign(
 
 
 def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
-    """Write the report of a finished campaign again, or track it in MLflow."""
     from foretune.tune.campaign.campaign import notify_observers
 
     written: dict[str, str] = {}
@@ -107,22 +103,24 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     """Print the table of winners."""
     unit = results[0].objective.unit
     shared = shared_values([r.problem for r in results])
+    varying = [{k: v for k, v in r.problem.items() if k not in shared} for r in results]
+    named = [(format_config(own), r) for own, r in zip(varying, results, strict=True)]
     rows = []
-    for r in results:
+    for name, r in named:
         gain = r.winner.ratio_text if r.verified else r.verdict.replace("_", " ")
         versus_library = "–" if r.versus_library is None else r.versus_library.ratio_text
         times = [short_number(c.value) for c in (r.baseline, r.winner)]
-        rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
+        rows.append([name, *times, gain, versus_library])
     columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
     if library := next((r.library for r in results if r.library), None):
         columns.append(f"vs {library.name}")
     rows = [row[: len(columns)] for row in rows]
     title = " ".join([results[0].kernel, str(Problem(shared)), "on", results[0].device])
     output.table(title.replace("  ", " "), columns, rows)
-    open_ones = [r for r in results if r.verdict == "inconclusive"]
-    for r in open_ones:
+    open_ones = [(name, r) for name, r in named if r.verdict == "inconclusive"]
+    for name, r in open_ones:
         if len(results) > 1:
-            output.say(f"{_format_problem(r.problem, shared)}:")
+            output.say(f"{name}:")
         output.say(r.explanation)
         if r.noise.disturbed:
             output.say(r.noise.disturbed)
@@ -130,24 +128,18 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
         output.say(SETTLE_ADVICE)
 
 
-def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:
-    return " ".join(f"{k}={v}" for k, v in problem.items() if k not in shared)
-
-
 def _show(output: Output, done: "Campaign") -> None:
     if weak := done.training.validation.weakness:
         output.say(weak)
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
-    output.say(str(done.training.validation))
-    output.say("")
+    output.say(f"{done.training.validation}\n")
     show_results(output, list(done.results))
-    output.say("")
-    output.say(f"report   {done.report}")
+    output.say(f"\nreport   {done.report}")
     output.say(f"         predictor: {done.mlflow_model or done.folder}")
     if done.mlflow_uri is not None:
         output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
-    if done.mlflow_uri is not None and not done.mlflow_uri.startswith("http"):
-        needs = "" if find_spec("flask") else " (needs extra 'ui')"
-        output.say(f"         view it with: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}")
+        if not done.mlflow_uri.startswith("http"):
+            how = f"mlflow ui --backend-store-uri {done.mlflow_uri}"
+            output.say(f"         view it with: {how}{'' if find_spec('flask') else NEEDS_UI}")
     output.say(f"took     {done.seconds:.0f} s")

@@ -1,9 +1,8 @@
 """``foretune collect``: runs of a kernel, or operators of a language model, as a run table."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -14,60 +13,47 @@ from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.lazy import require
 
-if TYPE_CHECKING:
-    from foretune.plan import Operator
-
 TYPICAL = "typical"
 """Name of the set of models whose operators also serve to plan other models."""
-MAX_SIZE = 2**20
-"""Maximum number of tokens or ranks; larger ones are typing errors."""
 MIN_RUNS_IN_BUDGET = 1000
 """An operator is left out if fewer runs of it fit in the time given."""
 OPERATORS_PANEL = "Operators of language models (--operators)"
-PROBLEMS = typer.Option(
-    ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
-)
-ROWS = typer.Option(
-    None, help="Measure the rows of this table instead, e.g. from 'foretune calibrate'."
-)
-OUT = typer.Option(
-    ..., help="Run table to write or to continue (Parquet); a folder for --operators."
-)
 
 
 def _operator_option(default: Any, text: str) -> Any:
     return typer.Option(default, help=text, rich_help_panel=OPERATORS_PANEL)
 
 
-OPERATORS = _operator_option(
-    "",
-    f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
-    f"config.json, {TYPICAL} (common models), or a graph, MODEL.pt2.",
-)
-TP = _operator_option("1,2,4,8", "Degrees of tensor parallelism.")
-FORMATS = _operator_option(
-    "", "Formats of weights, bf16,fp8. Default: all that torch and the device support."
-)
-TOKENS = _operator_option("1..8192", "Tokens of a step: 1,64,4096, or 1..8192 (doubling).")
-MINUTES = _operator_option(10.0, "Start no operator after this many minutes.")
-
-
 def collect(
     context: typer.Context,
     kernel: str = options.KERNEL,
-    problems: list[str] = PROBLEMS,
+    problems: list[str] = typer.Option(
+        ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
+    ),
     configs: int = typer.Option(20, help="Configurations per problem, including the default."),
-    rows: Path | None = ROWS,
-    out: Path = OUT,
+    rows: Path | None = typer.Option(
+        None, help="Measure the rows of this table instead, e.g. from 'foretune calibrate'."
+    ),
+    out: Path = typer.Option(
+        ..., help="Run table to write or to continue (Parquet); a folder for --operators."
+    ),
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
     max_seconds: float = typer.Option(0.25, help="Maximum seconds of timing per configuration."),
-    operators: str = OPERATORS,
-    tp: str = TP,
-    formats: str = FORMATS,
-    tokens: str = TOKENS,
-    minutes: float = MINUTES,
+    operators: str = _operator_option(
+        "",
+        f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
+        f"config.json, {TYPICAL} (common models), or a graph, MODEL.pt2.",
+    ),
+    tp: str = _operator_option("1,2,4,8", "Degrees of tensor parallelism."),
+    formats: str = _operator_option(
+        "", "Formats of weights, bf16,fp8. Default: all that torch and the device support."
+    ),
+    tokens: str = _operator_option(
+        "1..8192", "Tokens of a step: 1,64,4096, or 1..8192 (doubling)."
+    ),
+    minutes: float = _operator_option(10.0, "Start no operator after this many minutes."),
     batch: str = networks.BATCHES,
     threads: str = networks.THREADS,
 ) -> None:
@@ -91,11 +77,9 @@ def collect(
     options.require_positive(minutes, "--minutes")
     if operators.endswith(networks.SUFFIX):
         options.reject_options(context, ("tp", "formats", "tokens"), "a graph does not take")
-        networks.collect_operators(
-            output, operators, [*parse_sizes(batch, "--batch")] if batch else [None],
-            parse_sizes(threads, "--threads") if threads else [], out, minutes,
-            options.read_local_device(device),
-        )  # fmt: skip
+        variants = networks.parse_variants(batch, threads)
+        hardware = options.read_local_device(device)
+        networks.collect_operators(output, operators, variants, out, minutes, hardware)
     else:
         options.reject_options(context, ("batch", "threads"), "only a graph, MODEL.pt2, takes")
         _collect_operators(context, output, out)
@@ -142,15 +126,14 @@ def _collect_runs(context: typer.Context, output: Output, out: Path, rows: Path 
 
 
 def _collect_operators(context: typer.Context, output: Output, out: Path) -> None:
-    """Measure the operators that planning a model needs, at the shapes of one rank.
-
-    The most informative sizes come first.
-    """
+    """Measure the operators of a model at the shapes of one rank, the most informative first."""
     from foretune.collect.devices import local_device, local_gpus
 
     require("torch", "gpu", "measuring operators of language models")
-    from foretune.collect.torch_operators.measuring import OperatorBenchmarker, collect_operators
+    from foretune.collect.torch_operators import measuring
     from foretune.datasets.run_log import RunLog
+    from foretune.plan import describe_model
+    from foretune.plan.cost.design import DEFAULT_MODELS, farthest_first, measurable, plan_operators
     from foretune.plan.cost.tables import OPERATORS_FILE
 
     given = context.params
@@ -158,36 +141,22 @@ def _collect_operators(context: typer.Context, output: Output, out: Path) -> Non
     named = given["device"] if source and source.name == "COMMANDLINE" else ""
     hardware = local_device(named or ("cuda" if local_gpus() else "cpu"))
     model = "" if given["operators"] == TYPICAL else given["operators"]
-    bench = OperatorBenchmarker(hardware)
-    chosen, reasons = _choose_operators(
-        model, parse_sizes(given["tp"], "--tp"), _chosen_formats(given["formats"], hardware),
-        parse_sizes(given["tokens"], "--tokens"), hardware, 60_000.0 * minutes / MIN_RUNS_IN_BUDGET,
-    )  # fmt: skip
+    bench = measuring.OperatorBenchmarker(hardware)
+    degrees, sizes = (networks.parse_sizes(given[name], f"--{name}") for name in ("tp", "tokens"))
+    formats = _chosen_formats(given["formats"], hardware)
+    models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
+    planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]
+    max_ms = 60_000.0 * minutes / MIN_RUNS_IN_BUDGET
+    found, reasons = measurable(measuring.distinct(planned), hardware, max_ms)
+    chosen = farthest_first(found)
     for reason, count in reasons.items():
         output.say(f"left out: {count} operators: {reason}")
     if not chosen:
         raise UsageError("no operator is left to measure: give other --formats, or --minutes")
     with RunLog(out / OPERATORS_FILE, hardware) as log, progress_bar() as progress:
-        done = collect_operators(chosen, log, bench, minutes, progress)
+        done = measuring.collect_operators(chosen, log, bench, minutes, progress)
     use = f"plan {model or 'MODEL'} --system local --operators {out} …"
     networks.report(output, done, len(chosen), out, use, left_out=reasons, device=hardware.name)
-
-
-def parse_sizes(text: str, option: str) -> list[int]:
-    """Parse ``1,64,4096`` or ``1..8192`` (doubling) into ascending sizes."""
-    sizes: list[int] = []
-    for part in text.split(","):
-        first, dots, last = part.partition("..")
-        try:
-            low, high = int(first), int(last if dots else first)
-        except ValueError as e:
-            raise UsageError(f"{option} {text}: write sizes like 1,64,4096 or 1..8192") from e
-        if not 1 <= low <= high <= MAX_SIZE:
-            raise UsageError(f"{option} {text}: give ascending sizes between 1 and {MAX_SIZE}")
-        while low <= high:
-            sizes.append(low)
-            low *= 2
-    return sorted(set(sizes))
 
 
 def _chosen_formats(text: str, device: Device) -> list[str]:
@@ -199,22 +168,3 @@ def _chosen_formats(text: str, device: Device) -> list[str]:
         return [find_format(name.strip()).name for name in text.split(",")]
     both = [name for name in FORMATS if name in IN_TORCH]
     return [name for name in both if supported(name, device.architecture) == "native"] or ["bf16"]
-
-
-def _choose_operators(
-    model: str,
-    degrees: Sequence[int],
-    formats: Sequence[str],
-    sizes: Sequence[int],
-    device: Device,
-    max_ms: float,
-) -> "tuple[list[Operator], dict[str, int]]":
-    """Return the operators to measure, and how many were left out by reason."""
-    from foretune.collect.torch_operators.measuring import distinct
-    from foretune.plan import describe_model
-    from foretune.plan.cost.design import DEFAULT_MODELS, farthest_first, measurable, plan_operators
-
-    models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
-    planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]
-    chosen, reasons = measurable(distinct(planned), device, max_ms)
-    return farthest_first(chosen), reasons

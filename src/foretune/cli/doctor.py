@@ -23,7 +23,7 @@ from foretune.registry import TRITON_PREFIX, get_kernel, registered
 
 if TYPE_CHECKING:
     from foretune.collect.devices import Probe
-    from foretune.collect.dissection import Dissection, MemoryCurve
+    from foretune.collect.dissection import MemoryCurve
 
 
 def doctor(
@@ -65,7 +65,6 @@ def doctor(
 
 
 def _probe(output: Output, plot: Path | None) -> None:
-    """Measure the CPU and the GPUs in detail, print the results, and cache the CPU's rates."""
     from foretune.collect.cpu import cache_sizes, cpu_name
     from foretune.collect.devices import local_gpus, probe_cpu
     from foretune.collect.dissection import dissect_cpu
@@ -84,7 +83,16 @@ def _probe(output: Output, plot: Path | None) -> None:
             curves[gpu.name] = dissect_gpu(gpu, progress)
     for name, curve in curves.items():
         _show_levels(output, name, curve, cache_sizes() if curve is found.memory else {})
-    _show_dissection(output, found)
+    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
+    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
+    times = {
+        "memory while all other cores read, ns": found.loaded_latency_ns,
+        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
+        "call of a compiled function, us": found.call_us,
+        "work on all cores, us": found.parallel_us,
+        "first touch of a page, us": found.page_us,
+    }
+    output.table("overheads", ("", "time"), [[n, f"{t:,.2f}"] for n, t in times.items()])
     _show_probes(output, before, now)
     output.result({"before": before, "now": now, "dissection": found, "memory": curves})
     if plot:
@@ -96,28 +104,22 @@ def _draw(curve: "MemoryCurve", path: Path) -> None:
 
     from foretune.plot import memory_levels
 
-    figure, ax = pyplot.subplots(layout="constrained")
+    memory_levels(curve)
     try:
-        memory_levels(curve, ax)
-        figure.savefig(path)
+        pyplot.savefig(path)
     except (OSError, ValueError) as e:  # the latter: no format of pictures
         raise OutputError(f"cannot write {path}: {e}") from e
-    finally:
-        pyplot.close(figure)
 
 
 def _show_levels(
     output: Output, name: str, curve: "MemoryCurve", told_kib: Mapping[str, float]
 ) -> None:
-    """Print a device's measured memory levels, next to the sizes the system reports."""
     told = {cache.removesuffix("_kib").upper(): size for cache, size in told_kib.items()}
     rows = [
-        [
-            v.name, f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
-            f"{told[v.name]:,.0f}" if v.name in told else "-",
-            f"{v.latency_ns:.1f}", f"{v.read_gbps:,.1f}",
-            "" if v.stable else f"two rounds differ by {v.difference:.0%}",
-        ]
+        [v.name, f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
+         f"{told[v.name]:,.0f}" if v.name in told else "-",
+         f"{v.latency_ns:.1f}", f"{v.read_gbps:,.1f}",
+         "" if v.stable else f"two rounds differ by {v.difference:.0%}"]
         for v in curve.levels
     ]  # fmt: skip
     output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
@@ -126,42 +128,20 @@ def _show_levels(
         output.say(f"{', '.join(small)}: smaller than the system reports, perhaps shared")
 
 
-def _show_dissection(output: Output, found: "Dissection") -> None:
-    """Print the rates of vector operations, and the overheads."""
-    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
-    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
-    times = {
-        "memory while all other cores read, ns": found.loaded_latency_ns,
-        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
-        "call of a compiled function, us": found.call_us,
-        "work on all cores, us": found.parallel_us,
-        "first touch of a page, us": found.page_us,
-    }
-    output.table("overheads", ("", "time"), [[n, f"{t:,.2f}"] for n, t in times.items()])
-
-
 def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") -> None:
-    """Print the rates that were cached before the probe, and those cached now."""
     old, new = (probe.specs if probe else {} for probe in (before, now))
-    rows = [
-        [spec, f"{old[spec]:,.1f}" if spec in old else "-", f"{new[spec]:,.1f}"] for spec in new
-    ]
+    rows = [[s, f"{old[s]:,.1f}" if s in old else "-", f"{rate:,.1f}"] for s, rate in new.items()]
     output.table("rates of this CPU", ("", "before", "now"), rows)
     if now and now.disturbance:
         output.say(f"measured while {now.disturbance}")
 
 
 def _show_devices(output: Output, devices: "Sequence[Device]") -> list[dict[str, Any]]:
-    """Print devices with their rates; return them for JSON."""
     for device in devices:
         output.say(f"{device.name} ({device.kind}, {device.architecture})")
         specs = ", ".join(f"{k} {v:,.6g}" for k, v in device.specs.items())
         output.say(f"  {specs}\n  source: {device.source}")
-    return [
-        {"name": d.name, "kind": d.kind, "architecture": d.architecture,
-         "specs": dict(d.specs), "source": d.source}
-        for d in devices
-    ]  # fmt: skip
+    return [{k: v for k, v in vars(device).items() if k != "index"} for device in devices]
 
 
 EXTRAS = {
@@ -216,11 +196,9 @@ def examine() -> list[Finding]:
 
 def _mlflow() -> Finding:
     if find_spec("mlflow") is None:
-        note = "tracks campaigns: pip install '.[track]' in the checkout"
-        return Finding("MLflow", False, note)
-    uri = redact(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        return Finding("MLflow", False, "tracks campaigns: pip install '.[track]' in the checkout")
     default = "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
-    return Finding("MLflow", True, uri or default)
+    return Finding("MLflow", True, redact(os.environ.get("MLFLOW_TRACKING_URI", "")) or default)
 
 
 def _package(module: str, extra: str, purpose: str) -> Finding:

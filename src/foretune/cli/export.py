@@ -7,6 +7,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent
+from foretune.cli.run_files import read_files
 from foretune.cli.store import open_tuned
 from foretune.errors import UsageError, require_known
 from foretune.files import atomic_write
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from foretune.tune.efficiency import EfficiencyTable, Score
     from foretune.tune.exported_function import ExportedFunction
-
-GROUP = typer.Option("problem", help="Hold out together: problem, or columns (problem.N,…).")
 
 
 def export(
@@ -33,7 +32,9 @@ def export(
     ),
     max_configs: int = typer.Option(8, help="Maximum configurations the function uses."),
     objective: str = options.OBJECTIVE,
-    group: str = GROUP,
+    group: str = typer.Option(
+        "problem", help="Hold out together: problem, or columns (problem.N,…)."
+    ),
 ) -> None:
     """Write choices as a Python function, or runs for Optuna.
 
@@ -80,8 +81,6 @@ def export(
 
 
 def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":
-    from foretune.cli.run_files import read_files
-
     runs = read_files(files, kernel)
     if device is None:
         return runs
@@ -107,16 +106,13 @@ def _runs_from_store(store: str | None, kernel: str | None, device: str | None) 
 def _show(
     output: Output, shares: "EfficiencyTable", exported: "ExportedFunction", out: Path
 ) -> None:
+    single = exported.training_score_single, exported.held_out_single
     rows = [
         _row("the function", exported.training_score, exported.held_out),
-        _row("the single best configuration", exported.training_score_single,
-             exported.held_out_single),
-    ]  # fmt: skip
-    output.table(
-        f"{shares.kernel} on {shares.device}: share of the best {shares.objective.value} kept",
-        ("", "same problems", "worst of them", "held-out problems"),
-        rows,
-    )
+        _row("the single best configuration", *single),
+    ]
+    title = f"{shares.kernel} on {shares.device}: share of the best {shares.objective.value} kept"
+    output.table(title, ("", "same problems", "worst of them", "held-out problems"), rows)
     leaves = counted(exported.leaves, "leaf", "leaves")
     used = f"{counted(len(exported.configs), 'configuration')}, {leaves}"
     best = f"the best of them per problem would keep {percent(exported.oracle_share)}"

@@ -49,11 +49,9 @@ def import_(
         _import_shipped(output, files or [], out)
         return
     if not files or not format or out is None:
-        missing = [
-            name for name, value in (("FILES", files), ("--format", format), ("--out", out))
-            if not value
-        ]  # fmt: skip
-        raise UsageError(f"give {', '.join(missing)} too; --shipped lists Foretune's own tables")
+        given = {"FILES": files, "--format": format, "--out": out}
+        missing = ", ".join(name for name, value in given.items() if not value)
+        raise UsageError(f"give {missing} too; --shipped lists Foretune's own tables")
     _import_files(output, files, format, out, (kernel, device), map_)
 
 
@@ -88,11 +86,11 @@ def _import_files(
     for reason, count in imported.rejected.items():
         output.say(f"  {count} rejected: {reason}")
     output.table("", ("kernel", "rows"), [(k, str(n)) for k, n in imported.kernels.items()])
-    output.result(
-        {"rows": rows, "rejected": rejected, "reasons": imported.rejected,
-         "kernels": imported.kernels, "skipped": list(imported.skipped), "out": str(out),
-         **(_show_launches(output, imported.runs) if format == "torch-profiler" else {})}
-    )  # fmt: skip
+    launches = _show_launches(output, imported.runs) if format == "torch-profiler" else {}
+    output.result({
+        "rows": rows, "rejected": rejected, "reasons": imported.rejected, "out": str(out),
+        "kernels": imported.kernels, "skipped": list(imported.skipped), **launches,
+    })  # fmt: skip
 
 
 def _is_read(source: Path, out: Path, suffixes: tuple[str, ...]) -> bool:
@@ -127,25 +125,31 @@ def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
     output.table(title, ("batch", "kernels", "TKLQT ms", "µs each", "kernels ms"), cells)
     batch = first_compute_bound(summary)
     if len(summary) < 2:
-        output.say(
-            "import traces of several batch sizes to see where launches stop being the limit"
-        )
+        found = "import traces of several batch sizes to see where launches stop being the limit"
     elif batch is None:
-        output.say(f"launch-bound up to batch {summary['batch'].max()}, the largest")
+        found = f"launch-bound up to batch {summary['batch'].max()}, the largest"
     else:
-        output.say(f"launch-bound below batch {batch}; from there on, kernels wait in the queue")
+        found = f"launch-bound below batch {batch}; from there on, kernels wait in the queue"
+    output.say(found)
     return {"launches": summary.to_dict("records"), "compute_bound_from": batch}
 
 
 def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
-    """List the shipped tables; or show one's card, and copy its table to ``out``."""
     from foretune.datasets.catalog import card, load, shipped
     from foretune.datasets.runs import write_runs
 
     if not names:
         if out is not None:
             raise UsageError("--out needs a name: 'foretune import --shipped' lists them")
-        _show_all(output, [card(each) for each in shipped()])
+        cards = [card(each) for each in shipped()]
+        rows = [
+            [c.name, c.device, c.ended[:10] + " provisional" * bool(c.provisional), f"{c.rows}",
+             ", ".join(c.kernels)]
+            for c in cards
+        ]  # fmt: skip
+        columns = ("name", "device", "measured", "rows", "kernels")
+        output.table("run tables that come with Foretune", columns, rows)
+        output.result({"datasets": cards})
         return
     if len(names) > 1:
         raise UsageError(f"--shipped takes one table at a time, not {', '.join(names)}")
@@ -156,17 +160,6 @@ def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
         write_runs(out, runs)
         output.say(f"{out}: {found.rows} rows")
     output.result(found)
-
-
-def _show_all(output: Output, cards: "list[DatasetCard]") -> None:
-    rows = [
-        [c.name, c.device, c.ended[:10] + " provisional" * bool(c.provisional), f"{c.rows}",
-         ", ".join(c.kernels)]
-        for c in cards
-    ]  # fmt: skip
-    columns = ("name", "device", "measured", "rows", "kernels")
-    output.table("run tables that come with Foretune", columns, rows)
-    output.result({"datasets": cards})
 
 
 def _show_card(output: Output, card: "DatasetCard") -> None:

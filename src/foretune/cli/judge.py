@@ -1,7 +1,5 @@
 """``foretune judge``: checks whether an implementation is correct, and how much faster it is."""
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from foretune.cli import options
@@ -9,9 +7,6 @@ from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.problem import Problem
 from foretune.values import short_number
-
-if TYPE_CHECKING:
-    from foretune.tune.results import Comparison
 
 
 def judge(
@@ -45,7 +40,7 @@ def judge(
             reference,
             [Problem.parse(text) for text in problem],
             inputs=inputs or f"{reference.rpartition(':')[0] or reference}:inputs",
-            rivals=options.parse_key_values(beside, "--beside", "NAME", value_form="FILE.py:NAME"),
+            rivals=options.parse_key_values(beside, "--beside", "NAME=FILE.py:NAME"),
             tolerance=tolerance,
             session_s=max_seconds,
             device=local_device(device, measure=False),
@@ -53,20 +48,13 @@ def judge(
         )
     if verdict.problem_verdicts:
         names = sorted(verdict.problem_verdicts[0].time_ms)
-        rows = [
-            [
-                str(ruling.problem),
-                *(short_number(ruling.time_ms[name], 4) for name in names),
-                _interval(ruling.candidate),
-            ]
-            for ruling in verdict.problem_verdicts
-        ]
+        rows = []
+        for ruling in verdict.problem_verdicts:
+            times, found = [short_number(ruling.time_ms[n], 4) for n in names], ruling.candidate
+            speedup = f"{found.ratio:.2f} ({found.ratio_low:.2f}–{found.ratio_high:.2f})"
+            rows.append([str(ruling.problem), *times, speedup])
         output.table("Times in ms", ["problem", *names, "speed-up (99 %)"], rows)
     output.say(verdict.headline)
     output.result(verdict.to_dict())
     if verdict.refused:
         raise typer.Exit(1)
-
-
-def _interval(candidate: "Comparison") -> str:
-    return f"{candidate.ratio:.2f} ({candidate.ratio_low:.2f}–{candidate.ratio_high:.2f})"

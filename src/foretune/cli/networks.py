@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli.output import Output
+from foretune.cli.output import Output, format_config
 from foretune.console import progress_bar
 from foretune.device import available_cores
 from foretune.errors import UsageError
@@ -15,7 +15,6 @@ from foretune.lazy import require
 if TYPE_CHECKING:
     from foretune.collect.collection import CollectSummary
     from foretune.device import Device
-    from foretune.models.network import NetworkPrediction
 
 SUFFIX = ".pt2"
 PANEL = "Networks (MODEL.pt2 of torch.export.save)"
@@ -28,12 +27,41 @@ FOLDER = typer.Option(
 )
 MIB = 2**20
 MAX_SHOWN = 10
+MAX_SIZE = 2**20
+"""Maximum number of tokens, ranks or threads; larger ones are typing errors."""
+Variant = tuple[int | None, int]
+"""Batch size (None: the graph's) and number of threads."""
+
+
+def parse_sizes(text: str, option: str) -> list[int]:
+    """Parse ``1,64,4096`` or ``1..8192`` (doubling) into ascending sizes."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        try:
+            low, high = int(first), int(last if dots else first)
+        except ValueError as e:
+            raise UsageError(f"{option} {text}: write sizes like 1,64,4096 or 1..8192") from e
+        if not 1 <= low <= high <= MAX_SIZE:
+            raise UsageError(f"{option} {text}: give ascending sizes between 1 and {MAX_SIZE}")
+        sizes += doubling(low, high)
+    return sorted(set(sizes))
+
+
+def doubling(low: int, high: int) -> list[int]:
+    """Return ``low``, twice that, and so on up to ``high``."""
+    return [low << i for i in range((high // low).bit_length())]
+
+
+def parse_variants(batch: str, threads: str) -> list[Variant]:
+    """Return every combination of ``--batch`` and ``--threads``."""
+    counts = parse_sizes(threads, "--threads") if threads else [available_cores()]
+    return [(b, t) for b in (parse_sizes(batch, "--batch") if batch else [None]) for t in counts]
 
 
 def collect_operators(
-    output: Output, model: str, batches: list[int | None], threads: list[int], out: Path,
-    minutes: float, device: "Device",
-) -> None:  # fmt: skip
+    output: Output, model: str, variants: list[Variant], out: Path, minutes: float, device: "Device"
+) -> None:
     """Measure the operators of a network, then their neighbors in size."""
     from foretune.collect.machine_load import LoadMonitor
     from foretune.collect.networks.measuring import collect_network
@@ -42,8 +70,7 @@ def collect_operators(
     from foretune.plan.cost.tables import OPERATORS_FILE
 
     _require_cpu(device)
-    own = {o: None for b in batches for t in threads or [available_cores()]
-           for o in read_network(model, b, t).operators}  # fmt: skip
+    own = {o: None for variant in variants for o in read_network(model, *variant).operators}
     every = list(dict.fromkeys([*own, *(near for o in own for near in o.neighbors())]))
     with (
         RunLog(out / OPERATORS_FILE, device) as log, progress_bar() as progress,
@@ -72,9 +99,8 @@ def report(
 
 
 def predict_network(
-    output: Output, model: str, folder: Path | None, batches: list[int | None], threads: list[int],
-    device: "Device",
-) -> None:  # fmt: skip
+    output: Output, model: str, folder: Path | None, variants: list[Variant], device: "Device"
+) -> None:
     """Predict a network at every batch size and number of threads."""
     from foretune.collect.networks.operators import read_network
     from foretune.datasets import read_runs
@@ -87,21 +113,28 @@ def predict_network(
             f"give --operators FOLDER: 'foretune collect --operators {model} --out FOLDER' makes it"
         )
     predictor, entries = NetworkPredictor(read_runs(folder / OPERATORS_FILE)), []
-    for batch in batches:
-        for count in threads or [available_cores()]:
-            network = read_network(model, batch, count)
-            predicted = predictor.predict(network, device)
-            low, high = predicted.interval_ms
-            entries.append({
-                "batch": network.batch, "threads": count, "time_ms": predicted.time_ms,
-                "low": low, "high": high, "energy_mj": predicted.energy_mj,
-                "weight_bytes": network.weight_bytes, "activation_bytes": network.activation_bytes,
-                "peak_memory_bytes": predicted.memory_bytes, "by_roofline": predicted.unknown,
-                "operators": predicted.operators.to_dict("records"),
-            })  # fmt: skip
+    for batch, count in variants:
+        network = read_network(model, batch, count)
+        predicted = predictor.predict(network, device)
+        low, high = predicted.interval_ms
+        entries.append({
+            "batch": network.batch, "threads": count, "time_ms": predicted.time_ms,
+            "low": low, "high": high, "energy_mj": predicted.energy_mj,
+            "weight_bytes": network.weight_bytes, "activation_bytes": network.activation_bytes,
+            "peak_memory_bytes": predicted.memory_bytes, "by_roofline": predicted.unknown,
+            "operators": predicted.operators.to_dict("records"),
+        })  # fmt: skip
     _show(output, model, entries)
     if len(entries) == 1:
-        _show_operators(output, predicted)
+        table = predicted.operators
+        rows = [
+            [f"{o['kernel']}", format_config(o["problem"]), f"{o['count']}",
+             f"{o['count'] * o['time_ms']:.3g}",
+             f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}", o["source"]]
+            for o in table.head(MAX_SHOWN).to_dict("records")
+        ]  # fmt: skip
+        columns = ("kernel", "problem", "times", "ms", "share", "source")
+        output.table(f"{len(rows)} of {len(table)} distinct operators", columns, rows)
     if unknown := sorted({op for e in entries for op in e["by_roofline"]}):
         output.say(f"not measured, so by roofline: {', '.join(unknown)}")
     output.result({"model": model, "device": device.name, "predictions": entries})
@@ -110,30 +143,13 @@ def predict_network(
 def _show(output: Output, model: str, entries: list[dict[str, Any]]) -> None:
     metered = any(e["energy_mj"] == e["energy_mj"] for e in entries)
     rows = [
-        [
-            f"{e['batch']}", f"{e['threads']}", f"{e['time_ms']:.3g}",
-            f"{e['low']:.3g}–{e['high']:.3g}", f"{e['time_ms'] / e['batch']:.3g}",
-            f"{e['peak_memory_bytes'] / MIB:.1f}",
-            *([f"{e['energy_mj']:.3g}"] if metered else []),
-        ]
+        [f"{e['batch']}", f"{e['threads']}", f"{e['time_ms']:.3g}",
+         f"{e['low']:.3g}–{e['high']:.3g}", f"{e['time_ms'] / e['batch']:.3g}",
+         f"{e['peak_memory_bytes'] / MIB:.1f}", *([f"{e['energy_mj']:.3g}"] if metered else [])]
         for e in entries
     ]  # fmt: skip
     names = ("batch", "threads", "ms", "90 % interval", "ms per item", "peak MiB")
     output.table(f"{model}: predicted", (*names, "mJ") if metered else names, rows)
-
-
-def _show_operators(output: Output, predicted: "NetworkPrediction") -> None:
-    table = predicted.operators
-    rows = [
-        [
-            f"{o['kernel']}", " ".join(f"{k}={v}" for k, v in o["problem"].items()),
-            f"{o['count']}", f"{o['count'] * o['time_ms']:.3g}",
-            f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}", o["source"],
-        ]
-        for o in table.head(MAX_SHOWN).to_dict("records")
-    ]  # fmt: skip
-    columns = ("kernel", "problem", "times", "ms", "share", "source")
-    output.table(f"{len(rows)} of {len(table)} distinct operators", columns, rows)
 
 
 def _require_cpu(device: "Device") -> None:

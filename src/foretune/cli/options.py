@@ -26,18 +26,14 @@ NO_STORE = "none"
 
 @dataclass(frozen=True)
 class RootOptions:
-    """Options of every command, accepted anywhere on the line.
-
-    Attributes:
-        given_seed: None if ``--seed`` was not given.
-        store_name: path or URL of the store; ``none`` disables it, None is the default store.
-        patience_s: how long to wait for a quiet machine before measurements that are compared.
-    """
+    """Options of every command, accepted anywhere on the line."""
 
     as_json: bool = False
     given_seed: int | None = None
     store_name: str | None = None
+    """Path or URL; ``none``: no store, None: the default one."""
     patience_s: float = 0.0
+    """How long to wait for a quiet machine before measurements that are compared."""
 
     @property
     def seed(self) -> int:
@@ -68,64 +64,33 @@ def root_options(context: typer.Context) -> RootOptions:
     return root if isinstance(root, RootOptions) else RootOptions()
 
 
-def registered_completion(group: str) -> Callable[[], list[str]]:
+def names_of(group: str) -> Callable[[], list[str]]:
     """Return what a shell completes to: the registered names of a group."""
     return lambda: list(registered(group))
 
 
 KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
 KERNEL = typer.Argument(
-    "", help=KERNEL_HELP, autocompletion=registered_completion("kernels"), show_default=False
+    "", help=KERNEL_HELP, autocompletion=names_of("kernels"), show_default=False
 )
-ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
 PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
-PREDICTOR_OPTION = typer.Option(
-    "auto",
-    "--predictor",
-    help="A folder (also a campaign's), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
-    "auto: shipped; code: the kernel's own; none.",
-)
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
-RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
-MAP = typer.Option(
-    [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
-)
-DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
-TRAINED_DEVICE = typer.Option(
-    None, "--device", help="cpu, cuda:0 or a name. Default: the device of the training data."
-)
+DEVICE = typer.Option("cpu", help="cpu, cuda:0 or a device name.")
 OBJECTIVE = typer.Option(
     "time",
-    "--objective",
     help="What to minimize: time, energy or edp (energy × delay).",
     autocompletion=lambda: ["time", "energy", "edp"],
 )
-RANKED_BY = typer.Option(
-    None,
-    "--objective",
-    help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if learned.",
-    autocompletion=lambda: ["time", "power", "energy", "edp"],
-)
 MODEL = typer.Option(
-    "xgboost",
-    "--model",
-    help="Kind of model: xgboost or random_forest.",
-    autocompletion=registered_completion("models"),
+    "xgboost", help="Kind of model: xgboost or random_forest.", autocompletion=names_of("models")
 )
 SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"
-SEARCHER = typer.Option(
-    "surrogate", "--searcher", help=SEARCHER_HELP, autocompletion=registered_completion("searchers")
-)
-BUDGET_HELP = "Measurements; auto: 3 % regret; 60s"
-RUNNER = typer.Option(
-    "local", "--runner", help="local (this device) or ray (all equal devices of a cluster)."
-)
+SEARCHER = typer.Option("surrogate", help=SEARCHER_HELP, autocompletion=names_of("searchers"))
+RUNNER = typer.Option("local", help="local (this device) or ray (all equal devices of a cluster).")
 RAY_ADDRESS = typer.Option(
-    None, "--ray-address", envvar="RAY_ADDRESS",
+    None, envvar="RAY_ADDRESS",
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
-RUNNER_OPTIONS = ("runner", "ray_address", "device")
-"""Parameters of a command that uses a runner; see `make_runner`."""
 
 
 def parse_budget(text: str) -> "SearchOptions":
@@ -133,31 +98,27 @@ def parse_budget(text: str) -> "SearchOptions":
 
     With several, joined by commas, the search stops at the first.
     """
+    wanted = f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
     found: SearchOptions = {}
     for part in text.split(",") if text else ():
-        if auto := re.fullmatch(r"auto(?::([\d.eE+-]+))?", part):
+        if part.endswith("s"):
+            found["seconds"] = require_positive(_number(part[:-1], wanted), "--budget", "s")
+        elif part == "auto" or part.startswith("auto:"):
             found.setdefault("budget", "auto")
-            if auto[1] and not _is_number(auto[1]):
-                raise UsageError(f"--budget {text}: the regret after auto: is a number like 0.03")
-            if auto[1]:
-                found["regret"] = float(auto[1])
-        elif part.endswith("s") and _is_number(part[:-1]):
-            found["seconds"] = require_positive(float(part[:-1]), "--budget", "s")
+            if part != "auto":
+                found["regret"] = _number(part.removeprefix("auto:"), wanted)
         elif re.fullmatch(r"-?\d+", part):
             found["budget"] = require_positive_int(int(part), "--budget")
         else:
-            raise UsageError(
-                f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
-            )
+            raise UsageError(wanted)
     return found
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str, message: str) -> float:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        raise UsageError(message) from None
 
 
 def read_kernel(name: str) -> Kernel:
@@ -211,7 +172,7 @@ def read_local_device(name: str) -> Device:
 
 def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" = None) -> "Runner":
     """Return the runner for a command's options ``--runner``, ``--ray-address``, ``--device``."""
-    runner, ray_address, device = (context.params[n] for n in RUNNER_OPTIONS)
+    runner, ray_address, device = (context.params[n] for n in ("runner", "ray_address", "device"))
     require_known("runner", runner, ("local", "ray"))
     if runner == "local":
         from foretune.collect.runner import IsolatedRunner
@@ -225,8 +186,7 @@ def make_runner(context: typer.Context, kernel: Kernel, timing: "Timing | None" 
         hardware = device
     print("starting workers on Ray …", file=sys.stderr, flush=True)
     # by name: who has no cluster need not load this part
-    made: Runner = load("runners", runner)(kernel, hardware, timing, address=ray_address)
-    return made
+    return load("runners", runner)(kernel, hardware, timing, address=ray_address)
 
 
 def device_for(predictor: "Predictor", name: str | None) -> Device:
@@ -239,10 +199,9 @@ def device_for(predictor: "Predictor", name: str | None) -> Device:
 
 
 def reject_options(context: typer.Context, names: Sequence[str], message: str) -> None:
-    """Raise UsageError if any of the named options was given on the command line.
+    """Raise UsageError if any of the command's parameters ``names`` was given on the command line.
 
-    ``names`` are parameters of the command; ``message`` starts the error, like "a kernel does not
-    take".
+    ``message`` starts the error, like "a kernel does not take".
     """
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:
@@ -266,21 +225,14 @@ def require_positive(value: float, option: str, unit: str = "") -> float:
 
 
 def parse_key_values(
-    texts: Sequence[str],
-    option: str,
-    form: str = "COLUMN",
-    known: Sequence[str] = (),
-    value_form: str = "VALUE",
+    texts: Sequence[str], option: str, form: str = "COLUMN=VALUE", known: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` texts; each key may occur once, and must be in ``known`` if given.
-
-    ``form`` and ``value_form`` name key and value in messages.
-    """
+    """Parse texts of a ``form``; each key may occur once, and must be in ``known`` if given."""
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"{option} {text!r} is not of the form {form}={value_form}")
+            raise UsageError(f"{option} {text!r} is not of the form {form}")
         if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         values[name.strip()] = value.strip()
@@ -290,9 +242,5 @@ def parse_key_values(
 
 def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Mapping[str, float]:
     """Parse texts ``KEY=NUMBER`` whose keys are among ``known``."""
-    numbers = {}
-    for key, value in parse_key_values(texts, option, "KEY", known).items():
-        if not _is_number(value):
-            raise UsageError(f"{option} {key}={value}: give a number")
-        numbers[key] = float(value)
-    return numbers
+    given = parse_key_values(texts, option, "KEY=VALUE", known)
+    return {k: _number(v, f"{option} {k}={v}: give a number") for k, v in given.items()}

@@ -9,8 +9,9 @@ from contextvars import ContextVar
 from typing import Any, TextIO
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from foretune.console import print_table
 from foretune.redaction import redact
 from foretune.result import plain
 
@@ -42,7 +43,14 @@ class Output:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table, numeric columns flush right."""
-        print_table(self.console, title, columns, rows)
+        table = Table(box=None, pad_edge=False)
+        for i, column in enumerate(columns):
+            numeric = all(row[i][:1].isdigit() or row[i][:1] in "–-" for row in rows)
+            table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self.console.print(Text(title, style="italic"))
+        self.console.print(table)
 
     def result(self, data: Any) -> None:
         """Print a mapping or dataclass as the JSON object, if ``--json`` was given."""

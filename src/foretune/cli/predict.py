@@ -1,12 +1,11 @@
 """``foretune predict``: configurations ranked without running them, and why (``--explain``)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from foretune.cli import networks, options
-from foretune.cli.collect import parse_sizes
 from foretune.cli.output import Output, format_config
 from foretune.cli.run_files import is_registered
 from foretune.device import Device
@@ -20,7 +19,6 @@ from foretune.values import short_number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.models.explanation import Comparison
     from foretune.models.predictor import Predictor
     from foretune.models.targets import Target
 
@@ -51,8 +49,15 @@ def predict(
     config: list[str] = typer.Option(
         [], help="With --explain: NAME=VALUE,…, default or best. Give two: why is B faster than A?"
     ),
-    device: str | None = options.TRAINED_DEVICE,
-    objective: str | None = options.RANKED_BY,
+    device: str | None = typer.Option(
+        None, help="cpu, cuda:0 or a name. Default: the device of the training data."
+    ),
+    objective: str | None = typer.Option(
+        None,
+        autocompletion=lambda: [*COLUMNS, "edp"],
+        help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if "
+        "learned.",
+    ),
     operators: Path | None = networks.FOLDER,
     batch: str = networks.BATCHES,
     threads: str = networks.THREADS,
@@ -79,9 +84,7 @@ def predict(
         options.reject_options(context, others, "a network does not take")
         networks.predict_network(
             Output(options.root_options(context).as_json), predictor, operators,
-            [*parse_sizes(batch, "--batch")] if batch else [None],
-            parse_sizes(threads, "--threads") if threads else [],
-            options.read_local_device(device or "cpu"),
+            networks.parse_variants(batch, threads), options.read_local_device(device or "cpu"),
         )  # fmt: skip
     else:
         named = ("operators", "batch", "threads")
@@ -92,7 +95,6 @@ def predict(
 def _rank_by_code(
     context: typer.Context, location: str, source: str, problem_text: str, top: int
 ) -> None:
-    """Print the configurations with the smallest times by their compiled code."""
     import numpy as np
 
     from foretune.collect.compiled.llvm.calls import code_of, simulated_cycles
@@ -132,7 +134,6 @@ def _rank_by_code(
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
-    """Show the predictions of a saved predictor."""
     from foretune.models.saved.guides import require_kernel
     from foretune.models.saved.lookup import AUTO, read_predictor
     from foretune.models.saved.pretrained import load_pretrained
@@ -159,7 +160,6 @@ def _answer(context: typer.Context, predictor: str, count: int) -> None:
 
 
 def _check_question(problem: str, explain: bool, config: list[str], objective: str | None) -> None:
-    """Raise UsageError if the options ask for nothing, or for two answers."""
     if config and not explain:
         raise UsageError("--config needs --explain: add it")
     if objective and explain:
@@ -184,7 +184,6 @@ def _show_ranking(
     best = np.argsort(ranked["value"].to_numpy(), kind="stable")[:top].tolist()
     rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
     reasons = loaded.explain_outside(rows).groupby("row")
-    names = [name for name in MEASURED if name in predicted]
     entries = [
         {
             "config": dict(configs[i]),
@@ -198,7 +197,7 @@ def _show_ranking(
         }
         for k, i in enumerate(best)
     ]
-    others = [n for n in ("time_ms", "power_w", "energy_mj") if n in names and n != COLUMNS.get(by)]
+    others = [name for key, name in COLUMNS.items() if name in predicted and key != by]
     cells = [
         [*_texts(e["value"], e["low"], e["high"]), *(short_number(e[name]) for name in others),
          f"{e['p_valid']:.2f}", format_config(e["config"])]
@@ -211,8 +210,8 @@ def _show_ranking(
     )
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
         output.say(f"outside the training range: {reason}")
-    counts = {"configurations": len(predicted), "objective": by}
-    output.result({"problem": dict(wanted), **counts, "configs": entries})
+    asked = {"problem": dict(wanted), "configurations": len(predicted), "objective": by}
+    output.result({**asked, "configs": entries})
 
 
 def _texts(value: float, low: float, high: float) -> tuple[str, str]:
@@ -220,7 +219,6 @@ def _texts(value: float, low: float, high: float) -> tuple[str, str]:
 
 
 def _primary_target(predictor: "Predictor") -> "Target":
-    """Return the time, if the predictor learned it; else its first target."""
     return "time_ms" if "time_ms" in predictor.targets_ else next(iter(predictor.targets_))
 
 
@@ -260,12 +258,11 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
     given, runs = Problem.parse(text), predictor.runs_
     columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
     require_known("size", given, columns)
-    common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
-    missing = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
-    if missing:
+    complete = {n: v for n, v in columns.items() if v.notna().all()}
+    values = {**{n: v.iloc[0] for n, v in complete.items() if v.nunique() == 1}, **given}
+    if missing := [n for n in complete if n not in values]:
         raise UsageError(f"--problem lacks {', '.join(missing)}")
-    plain = {n: v.item() if hasattr(v, "item") else v for n, v in common.items()}
-    return Problem({**plain, **given})
+    return Problem(values)
 
 
 def _show_importance(output: Output, predictor: "Predictor") -> None:
@@ -276,32 +273,27 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
     target = _primary_target(predictor)
     found = importance(predictor, target=target)
     title = f"what determines predicted {target} ({found.rows:,} rows)"
+    features, groups = (table.to_dict("records") for table in (found.features, found.groups))
     rows = [
         [str(f["feature"]), str(f["group"]), f"{f['factor']:.3f}×"]
-        for f in found.features.head(MAX_FEATURES_SHOWN).to_dict("records")
+        for f in features[:MAX_FEATURES_SHOWN]
     ]
     output.table(title, ("feature", "group", "typical effect"), rows)
-    groups: list[dict[str, Any]] = found.groups.to_dict("records")
     rows = [[g["group"], FEATURE_GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
     output.say("")
     output.table("by group", ("group", "content", "typical effect"), rows)
     limits = bottlenecks(predictor, measured_rows("time_ms", predictor.runs_))["bottleneck"]
     shares = limits[limits != ""].value_counts(normalize=True).to_dict()
     if shares:
-        rows = [[kind, f"{share:.0%}"] for kind, share in shares.items()]
         output.say("")
+        rows = [[kind, f"{share:.0%}"] for kind, share in shares.items()]
         output.table("what limits the training runs", ("bottleneck", "runs"), rows)
-    features = found.features.to_dict("records")
     result = {"target": target, "rows": found.rows, "features": features, "groups": groups}
     output.result({**result, "bottlenecks": shares})
 
 
 def _compare(
-    output: Output,
-    predictor: "Predictor",
-    problem_text: str,
-    config_texts: list[str],
-    device_name: str | None,
+    output: Output, predictor: "Predictor", wanted: str, configs: list[str], named: str | None
 ) -> None:
     from foretune.models.bottlenecks import bottlenecks
     from foretune.models.explanation import compare
@@ -309,43 +301,35 @@ def _compare(
     # a kernel that cannot be run is known from its runs alone
     target, family = _primary_target(predictor), predictor.features_.family
     kernel = family if isinstance(family, Kernel) else None
-    problem = Problem.parse(problem_text)
+    problem = Problem.parse(wanted)
     problem = kernel.problem(problem) if kernel else problem
-    device = options.device_for(predictor, device_name)
-    a, b = (_read_config(predictor, kernel, problem, device, text) for text in config_texts)
+    device = options.device_for(predictor, named)
+    a, b = (_read_config(predictor, kernel, problem, device, text) for text in configs)
     rows = _rows(predictor, problem, [a, b], device)
     comparison = compare(predictor, rows, 0, 1, target)
-    _show_comparison(output, comparison, problem, a, b)
+    output.say(f"A: {_format_difference(a, b)}\nB: {_format_difference(b, a)}")
+    cells = [
+        [str(f["feature"]), _format_value(f["a"]), _format_value(f["b"]), f"{f['factor']:.3f}×"]
+        for f in comparison.factors.head(MAX_FEATURES_SHOWN).to_dict("records")
+    ]
+    title = f"{problem}: {target} of B over A is predicted {comparison.predicted:.3f}×"
+    output.table(title, ("feature", "A", "B", "factor"), cells)
+    if (hidden := len(comparison.factors) - MAX_FEATURES_SHOWN) > 0:
+        rest = float(comparison.factors["factor"].iloc[MAX_FEATURES_SHOWN:].prod())
+        output.say(f"{hidden} more: {rest:.3f}× together")
+    output.say(f"product, which the trees predict: {comparison.tree:.3f}×")
     for line in predictor.explain_outside(rows).to_dict("records"):
         output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
     limits = bottlenecks(predictor, rows)["bottleneck"].tolist()
     for letter, name in zip("AB", limits, strict=True):
         if name:
             output.say(f"{letter} is limited by {name}")
-    output.result(
-        {
-            "bottleneck": dict(zip("ab", limits, strict=True)),
-            "target": target, "problem": dict(problem), "a": dict(a), "b": dict(b),
-            "device": device.name, "predicted_ratio": comparison.predicted,
-            "tree_ratio": comparison.tree, "factors": comparison.factors.to_dict("records"),
-        }
-    )  # fmt: skip
-
-
-def _show_comparison(
-    output: Output, comparison: "Comparison", problem: Problem, a: Configuration, b: Configuration
-) -> None:
-    output.say(f"A: {_format_difference(a, b)}\nB: {_format_difference(b, a)}")
-    title = f"{problem}: {comparison.target} of B over A is predicted {comparison.predicted:.3f}×"
-    rows = [
-        [str(f["feature"]), _format_value(f["a"]), _format_value(f["b"]), f"{f['factor']:.3f}×"]
-        for f in comparison.factors.head(MAX_FEATURES_SHOWN).to_dict("records")
-    ]
-    output.table(title, ("feature", "A", "B", "factor"), rows)
-    if (hidden := len(comparison.factors) - MAX_FEATURES_SHOWN) > 0:
-        rest = float(comparison.factors["factor"].iloc[MAX_FEATURES_SHOWN:].prod())
-        output.say(f"{hidden} more: {rest:.3f}× together")
-    output.say(f"product, which the trees predict: {comparison.tree:.3f}×")
+    output.result({
+        "bottleneck": dict(zip("ab", limits, strict=True)),
+        "target": target, "problem": dict(problem), "a": dict(a), "b": dict(b),
+        "device": device.name, "predicted_ratio": comparison.predicted,
+        "tree_ratio": comparison.tree, "factors": comparison.factors.to_dict("records"),
+    })  # fmt: skip
 
 
 def _read_config(
@@ -377,8 +361,8 @@ def _read_config(
 
 
 def _format_difference(config: Configuration, other: Configuration) -> str:
-    parts = [f"{k}={v}" for k, v in config.items() if k not in other or other[k] != v]
-    return " ".join(parts) or "the same"
+    own = {k: v for k, v in config.items() if k not in other or other[k] != v}
+    return format_config(own) or "the same"
 
 
 def _format_value(value: object) -> str:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import options, run_files
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
-from foretune.cli.run_files import read_files
-from foretune.errors import PredictorError, UnknownName, UsageError, require_known
+from foretune.errors import PredictorError, UsageError, require_known
 from foretune.registry import load
 
 if TYPE_CHECKING:
@@ -55,16 +54,16 @@ RESUME = typer.Option(None, help="Continue this predictor with its rows, model, 
 
 def train(
     context: typer.Context,
-    files: list[Path] = options.RUNS,
+    files: list[Path] = run_files.RUNS,
     model: str = options.MODEL,
     target: list[str] = TARGET,
-    map_: list[str] = options.MAP,
+    map_: list[str] = run_files.MAP,
     sizes: str = SIZES,
     group: str = GROUP,
     validate: str = VALIDATE,
     extra_columns: list[str] = EXTRA_COLUMNS,
     work: list[str] = WORK,
-    kernel: str = options.ONLY_KERNEL,
+    kernel: str = run_files.ONLY_KERNEL,
     resume: str = RESUME,
     mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
@@ -83,14 +82,14 @@ def train(
     load("models", model)
     require_known("target", target, TARGETS)
     level, splits, with_curve = _parse_validate(validate)
-    works = options.parse_key_values(work, "--work", "KEY", WORK_KEYS)
+    works = options.parse_key_values(work, "--work", "KEY=VALUE", WORK_KEYS)
     expressions = [works.get(key, "") for key in WORK_KEYS]
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
     resumed = None
     if resume is not None:
         _check_resume(context)
         resumed = read_predictor(resume)
-    runs = read_files(files, kernel, map_, resumed, problem)
+    runs = run_files.read_files(files, kernel, map_, resumed, problem)
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
@@ -116,21 +115,13 @@ def train(
 
 
 def _parse_validate(text: str) -> tuple[Any, Any, bool]:
-    """Return the level, what to hold out, and whether to show the learning curve."""
     from foretune.models.training import VALIDATION_LEVELS
     from foretune.models.validation.splits import SPLITS
 
-    levels, splits, with_curve = [], [], False
-    for part in (part.strip() for part in text.split(",")):
-        if part in VALIDATION_LEVELS:
-            levels.append(part)
-        elif part in SPLITS:
-            splits.append(part)
-        elif part == CURVE:
-            with_curve = True
-        else:
-            raise UnknownName("validation", part, (*VALIDATION_LEVELS, *SPLITS, CURVE))
-    return (levels or ["quick"])[-1], splits, with_curve
+    parts = [part.strip() for part in text.split(",")]
+    require_known("validation", parts, (*VALIDATION_LEVELS, *SPLITS, CURVE))
+    levels = [part for part in parts if part in VALIDATION_LEVELS]
+    return (levels or ["quick"])[-1], [part for part in parts if part in SPLITS], CURVE in parts
 
 
 def _check_resume(context: typer.Context) -> None:
@@ -143,7 +134,6 @@ def _check_resume(context: typer.Context) -> None:
 def _show_training(
     output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
 ) -> dict[str, Any]:
-    """Print the validation; return it for JSON."""
     from foretune.models.validation.metrics import noise_floor
 
     for name, scores in done.scores.items():
@@ -157,35 +147,29 @@ def _show_training(
         output.say(f"noise floor of time_ms, from repeats: {percent(floor)}")
     for name, share in done.validation.seen_problem_share.items():
         if share > 0.5 and "grouped" in done.scores[name]:
-            output.say(
-                f"{percent(share)} of the randomly held-out rows for {name} have a problem seen in "
-                "training\ntoo: use the grouped split"
-            )
+            rows = f"{percent(share)} of the randomly held-out rows for {name}"
+            output.say(f"{rows} have a problem seen in training\ntoo: use the grouped split")
     return {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
 
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
-    """Print the error by number of runs, per target; return it for JSON."""
     from foretune.models.training import learning_curve
 
     curves: dict[str, Any] = {}
     for name in predictor.targets_:
-        points = learning_curve(predictor, predictor.runs_, name, group)
-        curves[name] = points.to_dict("records")
-        output.table(
-            f"learning curve, {name}",
-            ("runs", "MAPE", "median", "90% int."),
-            [[f"{p['rows']:,}", *map(percent, list(p.values())[1:])] for p in curves[name]],
-        )
+        points = learning_curve(predictor, predictor.runs_, name, group).to_dict("records")
+        rows = [[f"{p['rows']:,}", *map(percent, list(p.values())[1:])] for p in points]
+        output.table(f"learning curve, {name}", ("runs", "MAPE", "median", "90% int."), rows)
+        curves[name] = points
     return curves
 
 
 def evaluate(
     context: typer.Context,
     predictor: str = options.PREDICTOR,
-    files: list[Path] = options.RUNS,
-    kernel: str = options.ONLY_KERNEL,
-    map_: list[str] = options.MAP,
+    files: list[Path] = run_files.RUNS,
+    kernel: str = run_files.ONLY_KERNEL,
+    map_: list[str] = run_files.MAP,
     drift: bool = typer.Option(
         False, "--drift", help="Only check if the predictor is still valid; exit code 1 if not."
     ),
@@ -196,7 +180,7 @@ def evaluate(
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
-    runs = read_files(files, kernel, map_, loaded)
+    runs = run_files.read_files(files, kernel, map_, loaded)
     if drift:
         _show_drift(output, loaded, runs)
         return
@@ -205,32 +189,25 @@ def evaluate(
     lines = loaded.explain_outside(runs.head(MAX_EXPLAINED))
     if len(lines):
         count = lines["row"].nunique()
-        output.say(
-            f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs are outside the training "
-            "range:"
-        )
+        of_these = f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs"
+        output.say(f"{of_these} are outside the training range:")
         for column, group in lines.groupby("column", sort=False):
-            first = group.iloc[0]
-            example = f"{column}={first['value']}: {first['reason']}"
+            example = f"{column}={group['value'].iloc[0]}: {group['reason'].iloc[0]}"
             output.say(f"  {example}" if len(group) == 1 else f"  {len(group):,} such as {example}")
-    simulated = score_simulator(runs)
+    simulated = {"simulated.cycles": score} if (score := score_simulator(runs)) else {}
     for name, metrics in scores.items():
-        models = {str(predictor): metrics}
-        if simulated and name == "time_ms":
-            models["simulated.cycles"] = simulated
+        models = {str(predictor): metrics, **(simulated if name == "time_ms" else {})}
         rows = metric_rows({"these runs": models})
         output.table(f"predicting {name}", METRIC_COLUMNS, rows)
-    output.result({**scores, **({"simulated.cycles": simulated} if simulated else {})})
+    output.result({**scores, **simulated})
 
 
 def _say_learned_from(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
     from foretune.models.training import count_seen_before
 
     if seen := count_seen_before(predictor, runs):
-        output.say(
-            f"{seen:,} of these {len(runs):,} runs were in training: "
-            "their errors say nothing about new runs"
-        )
+        were = f"{seen:,} of these {len(runs):,} runs were in training"
+        output.say(f"{were}: their errors say nothing about new runs")
 
 
 def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
@@ -260,12 +237,11 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
 
-    features, runs = done.predictor.features_, done.predictor.runs_
-    if features.family is None and (
-        reason := explain_missing_roofline(done.predictor.kernel_name_, runs)
-    ):
-        yield f"no roofline: {reason}"
-    elif features.family is not None and not features.roofline_known_:
+    features = done.predictor.features_
+    if features.family is None:
+        if reason := explain_missing_roofline(done.predictor.kernel_name_, done.predictor.runs_):
+            yield f"no roofline: {reason}"
+    elif not features.roofline_known_:
         yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
     if done.validation.level == "none":
         return
@@ -278,7 +254,6 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
 
 
 def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
-    """Return the rows of ``predictor``, then ``new`` rows of the same kernel."""
     import pandas as pd
 
     others = sorted(set(map(str, new["kernel"])) - {predictor.kernel_name_})

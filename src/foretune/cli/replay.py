@@ -25,18 +25,15 @@ if TYPE_CHECKING:
 
 SHOWN_EVALUATIONS = (10, 50, 200)
 """Evaluations after which tables show the share of the optimum; JSON holds more."""
-SEARCHER_COMPLETION = options.registered_completion("searchers")
 _SHARES = [f"at {n}" for n in SHOWN_EVALUATIONS]
 COLUMNS = ("searcher", "95 %", "99 %", "hit", *_SHARES, "score", "ms")
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
 SEARCHER = typer.Option(
     ["surrogate", "random"],
     help=f"{options.SEARCHER_HELP} (repeatable).",
-    autocompletion=SEARCHER_COMPLETION,
+    autocompletion=options.names_of("searchers"),
 )
-PRIOR = typer.Option(
-    [], help=f"Run tables of other devices (repeatable), or a predictor. {options.PREDICTOR_HELP}."
-)
+PRIOR_HELP = f"Run tables of other devices (repeatable), or a predictor. {options.PREDICTOR_HELP}."
 
 
 def replay(
@@ -45,7 +42,7 @@ def replay(
     searcher: list[str] = SEARCHER,
     budget: int = typer.Option(200, help="Evaluations per repeat."),
     repeats: int = typer.Option(20, help="Independent searches per searcher."),
-    prior: list[str] = PRIOR,
+    prior: list[str] = typer.Option([], help=PRIOR_HELP),
     objective: str = options.OBJECTIVE,
     jobs: int = typer.Option(1, help="Parallel processes; -1: one per core."),
     plot: Path = typer.Option(None, help="Draw the curves: FILE.svg or FILE.png."),
@@ -115,7 +112,6 @@ def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") ->
 
 
 def _read_prior(names: list[str]) -> "Predictor | GuideModel | pd.DataFrame | None":
-    """Return the model or the runs of ``--prior``; None without it."""
     from foretune.models.saved.lookup import NONE, read_guide
 
     names = [name for name in names if name != NONE]

@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from foretune.cli.options import parse_key_values
 from foretune.errors import DataWarning, UsageError, require_known
 from foretune.registry import get_kernel, registered
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
 
     from foretune.models.predictor import Predictor
 
+RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
+ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
+MAP = typer.Option(
+    [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
+)
 CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
 """Suffixes of files with arbitrary columns."""
 
@@ -72,17 +79,11 @@ def _read_csv_file(
         problem = problem or [c for c in columns if c in known]
     mapping = run_columns(columns, problem, sources)
     if "time_ms" not in mapping:
-        raise UsageError(
-            f"{file} has no column time_ms: name the time's column with "
-            f"--map time_ms=COLUMN*FACTOR; there are {', '.join(columns)}"
-        )
-    imported = import_runs(
-        file,
-        "generic",
-        kernel=None if "kernel" in mapping else kernel or _kernel_name(file, mapping),
-        device=None if "device" in mapping else device,
-        mapping=mapping,
-    )
+        how_to = "name the time's column with --map time_ms=COLUMN*FACTOR"
+        raise UsageError(f"{file} has no column time_ms: {how_to}; there are {', '.join(columns)}")
+    named = None if "kernel" in mapping else kernel or _kernel_name(file, mapping)
+    where = None if "device" in mapping else device
+    imported = import_runs(file, "generic", kernel=named, device=where, mapping=mapping)
     for reason, count in imported.rejected.items():
         warnings.warn(f"{count} rows of {file} are left out: {reason}", DataWarning, stacklevel=2)
     return imported.runs

@@ -96,9 +96,8 @@ class _Chosen:
 
     def subjects(self, tuned: "StoreReader") -> "list[Subject]":
         """Return the selected subjects of a store."""
-        found = tuned.find_subjects(self.kernel)
-        wanted = [s for s in found if self.device in ("", s.device)]
-        return [s for s in wanted if s.source.startswith(self.source)]
+        found = [s for s in tuned.find_subjects(self.kernel) if self.device in ("", s.device)]
+        return [s for s in found if s.source.startswith(self.source)]
 
 
 def open_tuned(path_or_url: str | None) -> "StoreReader":
@@ -129,7 +128,6 @@ def _list(output: Output, tuned: "StoreReader") -> None:
 
 
 def _show(output: Output, tuned: "StoreReader", chosen: _Chosen) -> None:
-    """Show the choice for each problem of a kernel, and the measurements it rests on."""
     found = {s: _problem_entries(tuned, s, chosen.problem) for s in chosen.subjects(tuned)}
     if not any(found.values()):
         conditions = " ".join(str(p) for p in (chosen.problem, chosen.device, chosen.source) if p)
@@ -184,7 +182,6 @@ def _with_local_specs(runs: "pd.DataFrame") -> "pd.DataFrame":
 def _export_vllm(
     output: Output, where: str | None, kernel: str, target: Path, naming: "ParameterNames"
 ) -> None:
-    """Write the choices for one mixture-of-experts layer, which the file's name describes."""
     from foretune.tune.store.vllm import Layer, export_vllm
 
     tuned, layer = open_tuned(where), Layer.from_file(target)
@@ -206,12 +203,10 @@ def _merge(
         if VLLM_MARK in file.name:
             imported.append(_import_vllm(output, target, file, *vllm))
             continue
-        report = target.merge(file)
-        merged.append({"file": str(file), **asdict(report)})
-        output.say(
-            f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
-            f"{report.unchanged} already known"
-        )
+        new = target.merge(file)
+        merged.append({"file": str(file), **asdict(new)})
+        found = f"{new.measurements} new measurements, {new.choices} new choices"
+        output.say(f"{file}: {found}, {new.unchanged} already known")
     output.result({"store": target.name, "merged": merged, "imported": imported})
 
 
@@ -230,10 +225,9 @@ def _import_vllm(
 
 
 def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
-    """Return the kernel's names of vLLM's parameters, and its problems' additional values."""
     from foretune.tune.store.vllm import ParameterNames
 
-    names = options.parse_key_values(maps, "--map", "NAME")
+    names = options.parse_key_values(maps, "--map", "NAME=VALUE")
     return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))
 
 
@@ -243,14 +237,14 @@ def _forget(output: Output, where: str | None, chosen: _Chosen, everything: bool
     if everything == bool(chosen.kernel):
         raise UsageError("--forget: give either a kernel or --all")
     if everything and (chosen.problem is not None or chosen.device or chosen.source):
-        raise UsageError("--forget --all deletes everything: leave --problem, --device and "
-                         "--source out")  # fmt: skip
+        unused = "--problem, --device and --source"
+        raise UsageError(f"--forget --all deletes everything: leave {unused} out")
     target = Store(where, create=False)
     if everything:
         forgotten = target.forget()
     else:
-        subjects = chosen.subjects(target)
-        forgotten = sum(_forget_subject(target, s, chosen.problem) for s in subjects)
+        found = chosen.subjects(target)
+        forgotten = sum(_forget_subject(target, s, chosen.problem) for s in found)
     output.say(f"{target.name}: {forgotten} measurements and choices forgotten")
     output.result({"store": target.name, "forgotten": forgotten})
 
@@ -267,25 +261,17 @@ def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None)
 def _problem_entries(
     tuned: "StoreReader", subject: "Subject", wanted: Problem | None
 ) -> list[dict[str, Any]]:
-    from foretune.tune.store.subject import (
-        CANDIDATES_TAG,
-        group_by_problem,
-        matches,
-        sort_key,
-        without_names,
-        without_tags,
-    )
+    from foretune.tune.store import subject as naming
 
     oldest_first = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
-    choices = {without_names(p, CANDIDATES_TAG): c for p, c in oldest_first}  # the newest stays
+    untagged = ((naming.without_names(p, naming.CANDIDATES_TAG), c) for p, c in oldest_first)
+    choices = dict(untagged)  # the newest stays
+    measured = naming.group_by_problem(tuned.measurements(subject))
     found = []
-    measured = group_by_problem(tuned.measurements(subject))
-    for problem in sorted({*measured, *choices}, key=sort_key):
-        if not matches(problem, wanted):
-            continue
-        rows, choice = measured.get(without_tags(problem), []), choices.get(problem)
-        found.append(
-            {
+    for problem in sorted({*measured, *choices}, key=naming.sort_key):
+        if naming.matches(problem, wanted):
+            rows, choice = measured.get(naming.without_tags(problem), []), choices.get(problem)
+            found.append({
                 "problem": dict(problem),
                 "choice": choice and {**asdict(choice), "config": dict(choice.config)},
                 "best_ms": min((m.time_ms for m in rows if m.ok), default=None),
@@ -293,22 +279,17 @@ def _problem_entries(
                     {"config": dict(m.config), "status": m.status.value, "time_ms": m.time_ms}
                     for m in rows
                 ],
-            }
-        )
+            })  # fmt: skip
     return found
 
 
 def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     varying = {name: value for name, value in problem["problem"].items() if name not in shared}
-    choice, best = problem["choice"], problem["best_ms"]
-    return [
-        _format_values(varying),
-        str(len(problem["measurements"])),
-        f"{best:.4g}" if best else "–",
-        choice["how"] if choice else "–",
-        percent(choice["regret"]) if choice else "–",
-        _format_values(choice["config"]) if choice else "–",
-    ]
+    choice, best, chosen = problem["choice"], problem["best_ms"], ["–", "–", "–"]
+    if choice:
+        chosen = [choice["how"], percent(choice["regret"]), _format_values(choice["config"])]
+    runs = str(len(problem["measurements"]))
+    return [_format_values(varying), runs, f"{best:.4g}" if best else "–", *chosen]
 
 
 def _format_values(values: dict[str, Any]) -> str:

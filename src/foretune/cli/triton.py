@@ -17,28 +17,24 @@ from foretune.space import Configuration
 if TYPE_CHECKING:
     from foretune.collect.compiled import CompileResult
 
-ARG = typer.Option(
-    [],
-    help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
-    "16); repeatable.",
-)
-CONFIG = typer.Option(
-    [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
-)
-CACHE_DIR = typer.Option(
-    None,
-    help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
-    "and TRITON_CACHE_DIR set to it, at the same path, need not compile.",
-)
-
 
 def inspect(
     context: typer.Context,
     kernel: str = typer.Argument(help="The kernel: FILE.py:NAME or MODULE:NAME."),
-    arg: list[str] = ARG,
-    config: list[str] = CONFIG,
+    arg: list[str] = typer.Option(
+        [],
+        help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
+        "16); repeatable.",
+    ),
+    config: list[str] = typer.Option(
+        [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
+    ),
     target: str = typer.Option(..., help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
-    cache_dir: Path | None = CACHE_DIR,
+    cache_dir: Path | None = typer.Option(
+        None,
+        help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
+        "and TRITON_CACHE_DIR set to it, at the same path, need not compile.",
+    ),
     time_limit: float = typer.Option(60.0, help="Maximum seconds to compile a configuration."),
 ) -> None:
     """Show registers, spills, shared memory and occupancy of compiled configurations.
@@ -61,14 +57,11 @@ def inspect(
             output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")
     built = sum(o.ok for o in outcomes)
     if cache_dir is not None:
-        output.say(
-            f"{cache_dir}: {built} of {len(outcomes)} configurations, "
-            f"{sum(o.cached for o in outcomes)} of them already cached"
-        )
+        cached = f"{sum(o.cached for o in outcomes)} of them already cached"
+        output.say(f"{cache_dir}: {built} of {len(outcomes)} configurations, {cached}")
     shown = {name for o in outcomes for name in o.static}
     output.result({
-        "kernel": kernel, "target": target,
-        "cache_dir": None if cache_dir is None else str(cache_dir),
+        "kernel": kernel, "target": target, "cache_dir": cache_dir and str(cache_dir),
         "built": built, "failed": len(outcomes) - built, "configs": outcomes,
         "features": {name: what for name, what in FEATURES.items() if name in shown},
     })  # fmt: skip
@@ -91,7 +84,7 @@ def _compile(
         for position, outcome in compile_configs(
             kernel, (), configs, get_target(target), kwargs=arguments,
             limit_s=options.require_positive(time_limit, "--time-limit"),
-            cache_dir=None if cache_dir is None else str(cache_dir),
+            cache_dir=cache_dir and str(cache_dir),
         ):  # fmt: skip
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
@@ -99,7 +92,6 @@ def _compile(
 
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
-    """Return the configurations of the kernel's autotuner; without one, an empty configuration."""
     from foretune.collect.compiled.compile_pool import load_kernel
 
     layer: Any = load_kernel(kernel)

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,17 @@ class TuneCommand(Command):
 KERNEL = typer.Argument(
     "",
     help="A kernel's name, FILE.py:NAME, a source file, or -- PROGRAM …",
-    autocompletion=options.registered_completion("kernels"),
+    autocompletion=options.names_of("kernels"),
 )
 WORKLOAD = typer.Option(None, help="CSV of kernel, problem, calls: tune all with one budget.")
-BUDGET_HELP = f"{options.BUDGET_HELP}. Default: 10; functions, programs: 20; workloads: 100."
+BUDGET_HELP = (
+    "Measurements; auto: 3 % regret; 60s. Default: 10; functions, programs: 20; workloads: 100."
+)
+PREDICTOR = typer.Option(
+    "auto",
+    help="A folder (also a campaign's), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
+    "auto: shipped; code: the kernel's own; none.",
+)
 BUDGET = typer.Option("", help=BUDGET_HELP, show_default=False)
 OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a Pareto front.")
 LIMIT = typer.Option([], help="Reject runs above COLUMN=VALUE, like power_w=300 (repeatable).")
@@ -77,7 +85,7 @@ def tune(
     objective: list[str] = OBJECTIVE,
     limit: list[str] = LIMIT,
     searcher: str = options.SEARCHER,
-    predictor: str = options.PREDICTOR_OPTION,
+    predictor: str = PREDICTOR,
     runs: Path = typer.Option(None, help="Also add the measurements to this run table (Parquet)."),
     export: list[Path] = EXPORT,
     device: str = options.DEVICE,
@@ -131,7 +139,6 @@ def tune(
 
 
 def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") -> "Best":
-    """Tune a program or a source file."""
     program = context.meta.get(PROGRAM_KEY)
     what = "a program" if program is not None else "a source"
     unused = ("problem", "runs", "device", "runner", "ray_address")
@@ -146,7 +153,6 @@ def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") 
 
 
 def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") -> "Best":
-    """Tune an undecorated Python function."""
     taken = tune_program.FUNCTION_OPTIONS
     rest = [name for name in tune_program.WRAPPED_OPTIONS if name not in taken]
     unused = ("problem", "runs", "runner", "ray_address", *rest)
@@ -157,7 +163,6 @@ def _tune_plain(context: typer.Context, location: str, search: "SearchOptions") 
 def _tune_workload(
     context: typer.Context, output: Output, search: "SearchOptions", path: Path
 ) -> None:
-    """Run ``tune --workload`` and print the result."""
     from foretune.tune.workload import tune_workload
 
     unused = ("problem", "searcher", "predictor", "runs", "export", *tune_program.WRAPPED_OPTIONS)
@@ -200,7 +205,7 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     if not rows or (missing := [c for c in needed if c not in rows[0]]):
         lacking = ", ".join(missing) if rows else "all lines"
         raise UsageError(f"{path} lacks {lacking}: its columns are {', '.join(WORKLOAD_COLUMNS)}")
-    kernels, calls = {}, []
+    find_kernel, calls = cache(registry.get_kernel), []
     for number, row in enumerate(rows, start=2):
         name = row.get("kernel") or kernel
         try:
@@ -209,10 +214,8 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
             call_count = 0.0
         if not name or not 0 < call_count < float("inf"):
             raise UsageError(f"{path}, line {number}: give a kernel, and calls above 0")
-        if name not in kernels:
-            kernels[name] = registry.get_kernel(name)
-        problem = options.read_problem(kernels[name], row["problem"] or "")
-        calls.append(Calls(kernels[name], problem, call_count))
+        problem = options.read_problem(find_kernel(name), row["problem"] or "")
+        calls.append(Calls(find_kernel(name), problem, call_count))
     return calls
 
 
@@ -312,7 +315,5 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
 
 def _say_rejected(output: Output, summary: Mapping[str, Any]) -> None:
     if summary["rejected"]:
-        limits = ", ".join(
-            f"{column} ≤ {maximum:g}" for column, maximum in summary["limits"].items()
-        )
+        limits = ", ".join(f"{name} ≤ {most:g}" for name, most in summary["limits"].items())
         output.say(f"rejected {summary['rejected']} that violated {limits}")

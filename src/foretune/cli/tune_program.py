@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import networks, options
 from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.registry import load, object_at
@@ -63,7 +63,6 @@ COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
 def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in the form that Python functions take."""
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
 
     if len(given["objective"]) > 1:
@@ -80,17 +79,13 @@ def tune_command(command: list[str], search: "SearchOptions", given: Mapping[str
     from foretune.tune.functions.program import tune_program
 
     knobs, how = _parse_knobs(given["param"]), _tune_options(search, given)
+    how |= {name: given[name] for name in ("build", "time", "time_unit", "check", "compare")}
     with progress_bar(notes=True) as how["progress"]:
         return tune_program(
             command,
             knobs,
-            build=given["build"],
-            environment=options.parse_key_values(given["env"], "--env", "NAME"),
+            environment=options.parse_key_values(given["env"], "--env", "NAME=VALUE"),
             templates=dict(_parse_template(text) for text in given["template"]),
-            time=given["time"],
-            time_unit=given["time_unit"],
-            check=given["check"],
-            compare=given["compare"],
             runs=given["repeats"],
             time_limit_s=options.require_positive(given["time_limit"], "--time-limit"),
             restrictions=given["restrict"],
@@ -146,10 +141,9 @@ def tune_function(location: str, search: "SearchOptions", given: Mapping[str, An
     arguments = [parse_argument(text, i) for i, text in enumerate(given["arg"])]
     required = [name for name, p in free.items() if p.default is p.empty]
     if missing := [name for name in required if name not in list(free)[: len(arguments)]]:
-        raise UsageError(
-            f"{location} needs {', '.join(missing)}: give every argument that is not a knob, like "
-            "--arg float64[512,64] (random) or --arg int64=7"
-        )
+        how_to = "like --arg float64[512,64] (random) or --arg int64=7"
+        lacking = f"{location} needs {', '.join(missing)}"
+        raise UsageError(f"{lacking}: give every argument that is not a knob, {how_to}")
     if len(arguments) > len(free):
         raise UsageError(f"{location} takes {len(free)} arguments besides knobs: drop an --arg")
     how = _tune_options(search, given)
@@ -189,16 +183,16 @@ def parse_argument(text: str, seed: int = 0) -> Any:
             f"--arg {text!r}: write float32[512,64], float32[512,64]=0 or int32=5"
         ) from None
     rng = np.random.default_rng(seed)
-    return rng.random(shape).astype(kind) if kind.kind == "f" else rng.integers(
-        0, 2 if kind.kind == "b" else 100, shape
-    ).astype(kind)  # fmt: skip
+    if kind.kind == "f":
+        return rng.random(shape).astype(kind)
+    return rng.integers(0, 2 if kind.kind == "b" else 100, shape).astype(kind)
 
 
 def _parse_knobs(texts: list[str]) -> dict[str, list[Value]]:
-    given = options.parse_key_values(texts, "--param", "KNOB")
+    given = options.parse_key_values(texts, "--param", "KNOB=VALUE")
     if not given:
-        raise UsageError("there are no knobs: add --param KNOB=VALUE,VALUE and use them, {KNOB} in "
-                         "a program")  # fmt: skip
+        example = "add --param KNOB=VALUE,VALUE and use them, {KNOB} in a program"
+        raise UsageError(f"there are no knobs: {example}")
     return {name: parse_values(text) for name, text in given.items()}
 
 
@@ -213,14 +207,9 @@ def parse_values(text: str) -> list[Value]:
     """
     low, dots, high = text.partition("..")
     if dots and low.isdigit() and high.isdigit():
-        values: list[Value] = []
-        value, last = int(low), int(high)
-        while 0 < value <= last:
-            values.append(value)
-            value *= 2
-        if not values:
+        if not 0 < int(low) <= int(high):
             raise UsageError(f"{text} holds no value: write a range like 8..256")
-        return values
+        return [*networks.doubling(int(low), int(high))]
     parsed = ((part.strip(), parse_value(part.strip())) for part in text.split(","))
     return [value if str(value) == part else part for part, value in parsed]
 

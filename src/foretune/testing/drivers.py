@@ -22,12 +22,9 @@ Driver = Callable[[SearchLoop[Configuration], Measure], SearchResult]
 def check_loop_driver(drive: Driver) -> None:
     """Drive searches one by one and three at a time, with failures and until nothing is left.
 
-    Raises ContractViolation if a configuration is not measured exactly once, a measurement is not
-    sent exactly once, the loop is not driven to its end, or its result is not returned.
-
-    Args:
-        drive: gets a `foretune.search.search` loop and a function that measures one configuration;
-            drives the loop to its end and returns the loop's result.
+    ``drive`` gets a `foretune.search.search` loop and a function that measures one configuration;
+    it drives the loop to its end and returns the loop's result. Raises ContractViolation if it does
+    not, or if anything is not measured, or not sent, exactly once.
     """
     for space, budget, parallel in ((SMALL, 9, 1), (SMALL, 11, 3), (TINY, 99, 2), (SMALL, 0, 1)):
         when = f"with {parallel} at a time of {len(space)}"
@@ -62,7 +59,6 @@ def check_loop_driver(drive: Driver) -> None:
 def _observe(
     loop: SearchLoop[Configuration], started: list[Configuration], reported: list[Measurement]
 ) -> Generator[Batch[Configuration], Sequence[Measurement], SearchResult]:
-    """Pass batches and measurements through, and record them."""
     idle = 0
     try:
         batch = next(loop)

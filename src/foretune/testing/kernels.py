@@ -25,16 +25,11 @@ def check_kernel(
 ) -> None:
     """Build and launch configurations of a kernel, and check all its methods.
 
-    Raises ContractViolation if the kernel violates the contract of `Kernel`.
-
-    Args:
-        kernel: the kernel.
-        problems: by default two training problems. Small ones with odd sizes, which no tile
-            divides, find the most errors.
-        configs: random configurations to run per problem, besides the default.
-        seed: seed of random choices.
-        may_fail: whether configurations other than the default may raise errors, for example if
-            a compiler runs out of registers. None may be wrong.
+    The default and ``configs`` random configurations run on each of ``problems``, by default two
+    training problems; small ones with odd sizes, which no tile divides, find the most errors. With
+    ``may_fail``, other configurations than the default may raise errors, for example if a compiler
+    runs out of registers; none may be wrong. Raises ContractViolation if the kernel violates the
+    contract of `Kernel`.
     """
     _check_identity(kernel)
     chosen = [kernel.problem(values) for values in problems] or kernel.training_problems(2, seed)
@@ -48,14 +43,12 @@ def check_kernel(
         expected = kernel.reference(inputs)
         ensure(not has_changed(arrays, None), f"reference changes the inputs of {problem}")
         _check_library(kernel, problem, inputs, expected)
-        drawn = space.sample(min(configs, len(space)), rng)
-        for config in dict.fromkeys([default, *drawn]):
+        for config in dict.fromkeys([default, *space.sample(configs, rng)]):
             fatal = config == default or not may_fail
             _check_launch(kernel, (problem, config), inputs, expected, fatal)
     rows = []
     for problem in chosen:
-        space = kernel.space(problem)
-        drawn = space.sample(min(20, len(space)), rng)
+        drawn = kernel.space(problem).sample(20, rng)
         rows += [(problem, config) for config in (kernel.default(problem), *drawn)]
     _check_cost(kernel, rows)
 

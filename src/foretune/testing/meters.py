@@ -13,11 +13,9 @@ from foretune.testing.contract import ContractViolation, ensure
 def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None:
     """Meter a busy processor if the meter works; else check that it says why not.
 
-    Raises ContractViolation if the meter violates the contract of `PowerMeter`.
-
-    Args:
-        make: the meter's class, which takes the index of a device.
-        seconds: length of a window; NVML's counters tick every 20 to 100 ms.
+    ``make`` is the meter's class, which takes the index of a device; ``seconds`` is the length of a
+    window: NVML's counters tick every 20 to 100 ms. Raises ContractViolation if the meter violates
+    the contract of `PowerMeter`.
     """
     try:
         meter, absent = make(0), make(1000)

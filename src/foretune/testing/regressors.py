@@ -17,10 +17,8 @@ MIN_R2 = 0.6
 def check_regressor(model: Regressor) -> None:
     """Fit, save and load a model, and run scikit-learn's own checks.
 
-    Raises ContractViolation if the model violates the contract of `Regressor`.
-
-    Args:
-        model: an unfitted model, which stays unfitted; a small one (few trees) is faster to check.
+    ``model`` is unfitted, and stays so; a small one (few trees) is faster to check. Raises
+    ContractViolation if it violates the contract of `Regressor`.
     """
     try:
         check_estimator(clone(model), on_skip=None)

@@ -23,27 +23,23 @@ LAUNCH_S = 1e-4
 """Minimum seconds of a launch."""
 
 
-class MisbehavingKernel(Kernel):
+class _MisbehavingKernel(Kernel):
     """Adds 1 to ``n`` numbers; takes at least ``rounds`` × `LAUNCH_S`."""
 
     name = "probe"
     problem_parameters = (ProblemParameter("n"),)
 
     def space(self, problem: Problem) -> SearchSpace:
-        """Return the behaviors."""
         does = ("works", "is wrong", "writes nothing", "does not build", "raises", "hangs", "dies")
         return SearchSpace({"does": does, "rounds": (1, 4)})
 
     def default(self, problem: Problem) -> Configuration:
-        """Return the configuration that works."""
         return Configuration(does="works", rounds=1)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return numbers to add to."""
         return {"x": np.random.default_rng(seed).random(int(problem["n"]))}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a launch that behaves as ``config`` says."""
         does, x = config["does"], inputs["x"]
         out = x + 1.0  # a correct output from before: a launch that writes nothing looks right
         if does == "does not build":
@@ -66,19 +62,15 @@ class MisbehavingKernel(Kernel):
         return launch
 
     def reference(self, inputs: Inputs) -> Any:
-        """Return the sums."""
         return inputs["x"] + 1.0
 
     def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch]:
-        """Return NumPy's addition."""
         return "NumPy", lambda: inputs["x"] + 1.0
 
     def cost(self, problem: Any, config: Any) -> Cost:
-        """Return one operation per number."""
         return Cost(flops=1.0 * problem["n"], bytes_moved=16.0 * problem["n"])
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return ``n`` sizes."""
         sizes = np.random.default_rng(seed).permutation(np.arange(10, 10 + 10 * n, 10))
         return [self.problem(n=int(size)) for size in sizes]
 
@@ -95,24 +87,17 @@ FATAL = {"hangs": Status.TIMEOUT, "dies": Status.RUNTIME_ERROR}
 def check_runner(runner: Runner, isolates: bool = True) -> None:
     """Measure configurations that work, err, raise, hang and die.
 
+    ``runner`` runs on a CPU, and is closed at the end. Give it a short time limit: the check waits
+    that long for a hang. Unless it ``isolates``, as one in this process, nothing hangs or dies.
     Raises ContractViolation if the runner violates the contract of `Runner`.
-
-    Args:
-        runner: runs on a CPU; it is closed at the end. Give it a short time limit: the check
-            waits that long for a hang.
-        isolates: whether configurations may hang or die; False for a runner in this process.
     """
-    kernel = MisbehavingKernel()
+    kernel = _MisbehavingKernel()
     works = kernel.default(kernel.problem(n=100))
     with runner:
-        _check_rows(
-            runner, kernel, [works, *map(_probe_config, FAILURES), _probe_config("works", rounds=4)]
-        )
+        _check_rows(runner, kernel, [works, *map(_does, FAILURES), _does("works", rounds=4)])
         if isolates:
-            _check_rows(
-                runner, kernel, [_probe_config("dies"), works, _probe_config("hangs"), works]
-            )
-        configs = [works, _probe_config("works", rounds=4), _probe_config("raises")]
+            _check_rows(runner, kernel, [_does("dies"), works, _does("hangs"), works])
+        configs = [works, _does("works", rounds=4), _does("raises")]
         work = [(kernel.problem(n=n), config) for n in (100, 200) for config in configs]
         done = [(m.problem, m.config) for m in runner.run_many(kernel, work)]
         ensure(Counter(done) == Counter(work), "not one measurement per problem and configuration")
@@ -121,13 +106,11 @@ def check_runner(runner: Runner, isolates: bool = True) -> None:
     runner.close()  # twice is fine
 
 
-def _probe_config(does: str, rounds: int = 1) -> Configuration:
+def _does(does: str, rounds: int = 1) -> Configuration:
     return Configuration(does=does, rounds=rounds)
 
 
-def _check_rows(
-    runner: Runner, kernel: MisbehavingKernel, configs: Sequence[Configuration]
-) -> None:
+def _check_rows(runner: Runner, kernel: Kernel, configs: Sequence[Configuration]) -> None:
     problem = kernel.problem(n=100)
     rows = list(runner.run(kernel, problem, configs))
     ensure([m.config for m in rows] == list(configs), "not one measurement per configuration")
@@ -141,19 +124,18 @@ def _check_rows(
         ensure(m.status is status, f"{where} has status {m.status}, not {status}: {m.error}")
         if not m.ok:
             ensure(math.isnan(m.time_ms), f"{where} has a time")
-            has_reason = m.error and "\n" not in m.error
-            ensure(has_reason, f"{where} needs a one-line reason: {m.error!r}")
+            one_line = m.error and "\n" not in m.error
+            ensure(one_line, f"{where} needs a one-line reason: {m.error!r}")
             continue
         min_ms = 1e3 * LAUNCH_S * int(m.config["rounds"])
         ensure(m.time_ms >= min_ms, f"{where} has {m.time_ms} ms, and cannot take below {min_ms}")
-        median = np.median(m.time_ms_samples) if m.time_ms_samples else m.time_ms
-        close = math.isclose(m.time_ms, median)
+        close = math.isclose(m.time_ms, np.median(m.time_ms_samples or m.time_ms))
         ensure(close, f"time_ms of {where} is not the median of its samples")
 
 
-def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool) -> None:
+def _check_comparison(runner: Runner, kernel: _MisbehavingKernel, isolates: bool) -> None:
     problem = kernel.problem(n=100)
-    configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("is wrong")]
+    configs = [_does("works"), _does("works", rounds=4), _does("is wrong")]
     rounds = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.02)
     times = rounds.time_ms
     expected = {*(config.id for config in configs[:2]), "library:NumPy"}
@@ -168,18 +150,18 @@ def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool)
         ensure(np.min(times[config.id]) >= min_ms, "a comparison has an impossible time")
     if isolates:
         try:
-            runner.compare_interleaved(kernel, problem, [_probe_config("dies")], max_seconds=0.01)
+            runner.compare_interleaved(kernel, problem, [_does("dies")], max_seconds=0.01)
         except MeasurementError:
             return
         raise ContractViolation("a comparison in which one dies must raise MeasurementError")
 
 
 def _check_refusal(runner: Runner) -> None:
-    kernel = MisbehavingKernel()
+    kernel = _MisbehavingKernel()
     kernel.device_kind = "gpu" if runner.device.kind == "cpu" else "cpu"
     otherwise = f"a kernel for a {kernel.device_kind} is not refused with a UsageError"
     try:
-        next(iter(runner.run(kernel, kernel.problem(n=1), [_probe_config("works")])))
+        next(iter(runner.run(kernel, kernel.problem(n=1), [_does("works")])))
     except UsageError:
         return
     except Exception as e:

@@ -1,7 +1,7 @@
 """Checks the contract of a searcher: no duplicates, all in the space, deterministic per seed."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.testing.contract import ContractViolation, ensure
+from foretune.values import Value
 
 SPACE = SearchSpace(
     {
@@ -31,8 +32,8 @@ TINY = SearchSpace({"tile": (1, 2), "pack": (False, True)}, ["tile == 1 or pack"
 ONE_CONFIGURATION = SearchSpace({"tile": (1,)})
 NO_PARAMETERS = SearchSpace({})
 
-TimeModel = Callable[[Configuration], float]
-Predicate = Callable[[Configuration], bool]
+Time = Callable[[Configuration], float]
+Test = Callable[[Configuration], bool]
 Kind = str | Callable[..., Searcher]
 
 
@@ -51,30 +52,23 @@ def fails(config: Configuration) -> bool:
 
 
 def make_measurement(
-    config: Configuration,
-    time_of: TimeModel = time_ms,
-    is_broken: Predicate = fails,
-    power_w: float = math.nan,
+    config: Configuration, time_of: Time = time_ms, is_broken: Test = fails, watts: float = math.nan
 ) -> Measurement:
     """Return the measurement a runner would make."""
     common = ("probe", Problem(n=1), config, "made up")
     if is_broken(config):
         return Measurement(*common, Status.RUNTIME_ERROR)
-    return Measurement(*common, Status.OK, time_ms=time_of(config), power_w=power_w)
+    return Measurement(*common, Status.OK, time_ms=time_of(config), power_w=watts)
 
 
-def make_prior(space: SearchSpace, time_of: TimeModel = time_ms, sigma: float = 0.05) -> Prior:
+def make_prior(space: SearchSpace, time_of: Time = time_ms, sigma: float = 0.05) -> Prior:
     """Return a prior with mean ``time_of`` that knows which configurations fail."""
     mean = np.log([time_of(config) for config in space])
     return Prior(mean, sigma, np.array([0.02 if fails(config) else 0.98 for config in space]))
 
 
 def propose(
-    searcher: Searcher,
-    budget: int,
-    n: int = 1,
-    time_of: TimeModel = time_ms,
-    is_broken: Predicate = fails,
+    searcher: Searcher, budget: int, n: int = 1, time_of: Time = time_ms, is_broken: Test = fails
 ) -> list[Configuration]:
     """Search with ``n`` measurements at a time; return the configurations that were measured."""
     proposed: list[Configuration] = []
@@ -90,9 +84,8 @@ def propose(
 def check_searcher(kind: Kind) -> None:
     """Search spaces of 1 to 156 configurations, some of which fail, with and without a prior.
 
-    Raises ContractViolation if the searcher violates the contract of `Searcher`.
-
-    ``kind``: a registered name, or a `Searcher` class.
+    Raises ContractViolation if the searcher, a registered name or a `Searcher` class, violates the
+    contract of `Searcher`.
     """
     for guided in (False, True):
         _check_proposals(kind, guided)
@@ -164,9 +157,7 @@ def _check_foreign_measurements(kind: Kind, guided: bool) -> None:
 def _check_exhaustion(kind: Kind) -> None:
     for n in (1, 3):
         searcher = _make(kind, TINY)
-        proposed = propose(
-            searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=lambda c: False
-        )
+        proposed = propose(searcher, 99, n, lambda c: float(c["tile"]), lambda c: False)
         _ensure_new(proposed, len(TINY), TINY, "in a space of three")
         ensure(_best_tile(searcher) == 1, "best() fails on a space of three")
         ensure(searcher.ask() == [], "something is proposed after the whole space was")
@@ -193,19 +184,15 @@ def _check_incumbent(kind: Kind) -> None:
 
 
 def _check_objectives(kind: Kind) -> None:
-    watts, times = {1: 10.0, 2: 1000.0}, {1: 2.0, 2: 1.0}
+    watts: dict[Value, float] = {1: 10.0, 2: 1000.0}
+    times: dict[Value, float] = {1: 2.0, 2: 1.0}
     for objective, best in ((Objective.TIME, 2), (Objective.ENERGY, 1), (Objective.EDP, 1)):
         searcher = _make(kind, TINY, objective=objective)
 
         def measure(configs: Sequence[Configuration]) -> list[Measurement]:
             return [
-                make_measurement(
-                    config,
-                    lambda c: times[int(c["tile"])],
-                    lambda c: False,
-                    watts[int(config["tile"])],
-                )
-                for config in configs
+                make_measurement(c, lambda c: times[c["tile"]], lambda c: False, watts[c["tile"]])
+                for c in configs
             ]
 
         run(search(searcher, Stopping(3), parallel=3), measure)
@@ -224,6 +211,5 @@ def _check_outside(kind: Kind) -> None:
         ensure(searcher.best() is None, "a configuration outside the space became best()")
     else:
         raise ContractViolation("tell accepts a configuration outside the space: raise SpaceError")
-    empty: Iterable[Measurement] = ()
-    searcher.tell(empty)
+    searcher.tell([])
     _ensure_new(searcher.ask(2), 2, SPACE, "after a configuration was refused")

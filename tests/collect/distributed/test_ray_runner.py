@@ -17,7 +17,7 @@ from foretune.collect import IsolatedRunner, RayRunner, Timing, collect_runs, lo
 from foretune.collect.distributed.actor import resource_counts
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
-from foretune.progress import SILENT, Silent
+from foretune.progress import SILENT
 from foretune.testing import check_runner
 
 pytestmark = [
@@ -136,7 +136,7 @@ def test_a_cluster_of_one_machine_is_closed_to_others(tmp_path):
     assert not (tmp_path / ".ray").exists()
 
 
-class Killing(Silent):
+class Killing(type(SILENT)):
     """Progress that does something after so many measurements."""
 
     def __init__(self, kills):
