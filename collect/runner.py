@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Self
 
-from foretune.collect.benchmark import Benchmarker, environment
+from foretune.collect.benchmark import Benchmarker, measurement
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_gpus
 from foretune.collect.machine_load import LoadMonitor
@@ -234,7 +234,7 @@ class IsolatedRunner(Runner):
             self.close()
             status = Status.RUNTIME_ERROR
             reason = "the process returned the measurement of another configuration"
-        return failed_measurement(kernel, problem, config, self.device, status, reason)
+        return measurement(kernel, problem, config, self.device, status, reason)
 
 
 def check_importable(kernel: Kernel) -> None:
@@ -244,14 +244,3 @@ def check_importable(kernel: Kernel) -> None:
             f"kernel {kernel.name!r} is defined in the running script: another machine cannot "
             "import it; move it to a module, or measure here"
         )
-
-
-def failed_measurement(
-    kernel: Kernel, problem: Problem, config: Configuration, device: Device, status: Status,
-    reason: str,
-) -> Measurement:  # fmt: skip
-    """Return the failed measurement of a configuration whose process died."""
-    name, made_by = device.name, environment(kernel)
-    return Measurement(
-        kernel.name, problem, config, name, status, error=reason, environment=made_by
-    )

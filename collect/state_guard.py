@@ -29,9 +29,9 @@ _BLOCKS = 64
 _CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _GUARDED = (
     "numpy", "numpy.linalg", "foretune.kernel", "foretune.relative_error",
-    "foretune.collect.timing", "foretune.collect.benchmark", "foretune.collect.wrapped.values",
-    "foretune.collect.wrapped.call_arguments", "foretune.collect.wrapped.function",
-    "foretune.collect.wrapped.source_kernel",
+    "foretune.collect.timing", "foretune.collect.benchmark", "foretune.collect.comparison",
+    "foretune.collect.wrapped.values", "foretune.collect.wrapped.call_arguments",
+    "foretune.collect.wrapped.function", "foretune.collect.wrapped.source_kernel",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from foretune.code_hash import uninstalled_sources
+from foretune.collect.benchmark import measurement
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_devices
 from foretune.collect.distributed.actor import (
@@ -29,7 +30,7 @@ from foretune.collect.distributed.actor import (
 )
 from foretune.collect.distributed.dispatcher import MAX_ATTEMPTS, Dispatcher, WorkerLost
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
-from foretune.collect.runner import Runner, check_importable, failed_measurement
+from foretune.collect.runner import Runner, check_importable
 from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
@@ -115,7 +116,7 @@ class RayRunner(Runner):
         pieces = ((p, ("run", (pickled, p, [c], incumbent_ms))) for p, c in pairs)
         for number, answer in self._call_many(pieces):
             if isinstance(answer, WorkerLost):
-                yield failed_measurement(
+                yield measurement(
                     kernel, *pairs[number], self.device, Status.RUNTIME_ERROR,
                     f"{MAX_ATTEMPTS} workers were lost while they measured it: {answer}",
                 )  # fmt: skip
