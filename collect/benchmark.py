@@ -205,11 +205,7 @@ class Benchmarker:
         return self._prepared_inputs[key]
 
     def _error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
-        """Return the relative error of the output of ``launch``.
-
-        The first output is invalidated and computed again. Otherwise a launch that writes nothing
-        would pass if its memory still holds another configuration's correct result.
-        """
+        """Return a launch's error after its last output was invalidated, so that none is kept."""
         kernel.invalidate_output(launch())
         self._output = launch()
         return kernel.relative_error(self._output, expected)

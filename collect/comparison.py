@@ -136,11 +136,7 @@ class RoundInputs:
 
 
 class InterleavedComparison:
-    """Launches of some configurations, the default first, on the same inputs.
-
-    ``failures`` are the errors of the contenders that were dropped. Raises ForetuneError if this
-    kernel cannot be measured here at all.
-    """
+    """Launches of configurations, the default first; ``failures`` has errors of dropped ones."""
 
     def __init__(
         self,

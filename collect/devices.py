@@ -191,9 +191,7 @@ def _is_same_device(name: str, driver_name: str) -> bool:
 def local_cpu(measure: bool = True) -> Device:
     """Return the descriptor of this CPU; unknown specs are absent.
 
-    ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` come from `probe_cpu`. The first call on a
-    machine measures them if ``measure`` is true; later calls read a cache. They are absent if Numba
-    is not installed.
+    The rates come from `probe_cpu`; without Numba they are absent.
     """
     features = host_features()
     memory_gib = psutil.virtual_memory().total / 2**30

@@ -64,10 +64,7 @@ class Level:
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Latency of a dependent load, and rate of reading, over ascending working sets.
-
-    ``levels`` are the detected levels, nearest first; the last is main memory.
-    """
+    """Latency of a dependent load and rate of reading over working sets; the ``levels`` in it."""
 
     sizes_kib: tuple[float, ...]
     latency_ns: tuple[float, ...]
@@ -173,8 +170,7 @@ def find_levels(
 ) -> tuple[Level, ...]:
     """Return the memory levels that a latency curve shows.
 
-    ``sizes_kib`` are ascending working sets; ``latency_ns`` has shape (rounds, sizes),
-    ``read_gbps`` (sizes,).
+    ``sizes_kib`` ascend; ``latency_ns`` has shape (rounds, sizes), ``read_gbps`` (sizes,).
     """
     sizes, fastest = np.asarray(sizes_kib, dtype=float), latency_ns.min(axis=0)
     # what a larger working set reaches, a smaller one does too: higher values are disturbances

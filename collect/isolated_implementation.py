@@ -23,10 +23,7 @@ Code = str | Callable[..., Any]  # a function, or its place: ``FILE.py:NAME`` or
 
 @dataclass(frozen=True)
 class Output:
-    """One array that a call returned or wrote, copied to the host.
-
-    ``kind`` is class and element type, e.g. ``numpy.ndarray of float32``.
-    """
+    """An array that a call returned or wrote, on the host; ``kind`` is its class and type."""
 
     kind: str
     values: np.ndarray

@@ -20,10 +20,7 @@ from foretune.registry import load, registered
 
 @dataclass
 class Window:
-    """Energy (joules) and duration (seconds) of a metered window.
-
-    They are NaN until it closes; the energy stays NaN if the counter did not report it.
-    """
+    """Joules and seconds of a metered window; NaN until it closes, and joules if not reported."""
 
     joules: float = math.nan
     seconds: float = math.nan
@@ -109,8 +106,7 @@ class RaplMeter(PowerMeter):
     """Linux's energy counters of x86 processors (RAPL), the sum of all packages.
 
     A counter wraps around every few minutes at full power; a window must be shorter than that. All
-    packages are one CPU, so ``index`` is ignored; ``root`` is Linux's folder of power-capping
-    zones.
+    packages are one CPU, so ``index`` is ignored; ``root`` is Linux's folder of their zones.
     """
 
     name = "rapl"
@@ -178,15 +174,12 @@ class RaplMeter(PowerMeter):
 
 
 class NvmlMeter(PowerMeter):
-    """The driver's energy counter of an NVIDIA GPU (Volta and newer).
+    """The driver's energy counter of an NVIDIA GPU (Volta and newer), ``index`` as in ``cuda:0``.
 
     The counter moves in ticks of 20 to 100 ms, so single readings are late by up to one tick. The
     meter polls it every ``poll_s`` and keeps the times at which it moved. Power is the
     least-squares slope through them, and energy is power times the length of the window. The load
     in the window must be steady, like one kernel back to back.
-
-    ``index`` is the GPU's number among those that ``CUDA_VISIBLE_DEVICES`` leaves, as in
-    ``cuda:0``.
     """
 
     name = "nvml"

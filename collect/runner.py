@@ -37,10 +37,7 @@ class Runner(ABC):
         configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, in order, from one device.
-
-        A failure is a measurement too.
-        """
+        """Yield one measurement per configuration, failed or not, in order, from one device."""
 
     def run_many(
         self,
@@ -48,10 +45,7 @@ class Runner(ABC):
         work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per problem and configuration, in order of completion.
-
-        A runner with several devices uses all of them.
-        """
+        """Yield one measurement per problem and configuration, from any device, as it is done."""
         for problem, config in work:
             yield from self.run(kernel, problem, [config], incumbent_ms)
 

@@ -104,10 +104,7 @@ def has_changed(arrays: list[tuple[Any, int]], output: Any) -> bool:
 
 
 def own_state(kernel: Kernel) -> dict[Any, Any]:
-    """Return marks of the state a kernel's code can keep: globals, closure, defaults, attributes.
-
-    Kernels of Foretune itself keep nothing.
-    """
+    """Return marks of the state that a kernel's code can keep; Foretune's own keeps nothing."""
     function: Any = inspect.unwrap(getattr(kernel, "function", None) or type(kernel).build)
     function = getattr(function, "py_func", function)
     names = getattr(function, "__globals__", {})

@@ -50,21 +50,14 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def load(name: str, folder: Path = SHIPPED) -> "pd.DataFrame":
-    """Return a shipped run table by name (see `shipped`).
-
-    Raises UnknownName, which suggests the nearest name, or RunTableError if the file is damaged.
-    """
+    """Return a shipped run table; raise UnknownName, or RunTableError if the file is damaged."""
     from foretune.datasets.runs import read_runs
 
     return read_runs(table_path(name, folder))
 
 
 def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
-    """Return the card of a shipped table (see `shipped`).
-
-    Raises UnknownName, which suggests the nearest name, or RunTableError if card or table is
-    damaged.
-    """
+    """Return the card of a shipped table; raise UnknownName, or RunTableError if it is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

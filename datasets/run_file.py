@@ -89,10 +89,7 @@ class RunFile:
 
 
 def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
-    """Append ``runs`` to the run table at ``path``, atomically.
-
-    ``journal_digest`` identifies the journal that the rows come from.
-    """
+    """Append ``runs``, which came from the journal with this digest, to a file, atomically."""
     new, mixed = to_arrow(runs, path)
     parts: list[tuple[Iterator[pa.Table], set[str]]] = [(iter([new]), mixed)]
     types = [_types(new.schema)]
@@ -168,10 +165,7 @@ def row_key(name: RowIdentity) -> int:
 
 
 def _row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) -> np.ndarray:
-    """Return the key of every row as unsigned 64-bit integers.
-
-    Columns in ``mixed`` hold JSON.
-    """
+    """Return the key of every row as unsigned 64-bit integers; ``mixed`` columns hold JSON."""
     keys = np.zeros(table.num_rows, dtype=np.uint64)
     for column in table.schema.names:
         if column in ("kernel", "device") or column.startswith(PLAIN_GROUPS):

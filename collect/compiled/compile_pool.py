@@ -152,10 +152,7 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
 
 
 class _Compiler:
-    """Compiles configurations of one kernel; lives in a worker process.
-
-    Arguments are as `describe` returns them.
-    """
+    """Compiles configurations of a kernel, with arguments from `describe`, in its process."""
 
     def __init__(
         self, kernel: str, args: list[Any], kwargs: dict[str, Any], target: Target, cache_dir: str
@@ -204,21 +201,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_kernel(location: str) -> Any:
-    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME`` in a form that compiles.
-
-    Its module may request the interpreter. Raises ForetuneError if it cannot be imported,
-    MissingExtra without Triton.
-    """
+    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME``, to compile; raise ForetuneError."""
     with _interpreter_off():
         return object_at(location)
 
 
 @contextmanager
 def _interpreter_off() -> Iterator[None]:
-    """Make `triton.jit` return kernels that compile, whatever the environment says.
-
-    Some modules request the interpreter on a machine without a GPU.
-    """
+    """Make `triton.jit` return kernels that compile, whatever environment and module request."""
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "0"  # for Triton itself, which may not be imported yet
     try:

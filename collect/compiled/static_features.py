@@ -130,10 +130,7 @@ _WIDTHS = np.array([1, 1, 2, 2, 4, 8, 16, 32])
 
 
 def read_amdgcn(text: str) -> dict[str, float]:
-    """Return the features of AMD assembly (``kernel.asm["amdgcn"]``).
-
-    Raises ForetuneError if the assembly has no metadata of the kernel.
-    """
+    """Return the features of AMD assembly; raise ForetuneError if it has no metadata."""
     described = max(text.rfind("amdhsa.kernels:"), 0)
     metadata = {name: float(value) for name, value in _METADATA.findall(text, described)}
     if "vgpr_count" not in metadata:
@@ -150,10 +147,7 @@ def read_amdgcn(text: str) -> dict[str, float]:
 
 
 def read_cubin(binary: bytes) -> dict[str, float]:
-    """Return the features of a cubin.
-
-    Raises ForetuneError if ``binary`` is not a cubin.
-    """
+    """Return the features of a cubin; raise ForetuneError if ``binary`` is not one."""
     sections = list(_sections(binary))
     attributes = _kernel_attributes(sections)
     code = [data for name, data in sections if name.startswith(".text.")]

@@ -29,10 +29,7 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class PickledKernel:
-    """A pickled kernel with the hash of its code and the versions that times depend on.
-
-    Only `load` imports its modules.
-    """
+    """A pickled kernel, the hash of its code, and versions; only `load` imports its modules."""
 
     payload: bytes
     name: str
@@ -49,10 +46,7 @@ class PickledKernel:
         return cls(content, kernel.name, kernel.source_hash, _versions(kernel))
 
     def load(self) -> Kernel:
-        """Return the kernel.
-
-        Raises MeasurementError if this machine lacks its code, or has other code or versions.
-        """
+        """Return the kernel; raise MeasurementError if its code or versions differ here."""
         here, advice = platform.node(), "install the same packages on every machine"
         try:
             kernel: Kernel = pickle.loads(self.payload)
@@ -74,8 +68,7 @@ class PickledKernel:
 class RayActor:
     """Measures on the device that Ray assigned to the actor; returns `ForetuneError`s as values.
 
-    ``threads`` are the values of `THREAD_VARIABLES` in the calling process; for the other
-    parameters, see `IsolatedRunner`.
+    ``threads`` are the values of `THREAD_VARIABLES` in the calling process.
     """
 
     def __init__(
@@ -106,10 +99,7 @@ class RayActor:
         return device
 
     def answer(self, work: bytes) -> Any:
-        """Call a method of this class; return its result or `ForetuneError`.
-
-        ``work`` is the pickled (method, arguments), because Ray's own pickling is slow.
-        """
+        """Return the result of a pickled (method, arguments), or its `ForetuneError`."""
         method, arguments = pickle.loads(work)
         try:
             return getattr(self, method)(*arguments)

@@ -153,10 +153,7 @@ class RayRunner(Runner):
         return _RemoteLoadMonitor(self.device, self._call)
 
     def check(self, kernel: Kernel) -> None:
-        """Check that ``kernel`` runs on these devices, and that their nodes can import it.
-
-        Raises UsageError otherwise.
-        """
+        """Raise UsageError unless these devices run ``kernel``, and their nodes can import it."""
         super().check(kernel)
         check_importable(kernel)
 
@@ -172,10 +169,7 @@ class RayRunner(Runner):
         return answer
 
     def _call_many(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
-        """Yield number and answer of pieces of work, each a (group, (method, arguments)).
-
-        Raises the actor's ForetuneError.
-        """
+        """Yield number and answer of each (group, (method, arguments)); raise its ForetuneError."""
         for number, answer in self._dispatcher.results(pieces):
             if isinstance(answer, ForetuneError):
                 raise answer

@@ -25,10 +25,7 @@ FACTORS = (0.5, 2.0)  # sizes of neighbors, relative to the operator's own
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor without its contents; shape, stride and dtype are torch's.
-
-    ``is_weight``: whether it is a parameter, so its first size is not the batch.
-    """
+    """A tensor without its contents; if it ``is_weight``, its first size is not the batch."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

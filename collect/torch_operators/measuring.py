@@ -59,10 +59,7 @@ def memory_bytes(operator: OperatorRun) -> float:
 
 
 def build(operator: OperatorRun, device: str) -> Launch:
-    """Return a call that runs ``operator`` once on torch's ``device``, with random contents.
-
-    Raises MeasurementError if torch does not run it (`cannot_run`).
-    """
+    """Return a call that runs ``operator`` on torch's ``device``; raise MeasurementError."""
     if reason := cannot_run(operator):
         raise MeasurementError(reason)
     return KINDS[operator.kernel].build(operator.problem, operator.config, device)
@@ -117,10 +114,7 @@ class OperatorBenchmarker:
         )
 
     def _as_graph(self, launch: Launch) -> Launch:
-        """Run ``launch`` and return it; on a GPU, return a graph that replays it.
-
-        Without a graph, many small launches would take the host's time, not the GPU's.
-        """
+        """Run and return ``launch``, on a GPU as a graph: small launches take the host's time."""
         if self.device.kind != "gpu":
             launch()
             return launch

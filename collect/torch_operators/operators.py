@@ -379,10 +379,7 @@ def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, i
 
 
 def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
-    """Return the tokens of each expert of the busiest rank.
-
-    This rank has the most popular expert and an evenly spaced selection of the others.
-    """
+    """Return the busiest rank's tokens by expert: the most popular one, others evenly spaced."""
     n, top_k, tokens = (int(problem[name]) for name in ("experts", "top_k", "tokens"))
     local = max(n // int(config.get("ep", 1)), 1)
     exponent = routing_exponent(str(problem.get("distribution", "balanced")))

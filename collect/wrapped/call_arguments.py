@@ -45,10 +45,7 @@ class Arguments:
         return self._arrays[number]
 
     def overwrite(self, number: int) -> None:
-        """Fill an array with zeros, or with ones if its initial content is zero.
-
-        Most code accepts both, also as indices.
-        """
+        """Fill an array with zeros (ones if it was zero), which most code accepts as indices."""
         arrays.fill(
             self._arrays[number], 0 if arrays.as_numpy(self.initial_arrays[number]).any() else 1
         )

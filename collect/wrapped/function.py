@@ -28,10 +28,8 @@ class FunctionKernel(WrappedKernel):
     It may return its output, write it into its arguments, or both. Parameters are those of
     `foretune.tune_function`. ``verify`` gets outputs as the function returns them; a list, if it
     also writes into its arguments. ``device_kind`` is ``gpu`` if the function launches work on
-    torch's current GPU.
-
-    Raises UsageError if the function takes no argument of a knob's name, or the default is not in
-    the space.
+    torch's current GPU. Raises UsageError if the function takes no argument of a knob's name, or
+    the default is not in the space.
     """
 
     def __init__(
@@ -179,11 +177,7 @@ class FunctionKernel(WrappedKernel):
         return self._bind(config, inputs)
 
     def reference(self, inputs: Inputs) -> CallResult:
-        """Return the output of ``check``, or the output of two calls of the default.
-
-        Raises MeasurementError if the check or the default fails, or two calls of the default
-        differ.
-        """
+        """Return the output of ``check`` or of two default calls; raise MeasurementError."""
         if self.check is None:
             return self._default_output(inputs)
         if not callable(self.check):
@@ -205,10 +199,7 @@ class FunctionKernel(WrappedKernel):
         return CallResult(returned, written)
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return the relative difference of an output from the reference.
-
-        Raises WrongResult if ``verify`` rejects it, or there is no output.
-        """
+        """Return the difference from the reference; raise WrongResult for an invalid output."""
         got, right = self._comparable(output, expected)
         if self.verify is None:
             if difference := arrays.shape_difference(got, right):

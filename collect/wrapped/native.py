@@ -60,10 +60,7 @@ class _NativeLaunch(ResettingLaunch):
 
 @contextmanager
 def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
-    """Compile a source with more flags, and yield the output, which is removed afterwards.
-
-    Raises RuntimeError if compilation fails; the message is the compiler's first error.
-    """
+    """Compile a source, and yield the temporary output; raise RuntimeError with the first error."""
     source, text = build.source, build.text
     is_c = _is_c(source)
     if not is_c and 'extern "C"' not in text:

@@ -74,11 +74,7 @@ class Program:
         return [*self.words, self.build, self.compare, *self.environment.values(), *files, *paths]
 
     def files(self) -> list[Path]:
-        """Return the source files of the program that are given or named by its commands.
-
-        With a build, these are the files of the build command that are not run themselves. Raises
-        UsageError if a given file does not exist.
-        """
+        """Return the given sources, and the files that the commands name; raise UsageError."""
         run = {os.path.normpath(word) for part in self.words for word in part.split()}
         if self.build:
             built = map(os.path.normpath, shlex.split(self.build))
@@ -97,10 +93,7 @@ class Program:
         return [redact(word, self._secrets) for word in redact_command(self._lines[0])[0]]
 
     def shown(self) -> str:
-        """Return a full description of the program without its secrets.
-
-        Its hash identifies the program and reveals no secret.
-        """
+        """Return a full description of the program; neither it nor its hash reveals a secret."""
         environment = {n: "" if is_secret(n, t) else t for n, t in self.environment.items()}
         rest = replace(self, words=(), build="", compare="", environment=environment)
         texts = (repr(rest), self.build, self.compare)
@@ -136,8 +129,7 @@ class Program:
 class ProgramKernel(WrappedKernel):
     """A program as a kernel; ``scratch`` is the parent of the configurations' folders.
 
-    Without a name, it is stored under the program's file name. Raises UsageError if a knob is
-    unused, or a pattern, unit or template is invalid.
+    Raises UsageError if a knob is unused, or a pattern, unit or template is invalid.
     """
 
     tolerance = 0.5

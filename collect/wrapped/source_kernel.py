@@ -137,10 +137,7 @@ class SourceKernel(WrappedKernel):
         )  # fmt: skip
 
     def reference(self, inputs: Inputs) -> CallResult | None:
-        """Return the answer, or the arguments after a launch of the default.
-
-        Raises MeasurementError if the default does not run, or writes nothing.
-        """
+        """Return answer or result of the default; raise MeasurementError if that does not run."""
         if self.answer is not None:
             if not arrays.says_something(self.answer):
                 raise MeasurementError(f"the answer of {self.name} is empty or all NaN")
@@ -163,10 +160,7 @@ class SourceKernel(WrappedKernel):
         return self.tolerance if self.answer is None else math.inf
 
     def relative_error(self, output: CallResult, expected: CallResult | None) -> float:
-        """Return the relative difference of the written arguments from the reference.
-
-        Raises WrongResult if the difference exceeds ``atol``, or ``verify`` rejects the output.
-        """
+        """Return the difference of the written arguments; raise WrongResult if it is too large."""
         right = self._contents(expected) if self.answer is None else list(self.answer)
         got = [
             content if wanted is not None else None
@@ -258,10 +252,7 @@ def _used_knobs(
     source: sources.Source, shape: sources.LaunchShape, knobs: Mapping[str, Sequence[Value]],
     defines: Mapping[str, Any] | None,
 ) -> Mapping[str, Sequence[Value]]:  # fmt: skip
-    """Return the knobs, keeping only the first value of an unused one, with a warning.
-
-    Raises UsageError if no knob is used.
-    """
+    """Return the knobs, unused ones with one value and a warning; raise UsageError if all are."""
     definitions = [*(defines or {}).values(), source.shared_bytes]
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs

@@ -122,10 +122,7 @@ def fill(target: Any, number: int) -> None:
 
 
 def relative_difference(got: Any, expected: Any) -> float:
-    """Return the largest `relative_error` of all arrays in two values.
-
-    It is infinite if their number or their shapes differ.
-    """
+    """Return the largest `relative_error` of all arrays; it is infinite if layouts differ."""
     actual_arrays, expected_arrays = list(leaves(got)), list(leaves(expected))
     if len(actual_arrays) != len(expected_arrays):
         return float("inf")
@@ -256,10 +253,7 @@ def find_draw(draws_work: Callable[[Draw], bool]) -> Draw | None:
 
 
 def redraw(values: Iterable[Any], draw: Draw, seed: int) -> list[Any]:
-    """Return values with new content in all arrays of fractions, also in nested containers.
-
-    An array that occurs twice remains the same one.
-    """
+    """Return values with new content in all arrays of fractions; equal objects remain equal."""
     known: dict[int, Any] = {}
     return [_redraw(value, draw, seed, known) for value in values]
 

@@ -282,10 +282,7 @@ INSTALLED = "installed"  # FILE argument for all tables of the installed package
 
 
 def locate(source: str | os.PathLike[str]) -> Path:
-    """Return the path of ``source``: a path, ``installed``, or a system (``h200_sxm``).
-
-    Raises RunTableError if it needs the package, which is not installed.
-    """
+    """Return the path of ``source``: a path, ``installed`` or a system; raise RunTableError."""
     path = Path(source)
     if path.exists() or len(path.parts) != 1:
         return path

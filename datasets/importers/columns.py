@@ -82,10 +82,7 @@ def is_counter(name: str) -> bool:
 
 
 def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return records keyed by run-table columns as a table.
-
-    Measurements that are not numbers become gaps, as do those of failed runs.
-    """
+    """Return records keyed by run-table columns as a table; what is no number becomes a gap."""
     listed = list(records)
     columns = len({column for record in listed for column in record})
     require_cells(len(listed) * columns, columns, 0)

@@ -48,11 +48,10 @@ class Request:
 
 
 def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return ``path``, or all files with these suffixes in the folder ``path``.
+    """Return ``path``, or all files with these suffixes in the folder ``path``, at least one.
 
     Numbers in names sort by value, so version 0.5.9 comes before 0.5.14. The newest version of a
-    configuration is therefore its last row. Raises RunTableError if the path does not exist, or the
-    folder has no such file.
+    configuration is therefore its last row. Raises RunTableError if there is no file.
     """
     if path.is_file():
         return [path]
@@ -68,8 +67,7 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
 def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
-    Raises RunTableError if the file is damaged or not a table; the message then names the
-    ``expected`` columns.
+    Raises RunTableError if the file is damaged; the message names the ``expected`` columns.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
@@ -116,10 +114,7 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
 
 
 def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
-    """Read a text file, optionally gzip-compressed.
-
-    Raises RunTableError if it is damaged or not text; the message names the ``expected`` content.
-    """
+    """Read text, maybe gzip-compressed; raise RunTableError, which names what was ``expected``."""
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
         return read_bytes(path).decode("utf-8-sig")

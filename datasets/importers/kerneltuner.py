@@ -105,10 +105,7 @@ def _plain(value: Any) -> Any:
 
 
 def parse(path: Path) -> Any:
-    """Return the content of a cache file, finished or not.
-
-    Raises RunTableError if it is damaged.
-    """
+    """Return the content of a cache file, finished or not; raise RunTableError if it is damaged."""
     text = read_text(path, _WHAT, _KEYS).strip()
     # A stopped tuner leaves a trailing comma or half a line, and no closing braces.
     whole_lines = text.rpartition("\n")[0].rstrip().rstrip(",")

@@ -97,10 +97,9 @@ def _records(
 
 
 def write(runs: pd.DataFrame, url: str) -> list[str]:
-    """Write one study per kernel, device and problem to a storage; return the studies' names.
+    """Write one study per kernel, device and problem; return the studies' names.
 
-    Raises UsageError if a study of that name already exists, OutputError if the storage cannot be
-    written.
+    Raises UsageError if a study exists already, OutputError if the storage cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     groups: dict[tuple[str, str, Problem], list[Measurement]] = {}

@@ -35,10 +35,7 @@ _WHAT = "a T4 results file"
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return one row per result.
-
-    The time is the measurement called ``time``, else the median of the runtimes.
-    """
+    """Return one row per result; its time is called ``time``, else the median of the runtimes."""
     data = read_json(path, ("results",), _WHAT)
     about = data.get("metadata", {})
     unit = str(about.get("timeunit", "ms")).lower()

@@ -106,11 +106,7 @@ DEVICES = {
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return one row per layer and size, or per collective and size.
-
-    Copies between layers of an attention profile (``attn_*_reshape``, ``attn_kv_cache_save``) are
-    not imported.
-    """
+    """Return one row per layer or collective, and size; copies between layers are left out."""
     table = read_table(path, MODEL_COLUMNS)
     table.columns = [c.removeprefix("time_stats.") for c in table.columns]
     if "is_prefill" in table:
