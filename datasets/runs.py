@@ -227,14 +227,12 @@ def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
 def ordered_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns in reading order: run, configuration, then results."""
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
-    columns = list(columns)
-    rank = {
-        c: i
-        for i, g in enumerate(groups)
-        for c in columns
-        if c == g or (g[-1] == "." and c.startswith(g))
-    }
-    return sorted(columns, key=lambda c: rank.get(c, len(groups)))
+
+    def rank(column: str) -> int:
+        group = column if column in groups else column.partition(".")[0] + "."
+        return groups.index(group) if group in groups else len(groups)
+
+    return sorted(columns, key=rank)
 
 
 def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:

@@ -133,14 +133,8 @@ class RayRunner(Runner):
     ) -> Rounds:
         """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
-        answer = self._call(
-            "compare_interleaved",
-            PickledKernel.from_kernel(kernel),
-            problem,
-            list(configs),
-            max_seconds,
-            seed,
-        )
+        arguments = (problem, list(configs), max_seconds, seed)
+        answer = self._call("compare_interleaved", PickledKernel.from_kernel(kernel), *arguments)
         if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"

@@ -52,8 +52,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "device": request.device or canonical_name(str(data["device_name"]).strip()),
         "source": f"kerneltuner {path.name}",
         "environment": f"kerneltuner cache {data.get('schema_version', 'unversioned')}",
-        **{f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)},
     }
+    problem = {f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)}
     records = []
     for entry in data["cache"].values():
         values = {
@@ -61,8 +61,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
             for n in names
             if n in entry
         }
-        records.append({**common, **values, **_outcome(entry)})
-    return table_from_records(records)
+        records.append({**problem, **values, **_outcome(entry)})
+    return table_from_records(records, common)
 
 
 def _outcome(entry: Mapping[str, Any]) -> dict[str, Any]:

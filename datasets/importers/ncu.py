@@ -12,7 +12,6 @@ import pandas as pd
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile, read_text
 from foretune.errors import RunTableError
-from foretune.measurement import Status
 
 UNITS = {
     "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12,
@@ -73,13 +72,11 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     launches = _long(header, body) if set(_LONG) <= set(header) else _wide(header, body)
     common = {
         "device": request.given("device", path),
-        "status": Status.OK.value,
         "source": f"ncu {path.name}",
         "environment": "Nsight Compute",
     }
-    return table_from_records(
-        {**common, **_about(about, request), **_measured(metrics)} for about, metrics in launches
-    )
+    records = ({**_about(about, request), **_measured(metrics)} for about, metrics in launches)
+    return table_from_records(records, common)
 
 
 def _lines(path: Path) -> Iterator[list[str]]:

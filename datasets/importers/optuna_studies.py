@@ -39,13 +39,10 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     milliseconds = Expression(request.mapping.get("time_ms", "value"), "--map time_ms")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with _opened_copy(path) as storage:
-        return table_from_records(
-            record
-            for name in optuna.get_all_study_names(storage)
-            for record in _records(
-                optuna.load_study(study_name=name, storage=storage), milliseconds, path, request
-            )
-        )
+        names = optuna.get_all_study_names(storage)
+        studies = (optuna.load_study(study_name=name, storage=storage) for name in names)
+        records = (r for study in studies for r in _records(study, milliseconds, path, request))
+        return table_from_records(records, {"source": f"optuna {path.name}"})
 
 
 @contextmanager
@@ -79,7 +76,6 @@ def _records(
     same = {
         "kernel": request.kernel or told.get("kernel") or study.study_name,
         "device": request.device or told.get("device") or request.given("device", path),
-        "source": f"optuna {path.name}",
         **{f"problem.{name}": value for name, value in problem.items()},
     }
     for trial in study.get_trials(deepcopy=False):

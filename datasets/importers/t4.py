@@ -54,8 +54,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     for result in data["results"]:
         require_keys(result, ("configuration", "times", "invalidity"), path, _WHAT)
         config = {f"config.{n}": as_number(v) for n, v in result["configuration"].items()}
-        records.append({**common, **config, **_outcome(result, unit)})
-    return table_from_records(records)
+        records.append({**config, **_outcome(result, unit)})
+    return table_from_records(records, common)
 
 
 def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:

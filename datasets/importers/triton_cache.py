@@ -35,12 +35,13 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "device": request.given("device", path),
         "source": f"triton {path.name}",
         "environment": "triton",
-        **_problem(data["key"], request.mapping),
     }
-    return table_from_records(
-        {**common, **_config(config), **_outcome(timing)}
+    problem = _problem(data["key"], request.mapping)
+    records = (
+        {**problem, **_config(config), **_outcome(timing)}
         for config, timing in data["configs_timings"]
     )
+    return table_from_records(records, common)
 
 
 def _problem(key: list[Any], mapping: Mapping[str, str]) -> dict[str, Any]:

@@ -210,11 +210,10 @@ def _choose_operators(
     max_ms: float,
 ) -> "tuple[list[Operator], dict[str, int]]":
     """Return the operators to measure, and how many were left out by reason."""
-    from foretune.collect.torch_operators.measuring import distinct
     from foretune.plan import describe_model
-    from foretune.plan.cost.design import DEFAULT_MODELS, farthest_first, measurable, plan_operators
+    from foretune.plan.cost import design
 
-    models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
-    planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]
-    chosen, reasons = measurable(distinct(planned), device, max_ms)
-    return farthest_first(chosen), reasons
+    models = [describe_model(name) for name in ([model] if model else design.DEFAULT_MODELS)]
+    planned = [o for m in models for o in design.plan_operators(m, degrees, formats, sizes)]
+    chosen, reasons = design.measurable(design.distinct(planned), device, max_ms)
+    return design.farthest_first(chosen), reasons
