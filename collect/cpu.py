@@ -22,6 +22,7 @@ from foretune.errors import MissingExtra
 from foretune.lazy import require
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")  # Linux's folder of processor properties
+_KIB = {"K": 1.0, "M": 1024.0, "G": 1024.0**2}
 
 
 def cpu_name() -> str:
@@ -45,22 +46,14 @@ def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
                 (cache / part).read_text().strip() for part in ("level", "type", "size")
             )
             if kind in ("Data", "Unified"):
-                sizes[f"l{int(level)}_kib"] = _kib(size)
+                sizes[f"l{int(level)}_kib"] = int(size[:-1]) * _KIB[size[-1:]]
         except (OSError, ValueError):  # virtual machines may leave files out or empty
             continue
     if not sizes:
-        names = {
-            "l1_kib": "hw.l1dcachesize",
-            "l2_kib": "hw.l2cachesize",
-            "l3_kib": "hw.l3cachesize",
-        }
-        found = {spec: _sysctl(name) for spec, name in names.items()}
+        names = {"l1_kib": "l1d", "l2_kib": "l2", "l3_kib": "l3"}
+        found = {spec: _sysctl(f"hw.{name}cachesize") for spec, name in names.items()}
         sizes = {spec: int(text) / 1024 for spec, text in found.items() if text.isdigit()}
     return sizes
-
-
-def _kib(size: str) -> float:
-    return int(size[:-1]) * {"K": 1.0, "M": 1024.0, "G": 1024.0**2}[size[-1:]]
 
 
 def _sysctl(name: str) -> str:
@@ -94,15 +87,14 @@ def host_features() -> set[str]:
 
 def architecture(features: set[str]) -> str:
     """Return the machine and its widest vector extension, e.g. ``x86_64+avx512``."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
-        platform.machine().lower(), platform.machine().lower()
-    )
-    for feature, name in (
+    name = platform.machine().lower()
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    for feature, extension in (
         ("avx512f", "avx512"), ("avx2", "avx2"), ("avx", "avx"), ("sse2", "sse"),
         ("sve", "sve"), ("neon", "neon"),
     ):  # fmt: skip
         if feature in features:
-            return f"{machine}+{name}"
+            return f"{machine}+{extension}"
     return machine
 
 
@@ -150,9 +142,9 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     fill, best_s = codegen.compile_function(_FILL, "fill"), math.inf
     for array in arrays:
         # First touch: the core that uses a page allocates it in its own memory.
-        codegen.run_parallel(_bind_arrays(fill, array, 1.0), ranges)
+        codegen.run_parallel(partial(fill, array, 1.0), ranges)
     for store in ("store", "store_past_cache"):
-        work = _bind_arrays(codegen.compile_function(_triad_source(store), "triad"), *arrays, 3.0)
+        work = partial(codegen.compile_function(_triad_source(store), "triad"), *arrays, 3.0)
         best_s = min(best_s, fast_seconds(partial(codegen.run_parallel, work, ranges), seconds / 2))
     return 3 * 8 * elements / best_s / 1e9
 
@@ -241,11 +233,6 @@ def _fma_source(lanes: int) -> str:
     return codegen.function_source(
         "accumulate", "factor, addend, iterations", [*body, f"return {terms}"]
     )
-
-
-def _bind_arrays(function: Any, *args: Any) -> Callable[[int, int], object]:
-    """Return ``function`` with all its arguments bound, except for the range."""
-    return lambda start, stop: function(*args, start, stop)
 
 
 def fast_seconds(call: Callable[[], object], seconds: float) -> float:

@@ -218,11 +218,9 @@ def probe_cpu(
 ) -> Probe | None:
     """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
 
-    Measuring takes a few seconds, most of them compilation. The result is cached as JSON in the
-    user's cache directory (or in ``FORETUNE_CACHE``) for this CPU, number of cores and probe
-    version. If the cache is damaged or cannot be written, the probe runs again. Rates measured on a
-    busy machine are measured again by the first process that finds it quiet; the higher ones stay.
-
+    Measuring takes a few seconds. The result is cached as JSON in the user's cache directory (or in
+    ``FORETUNE_CACHE``) for this CPU, number of cores and probe version. Rates measured on a busy
+    machine are measured again by the first process that finds it quiet; the higher ones stay.
     ``refresh`` measures again now; without ``measure``, the result is None if nothing is cached.
     ``dissected`` are further rates to keep (`foretune.collect.dissection.Dissection.specs`).
     Raises MissingExtra without Numba.

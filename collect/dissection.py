@@ -118,16 +118,9 @@ class Dissection:
     @property
     def specs(self) -> dict[str, float]:
         """The rates among `foretune.device.SPECS`, without those of unstable levels."""
-        return {
-            name: value
-            for level in self.memory.levels
-            if level.stable
-            for name, value in (
-                (f"{level.name.lower()}_gbps", level.read_gbps),
-                (f"{level.name}_ns", level.latency_ns),
-            )
-            if name in ("l1_gbps", "l2_gbps", "l3_gbps", "memory_ns")
-        }
+        stable = {level.name: level for level in self.memory.levels if level.stable}
+        rates = {f"{n.lower()}_gbps": c.read_gbps for n, c in stable.items() if n != "memory"}
+        return rates | ({"memory_ns": stable["memory"].latency_ns} if "memory" in stable else {})
 
 
 def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Dissection:

@@ -51,7 +51,7 @@ class IsolatedImplementation:
         self._make: Callable[..., Any] | None = None
         self._function: Callable[..., Any] | None = None
         self._clock = time.perf_counter_ns
-        self._wait: Callable[[], None] = _no_wait
+        self._wait: Callable[[], None] = lambda: None  # a call on the host ends when it returns
         self._args: tuple[Any, ...] = ()
         self._outputs = CallOutputs((), {})
 
@@ -127,14 +127,7 @@ def _output(leaf: Any) -> Output:
 def _gpu_wait() -> Callable[[], None]:
     """Return torch's GPU synchronization if the inputs loaded torch, else a no-op."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        wait: Callable[[], None] = torch.cuda.synchronize
-        return wait
-    return _no_wait
-
-
-def _no_wait() -> None:
-    """Do nothing: a call on the host ends when it returns."""
+    return torch.cuda.synchronize if torch and torch.cuda.is_available() else lambda: None
 
 
 def _load(code: Code) -> Callable[..., Any]:

@@ -32,15 +32,11 @@ class Window:
 
 
 class PowerMeter(ABC):
-    """Measures the energy of one device.
+    """Measures the energy of one device of the kind ``device_kind``, ``cpu`` or ``gpu``.
 
     To add a meter, register a subclass under the entry point ``foretune.meters``. Its constructor
     takes the device's number among the devices of its kind, and must not fail;
     `unavailable_because` reports problems.
-
-    Attributes:
-        name: the registered name.
-        device_kind: kind of the metered devices: ``cpu`` or ``gpu``.
     """
 
     name: str

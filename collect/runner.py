@@ -135,11 +135,8 @@ class IsolatedRunner(Runner):
     processes of its session. The child imports kernels from their modules; kernels of a script or
     notebook are pickled by value.
 
-    Args:
-        device: the device to measure on.
-        timing: when to stop repeating.
-        limit_s: time limit for one configuration: build, check, timing and power.
-        power: measure power if a meter works.
+    ``limit_s`` is for one configuration: build, check, timing and power, which is measured if
+    ``power`` is true and a meter works.
     """
 
     def __init__(
@@ -229,12 +226,3 @@ class IsolatedRunner(Runner):
             status = Status.RUNTIME_ERROR
             reason = "the process returned the measurement of another configuration"
         return measurement(kernel, problem, config, self.device, status, reason)
-
-
-def check_importable(kernel: Kernel) -> None:
-    """Check that another machine can import ``kernel``; raise UsageError if it cannot."""
-    if type(kernel).__module__ == "__main__" or not kernel.is_importable_remotely:
-        raise UsageError(
-            f"kernel {kernel.name!r} is defined in the running script: another machine cannot "
-            "import it; move it to a module, or measure here"
-        )

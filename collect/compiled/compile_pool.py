@@ -35,15 +35,10 @@ MAX_ERROR_LENGTH = 300
 class CompileResult:
     """The result of compiling one configuration.
 
-    Attributes:
-        config: the configuration.
-        status: ``ok``; ``invalid`` (compiled, but too large to launch on the target);
-            ``compile_error``; ``timeout``.
-        error: why it failed, on one line.
-        static: features of the code by their names in `FEATURES`; empty if it did not compile.
-        compile_s: compilation time in seconds; NaN if the compiler died or timed out.
-        cached: whether Triton's cache already had the code.
-        hash: Triton's hash, which names the folder in its cache; empty if it did not compile.
+    ``status`` is ``ok``, ``invalid`` (too large to launch on the target), ``compile_error`` or
+    ``timeout``; ``error`` is the reason on one line; ``static`` has features of the code by their
+    names in `FEATURES`. ``compile_s`` is NaN if the compiler died or timed out. ``cached`` is true
+    if Triton's cache already had the code, in the folder that ``hash`` names.
     """
 
     config: Configuration
@@ -74,9 +69,8 @@ def compile_configs(
     """Compile all configurations in parallel; yield (position, result) as each one finishes.
 
     The machine code stays in Triton's cache, by default that of ``TRITON_CACHE_DIR``. A launch
-    finds it there with the same Triton release, the same kernel source, the same environment
-    variables that Triton hashes, and the folder at the same path, because Triton's cache holds
-    absolute paths.
+    finds it there with the same Triton release, kernel source, environment variables that Triton
+    hashes, and path of the folder, because Triton's cache holds absolute paths.
 
     ``kernel`` is its location (`load_kernel`). Only the metadata of tensors is sent to the workers;
     a torch dtype stands for a pointer aligned to 16 bytes. Configurations are compile-time

@@ -71,6 +71,8 @@ class RayActor:
     ``threads`` are the values of `THREAD_VARIABLES` in the calling process.
     """
 
+    _runner: IsolatedRunner  # from `begin` on
+
     def __init__(
         self, timing: Timing | None, limit_s: float, power: bool, threads: dict[str, str]
     ) -> None:
@@ -79,7 +81,6 @@ class RayActor:
         os.environ.update(threads)
         self._options = (timing, limit_s, power)
         self._kernels: dict[PickledKernel, Kernel] = {}
-        self._runner: IsolatedRunner | None = None
         self._monitor: LoadMonitor | None = None
 
     def begin(self, resource: str, pickled: PickledKernel) -> Device | ForetuneError:
@@ -108,15 +109,15 @@ class RayActor:
 
     def run(self, pickled: PickledKernel, *arguments: Any) -> list[Measurement]:
         """Return the measurements of `IsolatedRunner.run`."""
-        return list(self._started_runner().run(self._kernel(pickled), *arguments))
+        return list(self._runner.run(self._kernel(pickled), *arguments))
 
     def compare_interleaved(self, pickled: PickledKernel, *arguments: Any) -> Rounds:
         """Return the rounds of `IsolatedRunner.compare_interleaved`."""
-        return self._started_runner().compare_interleaved(self._kernel(pickled), *arguments)
+        return self._runner.compare_interleaved(self._kernel(pickled), *arguments)
 
     def watch(self) -> None:
         """Start observing the load on this machine."""
-        self._monitor = self._started_runner().watch().__enter__()
+        self._monitor = self._runner.watch().__enter__()
 
     def observed_load(self) -> MachineLoad:
         """Return the load observed since `watch`; empty if another actor was watching."""
@@ -125,10 +126,6 @@ class RayActor:
         self._monitor = None
         monitor.__exit__()
         return monitor.load
-
-    def _started_runner(self) -> IsolatedRunner:
-        assert self._runner is not None, "begin() comes first"
-        return self._runner
 
     def _kernel(self, pickled: PickledKernel) -> Kernel:
         if pickled not in self._kernels:

@@ -30,7 +30,7 @@ from foretune.collect.distributed.actor import (
 )
 from foretune.collect.distributed.dispatcher import MAX_ATTEMPTS, Dispatcher, WorkerLost
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
-from foretune.collect.runner import Runner, check_importable
+from foretune.collect.runner import Runner
 from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
@@ -55,12 +55,9 @@ class RayRunner(Runner):
     repeated on another device; a configuration that loses three actors is a failed row. Devices may
     join at any time. If Ray is already initialized in this process, its cluster is used.
 
-    Args:
-        kernel: the kernel; its source is sent to the nodes.
-        device: the device, or its name in the cluster.
-        timing, limit_s, power: as in `IsolatedRunner`.
-        address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
-            this machine.
+    The source of ``kernel`` is sent to the nodes. ``device`` may be its name in the cluster;
+    ``timing``, ``limit_s`` and ``power`` are as in `IsolatedRunner`. ``address`` is the cluster's,
+    by default ``$RAY_ADDRESS``, else a cluster is started on this machine.
 
     Raises MissingExtra if Ray is not installed; MeasurementError if no cluster answers, or all
     devices have other code or versions; UsageError if the cluster has no such device, or other
@@ -79,7 +76,7 @@ class RayRunner(Runner):
         if isinstance(device, Device):
             self.device = device
             self.check(kernel)
-        check_importable(kernel)
+        _check_importable(kernel)
         self._pool = RayWorkerPool(kernel, device, address, timing, limit_s, power)
         try:
             self._dispatcher = Dispatcher(self._pool, self._set_device)
@@ -149,7 +146,7 @@ class RayRunner(Runner):
     def check(self, kernel: Kernel) -> None:
         """Raise UsageError unless these devices run ``kernel``, and their nodes can import it."""
         super().check(kernel)
-        check_importable(kernel)
+        _check_importable(kernel)
 
     def close(self) -> None:
         """End the actors, and the cluster if this runner started it."""
@@ -168,6 +165,14 @@ class RayRunner(Runner):
             if isinstance(answer, ForetuneError):
                 raise answer
             yield number, answer
+
+
+def _check_importable(kernel: Kernel) -> None:
+    if type(kernel).__module__ == "__main__" or not kernel.is_importable_remotely:
+        raise UsageError(
+            f"kernel {kernel.name!r} is defined in the running script: another machine cannot "
+            "import it; move it to a module, or measure here"
+        )
 
 
 class _RemoteLoadMonitor(LoadMonitor):

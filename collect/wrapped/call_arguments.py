@@ -46,9 +46,8 @@ class Arguments:
 
     def overwrite(self, number: int) -> None:
         """Fill an array with zeros (ones if it was zero), which most code accepts as indices."""
-        arrays.fill(
-            self._arrays[number], 0 if arrays.as_numpy(self.initial_arrays[number]).any() else 1
-        )
+        was_zero = not arrays.as_numpy(self.initial_arrays[number]).any()
+        arrays.assign(self._arrays[number], int(was_zero))
 
 
 @dataclass(eq=False)

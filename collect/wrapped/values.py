@@ -81,13 +81,11 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def assign(target: Any, source: Any) -> None:
-    """Copy one array into another of the same shape."""
+    """Copy an array of the same shape, or a number, into every element of an array."""
     if isinstance(target, list):
-        target[:] = source
-    elif is_tensor(target):
-        target.detach().copy_(source)
+        target[:] = source if isinstance(source, list) else [source] * len(target)
     else:
-        target[...] = source
+        (target.detach() if is_tensor(target) else target)[...] = source
 
 
 def assign_all(targets: Any, values: Any) -> bool:
@@ -109,16 +107,6 @@ def _has_same_layout(one: Any, other: Any) -> bool:
         return not isinstance(one, IMMUTABLE_TYPES) or one == other
     shapes = [getattr(x, "shape", None) or len(x) for x in (one, other)]
     return shapes[0] == shapes[1] and getattr(one, "dtype", 0) == getattr(other, "dtype", 0)
-
-
-def fill(target: Any, number: int) -> None:
-    """Set every element of an array to a number."""
-    if isinstance(target, list):
-        target[:] = [number] * len(target)
-    elif is_tensor(target):
-        target.detach().fill_(number)
-    else:
-        target.fill(number)
 
 
 def relative_difference(got: Any, expected: Any) -> float:

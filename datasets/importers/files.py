@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -88,12 +88,14 @@ def read_csv(path: Path) -> pd.DataFrame:
     return table
 
 
-def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) -> None:
-    """Check that ``table`` has all ``columns``; raises WrongFile if it lacks some."""
-    wanted = list(columns)
-    if missing := [c for c in wanted if c not in table]:
+def require(
+    found: Container[str], names: Iterable[str], path: Path, what: str, kind: str = "column"
+) -> None:
+    """Raise WrongFile unless a file's table or JSON object has all ``names``."""
+    wanted = list(names)
+    if missing := [name for name in wanted if name not in found]:
         raise WrongFile(
-            f"{path} is not {what}: column {missing[0]!r} is missing "
+            f"{path} is not {what}: {kind} {missing[0]!r} is missing "
             f"(expected: {', '.join(wanted)})"
         )
 
@@ -109,7 +111,7 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
     with translate_read_errors(path, RunTableError, expected):
         data = parse_json(text, object)
-    require_keys(data, keys, path, what)
+    require(data if isinstance(data, dict) else (), keys, path, what, "key")
     return data
 
 
@@ -118,12 +120,3 @@ def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
         return read_bytes(path).decode("utf-8-sig")
-
-
-def require_keys(data: Any, keys: Sequence[str], path: Path, what: str) -> None:
-    """Check that ``data`` is a JSON object with all ``keys``; raises WrongFile if it is not."""
-    missing = [k for k in keys if k not in data] if isinstance(data, dict) else list(keys)
-    if missing:
-        raise WrongFile(
-            f"{path} is not {what}: key {missing[0]!r} is missing (expected: {', '.join(keys)})"
-        )

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.columns import is_counter, table_from_records
-from foretune.datasets.importers.files import Request, read_text, require_keys
+from foretune.datasets.importers.files import Request, read_text, require
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.files import parse_json
@@ -42,7 +42,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     mean of the repeats. User-defined metrics are not imported.
     """
     data = parse(path)
-    require_keys(data, _KEYS, path, _WHAT)
+    require(data if isinstance(data, dict) else (), _KEYS, path, _WHAT, "key")
     names = data.get("tune_params_keys") or list(data["tune_params"])
     sizes = data.get("problem_size", ())
     sizes = sizes if isinstance(sizes, (list, tuple)) else [sizes]

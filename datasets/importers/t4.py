@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.columns import PER_MS, as_number, is_counter, table_from_records
-from foretune.datasets.importers.files import Request, read_json, require_keys
+from foretune.datasets.importers.files import Request, read_json, require
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -52,7 +52,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     }
     records = []
     for result in data["results"]:
-        require_keys(result, ("configuration", "times", "invalidity"), path, _WHAT)
+        keys = result if isinstance(result, dict) else ()
+        require(keys, ("configuration", "times", "invalidity"), path, _WHAT, "key")
         config = {f"config.{n}": as_number(v) for n, v in result["configuration"].items()}
         records.append({**config, **_outcome(result, unit)})
     return table_from_records(records, common)
