@@ -242,12 +242,8 @@ def fast_seconds(call: Callable[[], object], seconds: float) -> float:
     possible time. The first call, which may compile, does not count.
     """
     call()
-    times: list[float] = []
-    begin = time.perf_counter()
-    before = begin
-    while before < begin + seconds or len(times) < 3:
+    ends = [time.perf_counter()]
+    while ends[-1] < ends[0] + seconds or len(ends) < 4:
         call()
-        now = time.perf_counter()
-        times.append(now - before)
-        before = now
-    return float(np.quantile(times, 0.1))
+        ends.append(time.perf_counter())
+    return float(np.quantile(np.diff(ends), 0.1))

@@ -60,19 +60,14 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
     capability = query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
     units = query(nvml, "nvmlDeviceGetNumGpuCores", handle)
-    slice_attributes = (
-        query(nvml, "nvmlDeviceGetAttributes", handle) if is_mig_slice(nvml, handle) else None
-    )
+    mig_slice = is_mig_slice(nvml, handle) and query(nvml, "nvmlDeviceGetAttributes", handle)
     memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
     known = _known_gpu(name, memory.total / 2**30 if memory else 0.0)
     limit_mw = query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
     clock_mhz = query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+    cores = units / _UNITS_PER_SM.get(tuple(capability), 128) if units and capability else 0
     reported = {
-        "cores": slice_attributes.multiprocessorCount
-        if slice_attributes
-        else units / _UNITS_PER_SM.get(tuple(capability), 128)
-        if units and capability
-        else 0,
+        "cores": mig_slice.multiprocessorCount if mig_slice else cores,
         "clock_mhz": clock_mhz or 0,
         "memory_gib": memory.total / 2**30 if memory else 0,
         "power_limit_w": limit_mw / 1000 if limit_mw else 0,
@@ -81,10 +76,7 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
         name=name,
         kind="gpu",
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
-        specs={
-            **known.specs,
-            **{spec: float(value) for spec, value in reported.items() if value > 0},
-        },
+        specs={**known.specs, **{s: float(value) for s, value in reported.items() if value > 0}},
         source="; ".join(filter(None, ["NVIDIA driver", known.source])),
         index=index,
     )

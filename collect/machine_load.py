@@ -101,7 +101,6 @@ _CpuSample = tuple[tuple[float, float, float, float], dict[str, int]]
 
 
 def _sample_cpu() -> _CpuSample:
-    """Return the seconds and throttling so far of the CPUs that this process may run on."""
     return _cpu_seconds(), _throttle_counts()
 
 

@@ -116,12 +116,9 @@ def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
     """Warm up for ``min_seconds``; return the number of launches per sample."""
     if isinstance(launch, SelfTimedLaunch) and launch.is_one_run:
         return 1
-    start = time.perf_counter()
-    fastest = np.inf
-    launches = 0
-    while launches < 1 or time.perf_counter() - start < min_seconds:
+    end, fastest = time.perf_counter() + min_seconds, sample_ms(launch, 1, timer)
+    while time.perf_counter() < end:
         fastest = min(fastest, sample_ms(launch, 1, timer))
-        launches += 1
     return timer.batch_size(fastest)
 
 

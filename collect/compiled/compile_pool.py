@@ -77,14 +77,9 @@ def compile_configs(
     parameters and launch options. ``jobs`` is the number of processes, by default one per core.
     Raises UsageError if the kernel does not exist, or an argument is missing or unknown.
     """
-    compiler = partial(
-        _Compiler,
-        kernel,
-        list(map(describe, args)),
-        {name: describe(value) for name, value in (kwargs or {}).items()},
-        target,
-        "" if cache_dir is None else str(Path(cache_dir).absolute()),
-    )
+    named = {name: describe(value) for name, value in (kwargs or {}).items()}
+    folder = "" if cache_dir is None else str(Path(cache_dir).absolute())
+    compiler = partial(_Compiler, kernel, list(map(describe, args)), named, target, folder)
     waiting = deque(enumerate(map(Configuration, configs)))
     pending, n = len(waiting), jobs or available_cores()
     if n < 1:

@@ -88,7 +88,6 @@ TARGETS: dict[str, Target] = {
         _amd("gfx942", lds_kib=64),
     )
 }
-"""By name."""
 
 
 def get_target(name: str) -> Target:

@@ -162,14 +162,7 @@ class FunctionKernel(WrappedKernel):
         output = self._bind(self.default(Problem()), inputs)().copy()
         right = output if self.check is None else self.reference(inputs)
         before = self._bind(self.default(Problem()), given)()
-        counts = [
-            arrays.count_nan(
-                a
-                for a in arrays.leaves((o.returned, o.written))
-                if arrays.is_array(a) or isinstance(a, int | float | complex | np.number)
-            )
-            for o in (output, before)
-        ]
+        counts = [arrays.count_nan((o.returned, o.written)) for o in (output, before)]
         return counts[0] <= counts[1] and self.relative_error(output, right) <= self.tolerance
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:

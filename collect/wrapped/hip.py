@@ -43,10 +43,7 @@ def launch(build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
     runtime = Library(RUNTIME, "hip")
 
     def prepare(launch_arguments: list[Any]) -> Launcher:
-        def stream() -> int:
-            return int(torch.cuda.current_stream().cuda_stream)
-
-        return load_launcher(runtime, build, code, symbol, launch_arguments, stream)
+        return load_launcher(runtime, build, code, symbol, launch_arguments, lambda: _stream(torch))
 
     return launch_on_gpu(torch, build, arguments, prepare)
 
@@ -146,6 +143,10 @@ def _fill_constant(runtime: Library, module: c_void_p, name: str, array: np.ndar
         raise RuntimeError(f"cmem_args: the source uses no constant {name}")
     check_constant(name, array, capacity.value)
     runtime("MemcpyHtoD", address, c_void_p(array.ctypes.data), c_size_t(array.nbytes))
+
+
+def _stream(torch: Any) -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def _bytes(rtc: Library, program: c_void_p, what: str) -> bytes:

@@ -83,7 +83,6 @@ def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
 
 
 def _load(build: Build) -> Any:
-    """Return the function of a freshly compiled library."""
     source = build.source
     with compile_native(build, _compiler(source), "-shared", "-fPIC") as library:
         loaded = ctypes.CDLL(str(library))

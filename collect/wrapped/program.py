@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import psutil
 
+from foretune.collect.wrapped.source import substitute
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import UsageError
 from foretune.kernel import Clock, Inputs, Launch, SelfTimedLaunch, WrongResult
@@ -223,9 +224,9 @@ class _ProgramLaunch(SelfTimedLaunch):
             return
         self._staged[""] = ""
         for source, target in self._program.templates.items():
-            path = Path(self._program.folder, _substitute(target, self._values))
+            path = Path(self._program.folder, substitute(target, self._values))
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = _substitute(_read(Path(self._program.folder, source)), self._values)
+            text = substitute(_read(Path(self._program.folder, source)), self._values)
             path.write_text(text, encoding="utf-8")
         if self._program.build:
             self._run_command(self._command(self._program.build), "the build")
@@ -269,16 +270,14 @@ class _ProgramLaunch(SelfTimedLaunch):
         if self._program.shell:
             quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
             line = command if isinstance(command, str) else " ".join(command)
-            text = _substitute(line, quoted)
+            text = substitute(line, quoted)
             return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
         words = shlex.split(command) if isinstance(command, str) else command
-        return [_substitute(word, self._values) for word in words]
+        return [substitute(word, self._values) for word in words]
 
     def _run_command(self, words: list[str], what: str) -> str:
         """Run a command and return its output, including standard error."""
-        environment = {
-            n: _substitute(t, self._values) for n, t in self._program.environment.items()
-        }
+        environment = {n: substitute(t, self._values) for n, t in self._program.environment.items()}
         try:
             process = subprocess.Popen(
                 words, cwd=self._program.folder, env={**os.environ, **environment},
@@ -301,11 +300,6 @@ class _ProgramLaunch(SelfTimedLaunch):
             shown = self._program.decisive_line(output)
             raise RuntimeError(f"{what} ends with exit code {process.returncode}: {shown}")
         return output
-
-
-def _substitute(text: str, values: Mapping[str, Any]) -> str:
-    """Return ``text`` with ``{name}`` replaced for known names; other braces stay."""
-    return re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]) if m[1] in values else m[0], text)
 
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:

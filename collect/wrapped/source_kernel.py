@@ -82,9 +82,7 @@ class SourceKernel(WrappedKernel):
         )
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
-        self.reports_own_time = (
-            source.language not in sources.TORCH_LANGUAGES
-        )  # torch's events time that
+        self.reports_own_time = source.language not in sources.TORCH_LANGUAGES  # torch times them
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the initial arguments; with a seed other than 0, similar ones with other values.
@@ -109,7 +107,7 @@ class SourceKernel(WrappedKernel):
         )
         if drawn is None or given is None:
             return False
-        return arrays.count_nan(drawn.written.values()) <= arrays.count_nan(given.written.values())
+        return arrays.count_nan(drawn.written) <= arrays.count_nan(given.written)
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Compile a configuration and return its launch on copies of the arguments."""
@@ -125,11 +123,7 @@ class SourceKernel(WrappedKernel):
         text = self.source.text
         text = text if isinstance(text, str) else text(values)
         options = self.source.options
-        if options is not None:
-            options = tuple(
-                re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), option)
-                for option in options
-            )
+        options = options and tuple(sources.substitute(option, values) for option in options)
         return sources.Build(
             self.source, f"{prefix}#line 1\n{text}",
             {name: prefix + other for name, other in self.source.extra_files.items()},
@@ -256,12 +250,8 @@ def _used_knobs(
     definitions = [*(defines or {}).values(), source.shared_bytes]
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs
-    texts = [
-        source.text,
-        *source.extra_files.values(),
-        *shape.expressions(),
-        *(source.options or ()),
-    ]
+    options = source.options or ()
+    texts = [source.text, *source.extra_files.values(), *shape.expressions(), *options]
     used = {
         w for text in (*texts, *map(str, definitions)) for w in re.findall(r"[A-Za-z_]\w*", text)
     }

@@ -246,9 +246,10 @@ def redraw(values: Iterable[Any], draw: Draw, seed: int) -> list[Any]:
     return [_redraw(value, draw, seed, known) for value in values]
 
 
-def count_nan(arrays: Iterable[Any]) -> int:
-    """Return the number of elements that are NaN."""
-    found = (as_numpy(array) for array in arrays)
+def count_nan(value: Any) -> int:
+    """Return how many of all numbers in a value are NaN."""
+    numbers = (int, float, complex, np.number)
+    found = (as_numpy(x) for x in leaves(value) if is_array(x) or isinstance(x, numbers))
     return sum(int(np.isnan(a).sum()) for a in found if a.dtype.kind in "fc")
 
 
@@ -276,7 +277,6 @@ def _new_value(value: Any, draw: Draw, seed: int, known: dict[int, Any]) -> Any:
 
 
 def _is_rising(array: npt.NDArray[Any]) -> bool:
-    """Whether values rise along the last axis."""
     first = array[(0,) * (array.ndim - 1)]  # mostly tells at once that they do not
     return all(bool((part[..., 1:] >= part[..., :-1]).all()) for part in (first, array))
 

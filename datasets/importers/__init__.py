@@ -54,7 +54,6 @@ FORMATS = {
     "triton": Format("triton_cache", (".autotune.json",), takes_mapping=True),
     "vidur": Format("vidur", TABLES),
 }
-"""Format name -> format."""
 
 
 @dataclass(frozen=True)

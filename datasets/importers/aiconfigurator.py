@@ -244,7 +244,6 @@ def _heads_and_window(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 
 
 def _origin(table: pd.DataFrame, path: Path, request: Request) -> dict[str, "pd.Series[str]"]:
-    """Return device, backend, source and environment of every row."""
     device, backend, version = _labels(table, path)
     if request.device:
         device = constant(request.device, len(table))

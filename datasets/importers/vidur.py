@@ -189,7 +189,6 @@ def _collective(table: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _origin(table: pd.DataFrame, path: Path, request: Request) -> pd.DataFrame:
-    """Return the columns that all rows of a profile share."""
     rows = len(table)
     source = constant(f"vidur {path.name}", rows)
     if "model" in table:
