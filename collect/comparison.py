@@ -189,12 +189,9 @@ class InterleavedComparison:
                 for key, output in outputs.items():
                     self._attempt(key, partial(self._check, key, output, expected))
             checking_s += time.perf_counter() - check_start
-        chosen = times
-        if all(
-            c.slow and np.isfinite(cpu_times[k]).mean() > 0.5 for k, c in self._contenders.items()
-        ):
-            chosen = cpu_times
-        return {key: np.array(chosen[key]) for key in self._contenders}
+        kept = self._contenders
+        slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
+        return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
 
     def _shuffled(self, keys: Iterable[str]) -> list[str]:
         listed = list(keys)
@@ -237,13 +234,8 @@ class InterleavedComparison:
         cpu_times.append(self._timer.cpu_ms)
         contender.slow = times[-1] > SLOW_MS
         if outputs is not None and contender.error_limit is not None:
-            returned = self._timer.returned
-            # The next launch may write to the same memory.
-            outputs[key] = (
-                launch.output(returned)
-                if isinstance(launch, SelfTimedLaunch)
-                else copy_arrays(returned)
-            )
+            copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays
+            outputs[key] = copy(self._timer.returned)  # the next launch may write to its memory
 
     def _check(self, key: str, output: Any, expected: Any) -> None:
         limit = self._contenders[key].error_limit

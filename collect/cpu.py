@@ -42,9 +42,8 @@ def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
     sizes = {}
     for cache in sorted(cpus.glob("cpu0/cache/index*")):
         try:
-            level, kind, size = (
-                (cache / part).read_text().strip() for part in ("level", "type", "size")
-            )
+            texts = ((cache / part).read_text().strip() for part in ("level", "type", "size"))
+            level, kind, size = texts
             if kind in ("Data", "Unified"):
                 sizes[f"l{int(level)}_kib"] = int(size[:-1]) * _KIB[size[-1:]]
         except (OSError, ValueError):  # virtual machines may leave files out or empty

@@ -111,16 +111,13 @@ def amd_gpus(torch: Any = None) -> list[Device]:
 
 def _amd_gpu(torch: Any, index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    reported = {
-        "cores": float(properties.multi_processor_count),
-        "memory_gib": properties.total_memory / 2**30,
-    }
-    known = _known_gpu(properties.name, reported["memory_gib"])
+    cores, memory_gib = float(properties.multi_processor_count), properties.total_memory / 2**30
+    known = _known_gpu(properties.name, memory_gib)
     return Device(
         name=canonical_name(properties.name),
         kind="gpu",
         architecture=properties.gcnArchName.partition(":")[0],
-        specs={**known.specs, **reported},
+        specs={**known.specs, "cores": cores, "memory_gib": memory_gib},
         source="; ".join(filter(None, ["torch for ROCm", known.source])),
         index=index,
     )

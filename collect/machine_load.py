@@ -115,17 +115,13 @@ def _cpu_load(begin: _CpuSample, end: _CpuSample) -> MachineLoad:
 def _cpu_seconds() -> tuple[float, float, float, float]:
     """Return total, busy and stolen seconds of the usable CPUs, and our processes' seconds."""
     per_cpu = psutil.cpu_times(percpu=True)
-    usable_cpus = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
-    )
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
     total = busy = stolen = 0.0
-    for times in (per_cpu[i] for i in usable_cpus if i < len(per_cpu)):
+    for times in (per_cpu[i] for i in usable if i < len(per_cpu)):
         counters = times._asdict()
         steal = counters.get("steal", 0.0)
-        # "user" includes the guests' time
-        spent = (
-            sum(counters.values()) - counters.get("guest", 0.0) - counters.get("guest_nice", 0.0)
-        )
+        guests = counters.get("guest", 0.0) + counters.get("guest_nice", 0.0)
+        spent = sum(counters.values()) - guests  # "user" includes the guests' time
         idle = counters["idle"] + counters.get("iowait", 0.0)
         total, busy, stolen = total + spent, busy + spent - idle - steal, stolen + steal
     return total, busy, stolen, _process_tree_seconds()
@@ -183,10 +179,8 @@ def _sample_gpu(index: int, nvml: Any) -> _GpuSample:
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     except (nvml.NVMLError, LookupError):
         return 0, ""
-    active_reasons = {text for bit, text in _THROTTLE_REASONS.items() if reasons & bit}
-    return len(running - our_pids), "; ".join(
-        f"the GPU was {text}" for text in sorted(active_reasons)
-    )
+    active = {f"the GPU was {text}" for bit, text in _THROTTLE_REASONS.items() if reasons & bit}
+    return len(running - our_pids), "; ".join(sorted(active))
 
 
 def _gpu_load(*samples: _GpuSample) -> MachineLoad:

@@ -394,9 +394,8 @@ def _wait_for(worker: int, parent: int) -> int:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == worker:
                     return ended[1]
-        must_end = os.getppid() != parent or (
-            received is not None and received.si_signo == signal.SIGTERM
-        )
+        asked = received is not None and received.si_signo == signal.SIGTERM
+        must_end = asked or os.getppid() != parent
         if not must_end and _threads() > threads + MAX_PROCESSES:
             threads = _threads()
             must_end = len(_descendants()) > MAX_PROCESSES

@@ -64,10 +64,8 @@ def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
     table = table_path(name, folder)
     try:
         fields: dict[str, Any] = json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))
-        footer = pq.read_metadata(table)
-        return DatasetCard(
-            **fields, rows=footer.num_rows, columns=tuple(pq.read_schema(table).names)
-        )
+        footer, columns = pq.read_metadata(table), tuple(pq.read_schema(table).names)
+        return DatasetCard(**fields, rows=footer.num_rows, columns=columns)
     except (OSError, ValueError, TypeError, pa.ArrowException) as e:
         reason = str(e).partition("\n")[0]
         raise RunTableError(

@@ -113,20 +113,15 @@ def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Sc
     """Return the merged schema and the columns that must be JSON-encoded."""
     merged: dict[str, pa.DataType] = {}
     for column in ordered_columns({c: None for columns in types for c in columns}):
-        kinds = {t[column] for t in types if column in t}
+        kinds = [pa.schema([(column, t[column])]) for t in types if column in t]
         try:
-            merged[column] = pa.string() if column in mixed else _common(kinds)
+            common = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
+            merged[column] = pa.string() if column in mixed else common
         except pa.ArrowTypeError:
             if not column.startswith(PLAIN_GROUPS):
                 raise
             mixed, merged[column] = mixed | {column}, pa.string()
     return pa.schema(list(merged.items())), mixed
-
-
-def _common(kinds: set[pa.DataType]) -> pa.DataType:
-    """Return the type that can hold all values, or raise `pa.ArrowTypeError`."""
-    schemas = [pa.schema([("column", kind)]) for kind in kinds]
-    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def _types(schema: pa.Schema) -> dict[str, pa.DataType]:

@@ -56,10 +56,8 @@ def specialize(
     options = _launch_options(function, values)
     _check_arguments(function, args, options, backend)
     binder = triton_jit.create_function_from_signature(function.signature, function.params, backend)
-    bound, specialization, rest = binder(*described, **options)
-    parsed, signature, constants, attributes = function._pack_args(
-        backend, options, bound, specialization, rest
-    )
+    bound = binder(*described, **options)
+    parsed, signature, constants, attributes = function._pack_args(backend, options, *bound)
     source = ASTSource(function, signature, constants, attributes)
     return SpecializedKernel(source, parsed, target)
 

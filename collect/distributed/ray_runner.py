@@ -296,13 +296,11 @@ class RayWorkerPool:
 
     def _find_resource(self, device: Device | str) -> str:
         available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
-        if isinstance(device, Device):
-            found = [r for r in available if r == resource_of(device)]
-        else:
-            found = matching_resources(device, available)
+        wanted = resource_of(device) if isinstance(device, Device) else device
+        exact = [wanted] if wanted in available else []
+        found = exact if isinstance(device, Device) else matching_resources(device, available)
         if len(found) == 1:
             return found[0]
-        wanted = resource_of(device) if isinstance(device, Device) else device
         raise UsageError(
             f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
             'nodes that have one with --resources="$(foretune doctor --ray)"'

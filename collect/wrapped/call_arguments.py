@@ -35,10 +35,8 @@ class Arguments:
 
     def written(self) -> dict[int, Any]:
         """Return the arrays that differ from their initial content, by array number."""
-        pairs = zip(self._arrays, self.initial_arrays, strict=True)
-        return {
-            i: now for i, (now, initial) in enumerate(pairs) if not arrays.same_bits(now, initial)
-        }
+        pairs = enumerate(zip(self._arrays, self.initial_arrays, strict=True))
+        return {i: now for i, (now, initial) in pairs if not arrays.same_bits(now, initial)}
 
     def array(self, number: int) -> Any:
         """Return the current content of an array."""

@@ -56,11 +56,8 @@ class FunctionKernel(WrappedKernel):
         kwargs = dict(kwargs or {})
         if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
-        problem = (
-            {}
-            if callable(args)
-            else arrays.describe_arguments(*_named_arguments(parameters, tuple(args), kwargs))
-        )
+        named = _named_arguments(parameters, () if callable(args) else tuple(args), kwargs)
+        problem = {} if callable(args) else arrays.describe_arguments(*named)
         check_hashes = [
             f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
         ]
@@ -133,9 +130,8 @@ class FunctionKernel(WrappedKernel):
     def _given(self, problem: Problem, seed: int) -> Inputs:
         if not callable(self.args):
             return {"args": self.args, "kwargs": self.kwargs}
-        values = {
-            n: v for n, v in {**problem, "seed": seed}.items() if n in parameters_of(self.args)
-        }
+        taken = parameters_of(self.args)
+        values = {n: v for n, v in {**problem, "seed": seed}.items() if n in taken}
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
@@ -155,9 +151,8 @@ class FunctionKernel(WrappedKernel):
         """Whether the default gives correct output on redrawn arguments, without new NaN."""
         given = self._given(problem, 1)
         inputs = self._redrawn(given, 1, draw)
-        if all(
-            new is old for new, old in zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
-        ):
+        pairs = zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
+        if all(new is old for new, old in pairs):
             return False  # there is nothing to draw
         output = self._bind(self.default(Problem()), inputs)().copy()
         right = output if self.check is None else self.reference(inputs)

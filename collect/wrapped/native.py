@@ -112,7 +112,5 @@ def _compiler(source: Source) -> str:
 
 @functools.cache
 def _version(compiler: str) -> str:
-    done = subprocess.run(
-        [*compiler.split(), "--version"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True)
     return (done.stdout.splitlines() or [compiler])[0]

@@ -47,6 +47,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     sizes = data.get("problem_size", ())
     sizes = sizes if isinstance(sizes, (list, tuple)) else [sizes]
     fixed = {n for n in names if len(data["tune_params"].get(n, ())) == 1}
+    columns = {n: f"{'problem' if n in fixed else 'config'}.{n}" for n in names}
     common = {
         "kernel": request.kernel or str(data["kernel_name"]),
         "device": request.device or canonical_name(str(data["device_name"]).strip()),
@@ -56,11 +57,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     problem = {f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)}
     records = []
     for entry in data["cache"].values():
-        values = {
-            f"{'problem' if n in fixed else 'config'}.{n}": _plain(entry[n])
-            for n in names
-            if n in entry
-        }
+        values = {columns[n]: _plain(entry[n]) for n in names if n in entry}
         records.append({**problem, **values, **_outcome(entry)})
     return table_from_records(records, common)
 

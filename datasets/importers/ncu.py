@@ -125,10 +125,8 @@ def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:
         "config.implementation": signature,
     }
     for part in ("Block", "Grid"):
-        sizes = re.findall(r"\d+", line.get(f"{part} Size", ""))
-        about |= {
-            f"static.{part.lower()}_{a}": float(s) for a, s in zip("xyz", sizes, strict=False)
-        }
+        sizes = zip("xyz", re.findall(r"\d+", line.get(f"{part} Size", "")), strict=False)
+        about |= {f"static.{part.lower()}_{axis}": float(size) for axis, size in sizes}
     return about
 
 

@@ -36,11 +36,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "source": f"triton {path.name}",
         "environment": "triton",
     }
-    problem = _problem(data["key"], request.mapping)
-    records = (
-        {**problem, **_config(config), **_outcome(timing)}
-        for config, timing in data["configs_timings"]
-    )
+    problem, timings = _problem(data["key"], request.mapping), data["configs_timings"]
+    records = ({**problem, **_config(config), **_outcome(time)} for config, time in timings)
     return table_from_records(records, common)
 
 

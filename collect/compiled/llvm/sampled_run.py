@@ -46,9 +46,8 @@ class Values(dict[str, Any]):
     def get_value(self, operand: Any) -> Any:
         """Return the value of an operand."""
         if isinstance(operand, str):
-            return (
-                ir.GLOBALS << ir.REGION_BITS if operand[0] == "@" else self.get(operand, ir.UNKNOWN)
-            )
+            known = self.get(operand, ir.UNKNOWN)
+            return ir.GLOBALS << ir.REGION_BITS if operand[0] == "@" else known
         return np.array(operand, dtype=object) if isinstance(operand, tuple) else operand
 
     def evaluate(self, i: ir.Instruction) -> Any:
