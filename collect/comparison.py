@@ -130,10 +130,6 @@ class RoundInputs:
     def _draw(self) -> Inputs:
         return self._draw_seed(int(self._rng.integers(1, 2**31)))
 
-    def load(self, values: Inputs) -> None:
-        """Copy values to where launches read them."""
-        assign_all(self.present, values)
-
 
 class InterleavedComparison:
     """Launches of configurations, the default first; ``failures`` has errors of dropped ones."""
@@ -224,9 +220,9 @@ class InterleavedComparison:
         contender, inputs = self._contenders[key], self._inputs
         launch = contender.launch
         if not contender.slow:
-            inputs.load(inputs.old)
+            assign_all(inputs.present, inputs.old)
             launch()
-        inputs.load(inputs.new)
+        assign_all(inputs.present, inputs.new)
         if isinstance(launch, SelfTimedLaunch):
             launch.reset()
         self._timer.returned, self._timer.cpu_ms = None, math.nan  # own clocks leave them so

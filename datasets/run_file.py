@@ -43,8 +43,9 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file, self.mixed, self.journal_digest = open_runs(path)
+        self.schema: pa.Schema = self._file.schema
         self._ends = np.cumsum(self._file.row_group_sizes)
-        self._wanted = [c for c in self._file.schema.names if not c.startswith("device.")]
+        self._wanted = [c for c in self.schema.names if not c.startswith("device.")]
         self._group = lru_cache(CACHED_ROW_GROUPS)(
             lambda group: self._file.read_row_group(group, self._wanted)
         )
@@ -63,11 +64,6 @@ class RunFile:
                 first += len(piece)
                 keys.append(_row_keys(piece, self.mixed))
         return np.concatenate(keys)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns and their types."""
-        return self._file.schema
 
     def kernels(self) -> set[str]:
         """Return the names of its kernels."""
