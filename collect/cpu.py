@@ -8,6 +8,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,13 +28,11 @@ _KIB = {"K": 1.0, "M": 1024.0, "G": 1024.0**2}
 
 def cpu_name() -> str:
     """Return the operating system's name of this CPU."""
-    try:
+    with suppress(OSError):  # not Linux
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "model name":
                 return value.strip()
-    except OSError:  # not Linux
-        pass
     return _sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine()
 
 
@@ -41,13 +40,11 @@ def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
     """Return ``l1_kib``, ``l2_kib`` and ``l3_kib`` of the first core; unknown sizes are absent."""
     sizes = {}
     for cache in sorted(cpus.glob("cpu0/cache/index*")):
-        try:
+        with suppress(OSError, ValueError):  # virtual machines may leave files out or empty
             texts = ((cache / part).read_text().strip() for part in ("level", "type", "size"))
             level, kind, size = texts
             if kind in ("Data", "Unified"):
                 sizes[f"l{int(level)}_kib"] = int(size[:-1]) * _KIB[size[-1:]]
-        except (OSError, ValueError):  # virtual machines may leave files out or empty
-            continue
     if not sizes:
         names = {"l1_kib": "l1d", "l2_kib": "l2", "l3_kib": "l3"}
         found = {spec: _sysctl(f"hw.{name}cachesize") for spec, name in names.items()}
@@ -100,10 +97,9 @@ def architecture(features: set[str]) -> str:
 def vector_bits(features: set[str]) -> float:
     """Return the width of the widest SIMD register; 0 if unknown."""
     if "sve" in features:  # the only extension whose width is not in its name
-        try:
+        with suppress(OSError, ValueError):
             return 8.0 * int(Path("/proc/sys/abi/sve_default_vector_length").read_text())
-        except (OSError, ValueError):
-            return 128.0
+        return 128.0
     widths = {"avx512f": 512.0, "avx": 256.0, "sse2": 128.0, "neon": 128.0}
     return next((bits for feature, bits in widths.items() if feature in features), 0.0)
 
@@ -176,10 +172,8 @@ def _last_level_caches(cpus: Path = CPU_FOLDER) -> int:
     """Return the number of third-level caches; AMD's larger processors have several."""
     shared = set()
     for path in cpus.glob("cpu[0-9]*/cache/index3/shared_cpu_list"):
-        try:
+        with suppress(OSError):
             shared.add(path.read_text().strip())
-        except OSError:
-            continue
     return max(1, len(shared))
 
 

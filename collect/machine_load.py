@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -132,10 +133,8 @@ def _process_tree_seconds() -> float:
     current = psutil.Process()
     seconds = 0.0
     for process in (current, *current.children(recursive=True)):
-        try:
+        with suppress(psutil.Error):  # it has just ended, and its parent counts its time
             seconds += sum(process.cpu_times()[:4])  # user, system, and both of ended children
-        except psutil.Error:  # it has just ended, and its parent counts its time
-            continue
     return seconds
 
 
@@ -156,10 +155,9 @@ def _throttle_files() -> list[Path]:
 
 
 def _read_text(path: Path) -> str:
-    try:
+    with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return ""
 
 
 _GpuSample = tuple[int, str]

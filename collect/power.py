@@ -151,11 +151,9 @@ class RaplMeter(PowerMeter):
         """Return the zones of whole packages; their subzones would count twice."""
         found = []
         for zone in sorted(self._root.glob("intel-rapl:*")):
-            try:
+            with suppress(OSError):
                 if (zone / "name").read_text().startswith("package"):
                     found.append(zone)
-            except OSError:
-                continue
         return found
 
 

@@ -159,10 +159,8 @@ def _mark(value: Any) -> Any:
 
 def _captured(function: Any) -> Iterator[Any]:
     for cell in getattr(function, "__closure__", None) or ():
-        try:
+        with suppress(ValueError):  # empty
             yield cell.cell_contents
-        except ValueError:  # empty
-            continue
 
 
 def _is_part(array: Any, output: Any) -> bool:

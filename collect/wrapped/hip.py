@@ -9,6 +9,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -171,10 +172,8 @@ def _load_library(name: str) -> ctypes.CDLL:
     numbered = [f"{name}.{major}" for major in ROCM_MAJORS]
     installed = [str(_rocm() / "lib" / n) for n in (name, *numbered)]
     for path in (*_loaded_paths(name), *_torch_paths(name), name, *numbered, *installed):
-        try:
+        with suppress(OSError):
             return ctypes.CDLL(path)
-        except OSError:
-            continue
     raise UsageError(
         f"there is no {name} here: install ROCm, or torch for ROCm, to tune a HIP kernel"
     )

@@ -6,6 +6,7 @@ a tuner runs, or if it was stopped, its file lacks the closing braces.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,8 @@ def parse(path: Path) -> Any:
     # A stopped tuner leaves a trailing comma or half a line, and no closing braces.
     whole_lines = text.rpartition("\n")[0].rstrip().rstrip(",")
     for candidate in (text, *(t + "}}" for t in (text.rstrip(","), whole_lines))):
-        try:
+        with suppress(ValueError):
             return parse_json(candidate, object)
-        except ValueError:
-            continue
     raise RunTableError(
         f"{path} is not {_WHAT}: it is not readable JSON, finished or not, with {', '.join(_KEYS)}"
     )
