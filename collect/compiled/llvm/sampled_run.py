@@ -323,13 +323,9 @@ class SampledRun:
 
     def _trips(self, first: Pass, second: Pass) -> int | None:
         """Return the iterations of a loop; None if its comparisons are not linear."""
-        found: list[int] = []
-        for block, before in first.exits.items():
-            after = second.exits.get(block)
-            if before is None or after is None:
-                continue
-            if count := _count(before, after):
-                found.append(count)
+        pairs = [(before, second.exits.get(block)) for block, before in first.exits.items()]
+        counts = [_count(before, after) for before, after in pairs if before and after]
+        found = [count for count in counts if count]
         if not found and self._data.intersection(first.exits):
             return UNKNOWN_TRIPS
         return max(2, min(found)) if found else None
