@@ -116,7 +116,7 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
 
 
 def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
-    """Read text, maybe gzip-compressed; raise RunTableError, which names what was ``expected``."""
+    """Read text, plain or gzip; raise RunTableError, which names the ``expected`` content."""
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
         return read_bytes(path).decode("utf-8-sig")
