@@ -26,11 +26,12 @@ import llvmlite.binding as llvm
 import numpy as np
 import pandas as pd
 from machine import heading, markdown
+from mca import simulated_cycles
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
 from foretune.collect import local_device
-from foretune.collect.compiled.llvm.calls import Code, cache_bytes, count_code, simulated_cycles
+from foretune.collect.compiled.llvm.calls import Code, cache_bytes, count_code
 from foretune.collect.compiled.llvm.functions import REGION_BITS
 from foretune.models.code_time import COSTS, CodeTime
 

@@ -12,21 +12,22 @@ from typing import Any
 import numpy as np
 
 from foretune.collect import state_guard
-from foretune.collect.comparison import InterleavedComparison, Rounds
+from foretune.collect.comparison import (
+    InterleavedComparison,
+    Rounds,
+    expected_result,
+    parts_of,
+)
 from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.power import find_meter, measure_power
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
 from foretune.collect.versions import versions
-from foretune.collect.wrapped.call_arguments import CallResult
-from foretune.collect.wrapped.values import says_something
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
-
-MAX_INPUT_SETS = 2
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Benchmarker:
     """
 
     source = "foretune"
+    max_input_sets = 2
 
     def __init__(
         self,
@@ -98,7 +100,9 @@ class Benchmarker:
             return measured
         self._prepared_inputs.pop((kernel.name, problem), None)
         reason = f"it replaces {replaced}" if replaced else "it changes its inputs or the reference"
-        return self._row(kernel, problem, config, Status.WRONG_RESULT, reason)
+        return measurement(
+            kernel, problem, config, self.device, Status.WRONG_RESULT, reason, source=self.source
+        )
 
     def _replaced(self, kernel: Kernel, judges: Any) -> str:
         """Restore the functions that a configuration replaced; return their names as text."""
@@ -118,7 +122,7 @@ class Benchmarker:
         prepared: PreparedInputs,
     ) -> Measurement:
         limit = kernel.error_limit(problem, config)
-        row = partial(self._row, kernel, problem, config)
+        row = partial(measurement, kernel, problem, config, self.device, source=self.source)
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -159,7 +163,7 @@ class Benchmarker:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer, judges = self._timer(kernel, problem), state_guard.judges_of(kernel)
         try:
-            comparison = InterleavedComparison(self, kernel, problem, configs, timer, seed)
+            comparison = InterleavedComparison(kernel, problem, configs, timer, seed)
             times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
@@ -191,54 +195,20 @@ class Benchmarker:
         """Return inputs and expected result; the most recent sets stay in memory."""
         key = (kernel.name, problem)
         if key not in self._prepared_inputs:
-            self._evict_inputs(kernel, problem)
-            inputs = self.inputs(kernel, problem)
-            expected = self.reference(kernel, inputs)
-            arrays = state_guard.fingerprints((inputs, _parts(expected)))
+            while len(self._prepared_inputs) >= self.max_input_sets:
+                self._prepared_inputs.popitem(last=False)
+            inputs = kernel.make_inputs(problem)
+            expected = expected_result(kernel, inputs)
+            arrays = state_guard.fingerprints((inputs, parts_of(expected)))
             self._prepared_inputs[key] = PreparedInputs(inputs, expected, arrays)
         self._prepared_inputs.move_to_end(key)
         return self._prepared_inputs[key]
 
-    def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
-        """Return inputs on the device."""
-        return kernel.make_inputs(problem, seed)
-
-    def _evict_inputs(self, kernel: Kernel, problem: Problem) -> None:
-        while len(self._prepared_inputs) >= MAX_INPUT_SETS:
-            self._prepared_inputs.popitem(last=False)
-
-    def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
-        """Return the correct output for inputs.
-
-        Raises MeasurementError if it is empty or all NaN.
-        """
-        expected = kernel.reference(inputs)
-        if expected is not None and not says_something(_parts(expected)):
-            raise MeasurementError(
-                f"the expected result of {kernel.name} is empty or all NaN, so nothing can be "
-                "compared with it: give other inputs, or a reference"
-            )
-        return expected
-
-    def library(
-        self, kernel: Kernel, problem: Problem, inputs: Inputs
-    ) -> tuple[str, Launch] | None:
-        """Return the name and launch of a library routine for inputs, or None."""
-        return kernel.library(problem, inputs)
-
     def _error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
-        """Return the relative error of the output of ``launch``.
-
-        The first output is invalidated and computed again. Otherwise a launch that writes nothing
-        would pass if its memory still holds another configuration's correct result.
-        """
+        """Return a launch's error after its last output was invalidated, so that none is kept."""
         kernel.invalidate_output(launch())
         self._output = launch()
-        return self.relative_error(kernel, self._output, expected)
-
-    def relative_error(self, kernel: Kernel, output: Any, expected: Any) -> float:
-        """Return the relative error of an output."""
-        return kernel.relative_error(output, expected)
+        return kernel.relative_error(self._output, expected)
 
     def _measure_power(self, launch: Launch, time_ms: float, timer: Timer) -> tuple[float, float]:
         """Return mean power (W) and one launch's energy (mJ); NaN without a working meter."""
@@ -264,33 +234,14 @@ class Benchmarker:
             return row(Status.TIMEOUT, first_line(reason))
         return row(status, describe_error(reason))
 
-    def _row(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        config: Configuration,
-        status: Status = Status.OK,
-        error: str = "",
-        **values: Any,
-    ) -> Measurement:
-        return Measurement(
-            kernel.name,
-            problem,
-            config,
-            self.device.name,
-            status,
-            error=error,
-            source=self.source,
-            environment=environment(kernel),
-            **values,
-        )
 
-
-def _parts(result: Any) -> Any:
-    """Return the arrays of a result, nested in tuples, lists and dicts."""
-    if isinstance(result, CallResult):
-        return result.returned, result.written
-    return result
+def measurement(
+    kernel: Kernel, problem: Problem, config: Configuration, device: Device,
+    status: Status = Status.OK, error: str = "", **values: Any,
+) -> Measurement:  # fmt: skip
+    """Return the measurement of a configuration with the software that is installed here."""
+    named = kernel.name, problem, config, device.name, status
+    return Measurement(*named, error=error, environment=environment(kernel), **values)
 
 
 def environment(kernel: Kernel) -> str:

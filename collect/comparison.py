@@ -16,8 +16,9 @@ import numpy as np
 
 from foretune.collect.state_guard import ProcessState
 from foretune.collect.timing import CPU_TIMER, Timer, sample_ms
-from foretune.collect.wrapped.values import assign_all, copy_arrays
-from foretune.errors import ForetuneError
+from foretune.collect.wrapped.call_arguments import CallResult
+from foretune.collect.wrapped.values import assign_all, copy_arrays, says_something
+from foretune.errors import ForetuneError, MeasurementError
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -41,6 +42,22 @@ class Rounds:
 
     time_ms: Mapping[str, np.ndarray]
     failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def expected_result(kernel: Kernel, inputs: Inputs) -> Any:
+    """Return the correct output; raise MeasurementError if it is empty or all NaN."""
+    expected = kernel.reference(inputs)
+    if expected is not None and not says_something(parts_of(expected)):
+        raise MeasurementError(
+            f"the expected result of {kernel.name} is empty or all NaN, so nothing can be "
+            "compared with it: give other inputs, or a reference"
+        )
+    return expected
+
+
+def parts_of(result: Any) -> Any:
+    """Return the arrays of a result, nested in tuples, lists and dicts."""
+    return (result.returned, result.written) if isinstance(result, CallResult) else result
 
 
 @dataclass
@@ -113,44 +130,33 @@ class RoundInputs:
     def _draw(self) -> Inputs:
         return self._draw_seed(int(self._rng.integers(1, 2**31)))
 
-    def load(self, values: Inputs) -> None:
-        """Copy values to where launches read them."""
-        assign_all(self.present, values)
-
 
 class InterleavedComparison:
-    """Launches of some configurations, the default first, on the same inputs.
-
-    ``bench``, a `foretune.collect.benchmark.Benchmarker`, makes inputs and checks outputs;
-    ``failures`` are the errors of the contenders that were dropped. Raises ForetuneError if this
-    kernel cannot be measured here at all.
-    """
+    """Launches of configurations, the default first; ``failures`` has errors of dropped ones."""
 
     def __init__(
         self,
-        bench: Any,
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
         timer: Timer,
         seed: int,
     ) -> None:
-        self._bench, self._kernel, self._problem = bench, kernel, problem
+        self._kernel, self._problem = kernel, problem
         self._timer = _RecordingTimer(timer)
         self._wait = timer.wait
         self._rng = np.random.default_rng(seed)
-        self._inputs = RoundInputs(
-            partial(bench.inputs, kernel, problem), kernel.constant_inputs, self._rng
-        )
+        draw = partial(kernel.make_inputs, problem)
+        self._inputs = RoundInputs(draw, kernel.constant_inputs, self._rng)
         self._process = ProcessState()
         self._contenders: dict[str, _Contender] = {}
         self.failures: dict[str, Exception] = {}
         default, *candidates = configs
         built = {c.id: c for c in (default, *candidates)} | {DEFAULT_REPEATED: default}
-        expected = bench.reference(kernel, self._inputs.new)
+        expected = expected_result(kernel, self._inputs.new)
         for key in self._shuffled(built):  # each process allocates in another order
             self._attempt(key, partial(self._build, key, built[key], expected))
-        if found := bench.library(kernel, problem, self._inputs.present):
+        if found := kernel.library(problem, self._inputs.present):
             self._contenders[f"library:{found[0]}"] = _Contender(found[1], None)
 
     def run(self, max_seconds: float) -> dict[str, np.ndarray]:
@@ -175,16 +181,13 @@ class InterleavedComparison:
                 self._attempt(key, step)
             check_start = time.perf_counter()
             if outputs:
-                expected = self._bench.reference(self._kernel, self._inputs.new)
+                expected = expected_result(self._kernel, self._inputs.new)
                 for key, output in outputs.items():
                     self._attempt(key, partial(self._check, key, output, expected))
             checking_s += time.perf_counter() - check_start
-        chosen = times
-        if all(
-            c.slow and np.isfinite(cpu_times[k]).mean() > 0.5 for k, c in self._contenders.items()
-        ):
-            chosen = cpu_times
-        return {key: np.array(chosen[key]) for key in self._contenders}
+        kept = self._contenders
+        slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
+        return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
 
     def _shuffled(self, keys: Iterable[str]) -> list[str]:
         listed = list(keys)
@@ -217,9 +220,9 @@ class InterleavedComparison:
         contender, inputs = self._contenders[key], self._inputs
         launch = contender.launch
         if not contender.slow:
-            inputs.load(inputs.old)
+            assign_all(inputs.present, inputs.old)
             launch()
-        inputs.load(inputs.new)
+        assign_all(inputs.present, inputs.new)
         if isinstance(launch, SelfTimedLaunch):
             launch.reset()
         self._timer.returned, self._timer.cpu_ms = None, math.nan  # own clocks leave them so
@@ -227,16 +230,11 @@ class InterleavedComparison:
         cpu_times.append(self._timer.cpu_ms)
         contender.slow = times[-1] > SLOW_MS
         if outputs is not None and contender.error_limit is not None:
-            returned = self._timer.returned
-            # The next launch may write to the same memory.
-            outputs[key] = (
-                launch.output(returned)
-                if isinstance(launch, SelfTimedLaunch)
-                else copy_arrays(returned)
-            )
+            copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays
+            outputs[key] = copy(self._timer.returned)  # the next launch may write to its memory
 
     def _check(self, key: str, output: Any, expected: Any) -> None:
         limit = self._contenders[key].error_limit
-        error = self._bench.relative_error(self._kernel, output, expected)
+        error = self._kernel.relative_error(output, expected)
         if limit is not None and not error <= limit:
             raise WrongResult(f"relative error {error:.2g} is above {limit:.2g} on new inputs")

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,17 +23,16 @@ from foretune.errors import MissingExtra
 from foretune.lazy import require
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")  # Linux's folder of processor properties
+_KIB = {"K": 1.0, "M": 1024.0, "G": 1024.0**2}
 
 
 def cpu_name() -> str:
     """Return the operating system's name of this CPU."""
-    try:
+    with suppress(OSError):  # not Linux
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "model name":
                 return value.strip()
-    except OSError:  # not Linux
-        pass
     return _sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine()
 
 
@@ -40,27 +40,16 @@ def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
     """Return ``l1_kib``, ``l2_kib`` and ``l3_kib`` of the first core; unknown sizes are absent."""
     sizes = {}
     for cache in sorted(cpus.glob("cpu0/cache/index*")):
-        try:
-            level, kind, size = (
-                (cache / part).read_text().strip() for part in ("level", "type", "size")
-            )
+        with suppress(OSError, ValueError):  # virtual machines may leave files out or empty
+            texts = ((cache / part).read_text().strip() for part in ("level", "type", "size"))
+            level, kind, size = texts
             if kind in ("Data", "Unified"):
-                sizes[f"l{int(level)}_kib"] = _kib(size)
-        except (OSError, ValueError):  # virtual machines may leave files out or empty
-            continue
+                sizes[f"l{int(level)}_kib"] = int(size[:-1]) * _KIB[size[-1:]]
     if not sizes:
-        names = {
-            "l1_kib": "hw.l1dcachesize",
-            "l2_kib": "hw.l2cachesize",
-            "l3_kib": "hw.l3cachesize",
-        }
-        found = {spec: _sysctl(name) for spec, name in names.items()}
+        names = {"l1_kib": "l1d", "l2_kib": "l2", "l3_kib": "l3"}
+        found = {spec: _sysctl(f"hw.{name}cachesize") for spec, name in names.items()}
         sizes = {spec: int(text) / 1024 for spec, text in found.items() if text.isdigit()}
     return sizes
-
-
-def _kib(size: str) -> float:
-    return int(size[:-1]) * {"K": 1.0, "M": 1024.0, "G": 1024.0**2}[size[-1:]]
 
 
 def _sysctl(name: str) -> str:
@@ -94,25 +83,23 @@ def host_features() -> set[str]:
 
 def architecture(features: set[str]) -> str:
     """Return the machine and its widest vector extension, e.g. ``x86_64+avx512``."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
-        platform.machine().lower(), platform.machine().lower()
-    )
-    for feature, name in (
+    name = platform.machine().lower()
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    for feature, extension in (
         ("avx512f", "avx512"), ("avx2", "avx2"), ("avx", "avx"), ("sse2", "sse"),
         ("sve", "sve"), ("neon", "neon"),
     ):  # fmt: skip
         if feature in features:
-            return f"{machine}+{name}"
+            return f"{machine}+{extension}"
     return machine
 
 
 def vector_bits(features: set[str]) -> float:
     """Return the width of the widest SIMD register; 0 if unknown."""
     if "sve" in features:  # the only extension whose width is not in its name
-        try:
+        with suppress(OSError, ValueError):
             return 8.0 * int(Path("/proc/sys/abi/sve_default_vector_length").read_text())
-        except (OSError, ValueError):
-            return 128.0
+        return 128.0
     widths = {"avx512f": 512.0, "avx": 256.0, "sse2": 128.0, "neon": 128.0}
     return next((bits for feature, bits in widths.items() if feature in features), 0.0)
 
@@ -150,9 +137,9 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     fill, best_s = codegen.compile_function(_FILL, "fill"), math.inf
     for array in arrays:
         # First touch: the core that uses a page allocates it in its own memory.
-        codegen.run_parallel(_bind_arrays(fill, array, 1.0), ranges)
+        codegen.run_parallel(partial(fill, array, 1.0), ranges)
     for store in ("store", "store_past_cache"):
-        work = _bind_arrays(codegen.compile_function(_triad_source(store), "triad"), *arrays, 3.0)
+        work = partial(codegen.compile_function(_triad_source(store), "triad"), *arrays, 3.0)
         best_s = min(best_s, fast_seconds(partial(codegen.run_parallel, work, ranges), seconds / 2))
     return 3 * 8 * elements / best_s / 1e9
 
@@ -185,10 +172,8 @@ def _last_level_caches(cpus: Path = CPU_FOLDER) -> int:
     """Return the number of third-level caches; AMD's larger processors have several."""
     shared = set()
     for path in cpus.glob("cpu[0-9]*/cache/index3/shared_cpu_list"):
-        try:
+        with suppress(OSError):
             shared.add(path.read_text().strip())
-        except OSError:
-            continue
     return max(1, len(shared))
 
 
@@ -243,11 +228,6 @@ def _fma_source(lanes: int) -> str:
     )
 
 
-def _bind_arrays(function: Any, *args: Any) -> Callable[[int, int], object]:
-    """Return ``function`` with all its arguments bound, except for the range."""
-    return lambda start, stop: function(*args, start, stop)
-
-
 def fast_seconds(call: Callable[[], object], seconds: float) -> float:
     """Call for ``seconds``, and return the first decile of the call times.
 
@@ -255,12 +235,8 @@ def fast_seconds(call: Callable[[], object], seconds: float) -> float:
     possible time. The first call, which may compile, does not count.
     """
     call()
-    times: list[float] = []
-    begin = time.perf_counter()
-    before = begin
-    while before < begin + seconds or len(times) < 3:
+    ends = [time.perf_counter()]
+    while ends[-1] < ends[0] + seconds or len(ends) < 4:
         call()
-        now = time.perf_counter()
-        times.append(now - before)
-        before = now
-    return float(np.quantile(times, 0.1))
+        ends.append(time.perf_counter())
+    return float(np.quantile(np.diff(ends), 0.1))

@@ -60,19 +60,14 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
     capability = query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
     units = query(nvml, "nvmlDeviceGetNumGpuCores", handle)
-    slice_attributes = (
-        query(nvml, "nvmlDeviceGetAttributes", handle) if is_mig_slice(nvml, handle) else None
-    )
+    mig_slice = is_mig_slice(nvml, handle) and query(nvml, "nvmlDeviceGetAttributes", handle)
     memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
     known = _known_gpu(name, memory.total / 2**30 if memory else 0.0)
     limit_mw = query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
     clock_mhz = query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+    cores = units / _UNITS_PER_SM.get(tuple(capability), 128) if units and capability else 0
     reported = {
-        "cores": slice_attributes.multiprocessorCount
-        if slice_attributes
-        else units / _UNITS_PER_SM.get(tuple(capability), 128)
-        if units and capability
-        else 0,
+        "cores": mig_slice.multiprocessorCount if mig_slice else cores,
         "clock_mhz": clock_mhz or 0,
         "memory_gib": memory.total / 2**30 if memory else 0,
         "power_limit_w": limit_mw / 1000 if limit_mw else 0,
@@ -81,10 +76,7 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
         name=name,
         kind="gpu",
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
-        specs={
-            **known.specs,
-            **{spec: float(value) for spec, value in reported.items() if value > 0},
-        },
+        specs={**known.specs, **{s: float(value) for s, value in reported.items() if value > 0}},
         source="; ".join(filter(None, ["NVIDIA driver", known.source])),
         index=index,
     )
@@ -119,16 +111,13 @@ def amd_gpus(torch: Any = None) -> list[Device]:
 
 def _amd_gpu(torch: Any, index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    reported = {
-        "cores": float(properties.multi_processor_count),
-        "memory_gib": properties.total_memory / 2**30,
-    }
-    known = _known_gpu(properties.name, reported["memory_gib"])
+    cores, memory_gib = float(properties.multi_processor_count), properties.total_memory / 2**30
+    known = _known_gpu(properties.name, memory_gib)
     return Device(
         name=canonical_name(properties.name),
         kind="gpu",
         architecture=properties.gcnArchName.partition(":")[0],
-        specs={**known.specs, **reported},
+        specs={**known.specs, "cores": cores, "memory_gib": memory_gib},
         source="; ".join(filter(None, ["torch for ROCm", known.source])),
         index=index,
     )
@@ -191,9 +180,7 @@ def _is_same_device(name: str, driver_name: str) -> bool:
 def local_cpu(measure: bool = True) -> Device:
     """Return the descriptor of this CPU; unknown specs are absent.
 
-    ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` come from `probe_cpu`. The first call on a
-    machine measures them if ``measure`` is true; later calls read a cache. They are absent if Numba
-    is not installed.
+    The rates come from `probe_cpu`; without Numba they are absent.
     """
     features = host_features()
     memory_gib = psutil.virtual_memory().total / 2**30
@@ -220,11 +207,9 @@ def probe_cpu(
 ) -> Probe | None:
     """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
 
-    Measuring takes a few seconds, most of them compilation. The result is cached as JSON in the
-    user's cache directory (or in ``FORETUNE_CACHE``) for this CPU, number of cores and probe
-    version. If the cache is damaged or cannot be written, the probe runs again. Rates measured on a
-    busy machine are measured again by the first process that finds it quiet; the higher ones stay.
-
+    Measuring takes a few seconds. The result is cached as JSON in the user's cache directory (or in
+    ``FORETUNE_CACHE``) for this CPU, number of cores and probe version. Rates measured on a busy
+    machine are measured again by the first process that finds it quiet; the higher ones stay.
     ``refresh`` measures again now; without ``measure``, the result is None if nothing is cached.
     ``dissected`` are further rates to keep (`foretune.collect.dissection.Dissection.specs`).
     Raises MissingExtra without Numba.

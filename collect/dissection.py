@@ -64,10 +64,7 @@ class Level:
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Latency of a dependent load, and rate of reading, over ascending working sets.
-
-    ``levels`` are the detected levels, nearest first; the last is main memory.
-    """
+    """Latency of a dependent load and rate of reading over working sets; the ``levels`` in it."""
 
     sizes_kib: tuple[float, ...]
     latency_ns: tuple[float, ...]
@@ -121,16 +118,9 @@ class Dissection:
     @property
     def specs(self) -> dict[str, float]:
         """The rates among `foretune.device.SPECS`, without those of unstable levels."""
-        return {
-            name: value
-            for level in self.memory.levels
-            if level.stable
-            for name, value in (
-                (f"{level.name.lower()}_gbps", level.read_gbps),
-                (f"{level.name}_ns", level.latency_ns),
-            )
-            if name in ("l1_gbps", "l2_gbps", "l3_gbps", "memory_ns")
-        }
+        stable = {level.name: level for level in self.memory.levels if level.stable}
+        rates = {f"{n.lower()}_gbps": c.read_gbps for n, c in stable.items() if n != "memory"}
+        return rates | ({"memory_ns": stable["memory"].latency_ns} if "memory" in stable else {})
 
 
 def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Dissection:
@@ -173,8 +163,7 @@ def find_levels(
 ) -> tuple[Level, ...]:
     """Return the memory levels that a latency curve shows.
 
-    ``sizes_kib`` are ascending working sets; ``latency_ns`` has shape (rounds, sizes),
-    ``read_gbps`` (sizes,).
+    ``sizes_kib`` ascend; ``latency_ns`` has shape (rounds, sizes), ``read_gbps`` (sizes,).
     """
     sizes, fastest = np.asarray(sizes_kib, dtype=float), latency_ns.min(axis=0)
     # what a larger working set reaches, a smaller one does too: higher values are disturbances

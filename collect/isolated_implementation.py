@@ -23,10 +23,7 @@ Code = str | Callable[..., Any]  # a function, or its place: ``FILE.py:NAME`` or
 
 @dataclass(frozen=True)
 class Output:
-    """One array that a call returned or wrote, copied to the host.
-
-    ``kind`` is class and element type, e.g. ``numpy.ndarray of float32``.
-    """
+    """An array that a call returned or wrote, on the host; ``kind`` is its class and type."""
 
     kind: str
     values: np.ndarray
@@ -54,7 +51,7 @@ class IsolatedImplementation:
         self._make: Callable[..., Any] | None = None
         self._function: Callable[..., Any] | None = None
         self._clock = time.perf_counter_ns
-        self._wait: Callable[[], None] = _no_wait
+        self._wait: Callable[[], None] = lambda: None  # a call on the host ends when it returns
         self._args: tuple[Any, ...] = ()
         self._outputs = CallOutputs((), {})
 
@@ -130,14 +127,7 @@ def _output(leaf: Any) -> Output:
 def _gpu_wait() -> Callable[[], None]:
     """Return torch's GPU synchronization if the inputs loaded torch, else a no-op."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        wait: Callable[[], None] = torch.cuda.synchronize
-        return wait
-    return _no_wait
-
-
-def _no_wait() -> None:
-    """Do nothing: a call on the host ends when it returns."""
+    return torch.cuda.synchronize if torch and torch.cuda.is_available() else lambda: None
 
 
 def _load(code: Code) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -59,10 +60,7 @@ class MachineLoad:
 
 
 class LoadMonitor:
-    """Context manager that observes the load on a device; only NVIDIA GPUs report theirs.
-
-    ``load`` is set when the block ends; ``nvml`` is the module ``pynvml`` or a substitute.
-    """
+    """Context manager that sets ``load`` when it ends; ``nvml`` is ``pynvml`` or a substitute."""
 
     def __init__(self, device: Device, nvml: Any = None) -> None:
         self.load = MachineLoad()
@@ -104,7 +102,6 @@ _CpuSample = tuple[tuple[float, float, float, float], dict[str, int]]
 
 
 def _sample_cpu() -> _CpuSample:
-    """Return the seconds and throttling so far of the CPUs that this process may run on."""
     return _cpu_seconds(), _throttle_counts()
 
 
@@ -119,17 +116,13 @@ def _cpu_load(begin: _CpuSample, end: _CpuSample) -> MachineLoad:
 def _cpu_seconds() -> tuple[float, float, float, float]:
     """Return total, busy and stolen seconds of the usable CPUs, and our processes' seconds."""
     per_cpu = psutil.cpu_times(percpu=True)
-    usable_cpus = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
-    )
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
     total = busy = stolen = 0.0
-    for times in (per_cpu[i] for i in usable_cpus if i < len(per_cpu)):
+    for times in (per_cpu[i] for i in usable if i < len(per_cpu)):
         counters = times._asdict()
         steal = counters.get("steal", 0.0)
-        # "user" includes the guests' time
-        spent = (
-            sum(counters.values()) - counters.get("guest", 0.0) - counters.get("guest_nice", 0.0)
-        )
+        guests = counters.get("guest", 0.0) + counters.get("guest_nice", 0.0)
+        spent = sum(counters.values()) - guests  # "user" includes the guests' time
         idle = counters["idle"] + counters.get("iowait", 0.0)
         total, busy, stolen = total + spent, busy + spent - idle - steal, stolen + steal
     return total, busy, stolen, _process_tree_seconds()
@@ -140,10 +133,8 @@ def _process_tree_seconds() -> float:
     current = psutil.Process()
     seconds = 0.0
     for process in (current, *current.children(recursive=True)):
-        try:
+        with suppress(psutil.Error):  # it has just ended, and its parent counts its time
             seconds += sum(process.cpu_times()[:4])  # user, system, and both of ended children
-        except psutil.Error:  # it has just ended, and its parent counts its time
-            continue
     return seconds
 
 
@@ -164,10 +155,9 @@ def _throttle_files() -> list[Path]:
 
 
 def _read_text(path: Path) -> str:
-    try:
+    with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return ""
 
 
 _GpuSample = tuple[int, str]
@@ -187,10 +177,8 @@ def _sample_gpu(index: int, nvml: Any) -> _GpuSample:
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     except (nvml.NVMLError, LookupError):
         return 0, ""
-    active_reasons = {text for bit, text in _THROTTLE_REASONS.items() if reasons & bit}
-    return len(running - our_pids), "; ".join(
-        f"the GPU was {text}" for text in sorted(active_reasons)
-    )
+    active = {f"the GPU was {text}" for bit, text in _THROTTLE_REASONS.items() if reasons & bit}
+    return len(running - our_pids), "; ".join(sorted(active))
 
 
 def _gpu_load(*samples: _GpuSample) -> MachineLoad:

@@ -5,7 +5,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,7 @@ from foretune.registry import load, registered
 
 @dataclass
 class Window:
-    """Energy (joules) and duration (seconds) of a metered window.
-
-    They are NaN until it closes; the energy stays NaN if the counter did not report it.
-    """
+    """Joules and seconds of a metered window; NaN until it closes, and joules if not reported."""
 
     joules: float = math.nan
     seconds: float = math.nan
@@ -35,15 +32,11 @@ class Window:
 
 
 class PowerMeter(ABC):
-    """Measures the energy of one device.
+    """Measures the energy of one device of the kind ``device_kind``, ``cpu`` or ``gpu``.
 
     To add a meter, register a subclass under the entry point ``foretune.meters``. Its constructor
     takes the device's number among the devices of its kind, and must not fail;
     `unavailable_because` reports problems.
-
-    Attributes:
-        name: the registered name.
-        device_kind: kind of the metered devices: ``cpu`` or ``gpu``.
     """
 
     name: str
@@ -76,10 +69,7 @@ class PowerMeter(ABC):
 
 def find_meter(device_kind: str, index: int = 0) -> PowerMeter | None:
     """Return a working meter of the device of this kind and number, or None."""
-    working = (
-        meter for meter, reason in _candidates(device_kind, index) if meter and reason is None
-    )
-    return next(working, None)
+    return next((m for m, reason in _candidates(device_kind, index) if m and reason is None), None)
 
 
 def explain_missing_meter(device_kind: str | None = None) -> str:
@@ -109,8 +99,7 @@ class RaplMeter(PowerMeter):
     """Linux's energy counters of x86 processors (RAPL), the sum of all packages.
 
     A counter wraps around every few minutes at full power; a window must be shorter than that. All
-    packages are one CPU, so ``index`` is ignored; ``root`` is Linux's folder of power-capping
-    zones.
+    packages are one CPU, so ``index`` is ignored; ``root`` is Linux's folder of their zones.
     """
 
     name = "rapl"
@@ -118,20 +107,13 @@ class RaplMeter(PowerMeter):
 
     def __init__(self, index: int = 0, root: Path = Path("/sys/class/powercap")) -> None:
         self._root = root
-        self._begin_uj: list[int] = []
+        self._begin: list[tuple[int, int]] = []
 
     def unavailable_because(self) -> str | None:
         """Return None if the package counters exist and are readable."""
-        packages = self._packages()
-        if not packages:
-            return (
-                f"there is no energy counter under {self._root}: "
-                "only Linux has them, and virtual machines and containers mostly do not"
-            )
         try:
-            for package in packages:
-                int((package / "energy_uj").read_text())
-                int((package / "max_energy_range_uj").read_text())
+            if self._counters():
+                return None
         except PermissionError:
             return (
                 "only root may read the energy counters: "
@@ -139,54 +121,49 @@ class RaplMeter(PowerMeter):
             )
         except (OSError, ValueError) as e:
             return f"the energy counters cannot be read: {e}"
-        return None
+        return (
+            f"there is no energy counter under {self._root}: "
+            "only Linux has them, and virtual machines and containers mostly do not"
+        )
 
     def start(self) -> None:
         """Read the counters."""
-        self._begin_uj = self._read_uj()
+        self._begin = []
+        with suppress(OSError, ValueError):
+            self._begin = self._counters()
 
     def stop(self) -> float:
         """Return joules since `start`; NaN if no counter moved or one cannot be read."""
-        end_uj, total_uj = self._read_uj(), 0
-        if not self._begin_uj or len(end_uj) != len(self._begin_uj):
-            return math.nan
-        for package, begin, end in zip(self._packages(), self._begin_uj, end_uj, strict=True):
-            if end < begin:
-                try:
-                    end += int((package / "max_energy_range_uj").read_text())
-                except (OSError, ValueError):
-                    return math.nan
-            total_uj += end - begin
+        total_uj = 0
+        with suppress(OSError, ValueError):
+            pairs = zip(self._begin, self._counters(), strict=True)
+            total_uj = sum(b - a + limit * (b < a) for (a, _), (b, limit) in pairs)
         return total_uj * 1e-6 if total_uj > 0 else math.nan
+
+    def _counters(self) -> list[tuple[int, int]]:
+        """Return the microjoules of each package, and those after which it starts again at 0."""
+        return [
+            (int((p / "energy_uj").read_text()), int((p / "max_energy_range_uj").read_text()))
+            for p in self._packages()
+        ]
 
     def _packages(self) -> list[Path]:
         """Return the zones of whole packages; their subzones would count twice."""
         found = []
         for zone in sorted(self._root.glob("intel-rapl:*")):
-            try:
+            with suppress(OSError):
                 if (zone / "name").read_text().startswith("package"):
                     found.append(zone)
-            except OSError:
-                continue
         return found
-
-    def _read_uj(self) -> list[int]:
-        try:
-            return [int((p / "energy_uj").read_text()) for p in self._packages()]
-        except (OSError, ValueError):
-            return []
 
 
 class NvmlMeter(PowerMeter):
-    """The driver's energy counter of an NVIDIA GPU (Volta and newer).
+    """The driver's energy counter of an NVIDIA GPU (Volta and newer), ``index`` as in ``cuda:0``.
 
     The counter moves in ticks of 20 to 100 ms, so single readings are late by up to one tick. The
     meter polls it every ``poll_s`` and keeps the times at which it moved. Power is the
     least-squares slope through them, and energy is power times the length of the window. The load
     in the window must be steady, like one kernel back to back.
-
-    ``index`` is the GPU's number among those that ``CUDA_VISIBLE_DEVICES`` leaves, as in
-    ``cuda:0``.
     """
 
     name = "nvml"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Self
 
-from foretune.collect.benchmark import Benchmarker, environment
+from foretune.collect.benchmark import Benchmarker, measurement
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_gpus
 from foretune.collect.machine_load import LoadMonitor
@@ -37,10 +37,7 @@ class Runner(ABC):
         configs: Iterable[Configuration],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, in order, from one device.
-
-        A failure is a measurement too.
-        """
+        """Yield one measurement per configuration, failed or not, in order, from one device."""
 
     def run_many(
         self,
@@ -48,10 +45,7 @@ class Runner(ABC):
         work: Iterable[tuple[Problem, Configuration]],
         incumbent_ms: float = math.inf,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per problem and configuration, in order of completion.
-
-        A runner with several devices uses all of them.
-        """
+        """Yield one measurement per problem and configuration, from any device, as it is done."""
         for problem, config in work:
             yield from self.run(kernel, problem, [config], incumbent_ms)
 
@@ -141,11 +135,8 @@ class IsolatedRunner(Runner):
     processes of its session. The child imports kernels from their modules; kernels of a script or
     notebook are pickled by value.
 
-    Args:
-        device: the device to measure on.
-        timing: when to stop repeating.
-        limit_s: time limit for one configuration: build, check, timing and power.
-        power: measure power if a meter works.
+    ``limit_s`` is for one configuration: build, check, timing and power, which is measured if
+    ``power`` is true and a meter works.
     """
 
     def __init__(
@@ -234,24 +225,4 @@ class IsolatedRunner(Runner):
             self.close()
             status = Status.RUNTIME_ERROR
             reason = "the process returned the measurement of another configuration"
-        return failed_measurement(kernel, problem, config, self.device, status, reason)
-
-
-def check_importable(kernel: Kernel) -> None:
-    """Check that another machine can import ``kernel``; raise UsageError if it cannot."""
-    if type(kernel).__module__ == "__main__" or not kernel.is_importable_remotely:
-        raise UsageError(
-            f"kernel {kernel.name!r} is defined in the running script: another machine cannot "
-            "import it; move it to a module, or measure here"
-        )
-
-
-def failed_measurement(
-    kernel: Kernel, problem: Problem, config: Configuration, device: Device, status: Status,
-    reason: str,
-) -> Measurement:  # fmt: skip
-    """Return the failed measurement of a configuration whose process died."""
-    name, made_by = device.name, environment(kernel)
-    return Measurement(
-        kernel.name, problem, config, name, status, error=reason, environment=made_by
-    )
+        return measurement(kernel, problem, config, self.device, status, reason)

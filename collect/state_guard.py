@@ -29,9 +29,9 @@ _BLOCKS = 64
 _CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _GUARDED = (
     "numpy", "numpy.linalg", "foretune.kernel", "foretune.relative_error",
-    "foretune.collect.timing", "foretune.collect.benchmark", "foretune.collect.wrapped.values",
-    "foretune.collect.wrapped.call_arguments", "foretune.collect.wrapped.function",
-    "foretune.collect.wrapped.source_kernel",
+    "foretune.collect.timing", "foretune.collect.benchmark", "foretune.collect.comparison",
+    "foretune.collect.wrapped.values", "foretune.collect.wrapped.call_arguments",
+    "foretune.collect.wrapped.function", "foretune.collect.wrapped.source_kernel",
 )  # fmt: skip
 
 
@@ -104,10 +104,7 @@ def has_changed(arrays: list[tuple[Any, int]], output: Any) -> bool:
 
 
 def own_state(kernel: Kernel) -> dict[Any, Any]:
-    """Return marks of the state a kernel's code can keep: globals, closure, defaults, attributes.
-
-    Kernels of Foretune itself keep nothing.
-    """
+    """Return marks of the state that a kernel's code can keep; Foretune's own keeps nothing."""
     function: Any = inspect.unwrap(getattr(kernel, "function", None) or type(kernel).build)
     function = getattr(function, "py_func", function)
     names = getattr(function, "__globals__", {})
@@ -162,10 +159,8 @@ def _mark(value: Any) -> Any:
 
 def _captured(function: Any) -> Iterator[Any]:
     for cell in getattr(function, "__closure__", None) or ():
-        try:
+        with suppress(ValueError):  # empty
             yield cell.cell_contents
-        except ValueError:  # empty
-            continue
 
 
 def _is_part(array: Any, output: Any) -> bool:

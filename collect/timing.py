@@ -23,11 +23,7 @@ MAX_OWN_TIME = 1.1
 
 
 class Timer:
-    """Times launches with the host's clock; they return when their work is done.
-
-    ``interface`` is a module with CUDA graphs and ``_sleep``, such as ``torch.cuda``; None on the
-    host.
-    """
+    """Times launches with the host's clock; ``interface`` is ``torch.cuda``, or a substitute."""
 
     interface: Any = None
 
@@ -72,10 +68,7 @@ class Timing:
 
 
 def median_interval(samples: np.ndarray) -> tuple[float, float]:
-    """Return the distribution-free 95 % confidence interval of the median of ``samples``.
-
-    With fewer than six samples there is none; the result is then minimum and maximum.
-    """
+    """Return the distribution-free 95 % interval of the median; below six samples, their range."""
     ordered = np.sort(samples)
     rank = _rank(len(ordered))
     return float(ordered[rank]), float(ordered[-1 - rank])
@@ -123,20 +116,14 @@ def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
     """Warm up for ``min_seconds``; return the number of launches per sample."""
     if isinstance(launch, SelfTimedLaunch) and launch.is_one_run:
         return 1
-    start = time.perf_counter()
-    fastest = np.inf
-    launches = 0
-    while launches < 1 or time.perf_counter() - start < min_seconds:
+    end, fastest = time.perf_counter() + min_seconds, sample_ms(launch, 1, timer)
+    while time.perf_counter() < end:
         fastest = min(fastest, sample_ms(launch, 1, timer))
-        launches += 1
     return timer.batch_size(fastest)
 
 
 def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
-    """Return the mean time of ``batch`` launches in milliseconds.
-
-    Raises ValueError if the launch's own time is not positive, or longer than the call took.
-    """
+    """Return milliseconds per launch; raise ValueError if the launch's own time is impossible."""
     if not isinstance(launch, SelfTimedLaunch):
         return timer.sample_ms(launch, batch)
     start = time.perf_counter_ns()

@@ -2,6 +2,7 @@
 
 import platform
 import re
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,20 +32,15 @@ def toolchain(kind: str) -> str:
 
 def _drivers() -> list[str]:
     for path in DRIVER_VERSION_FILES:
-        try:
-            found = re.search(r"\d+\.\d+(\.\d+)*", Path(path).read_text())
-        except OSError:
-            continue
-        if found:
-            return [f"driver {found[0]}"]
+        with suppress(OSError):
+            if found := re.search(r"\d+\.\d+(\.\d+)*", Path(path).read_text()):
+                return [f"driver {found[0]}"]
     return []
 
 
 def _versions(*packages: str) -> list[str]:
     parts = []
     for package in packages:
-        try:
+        with suppress(PackageNotFoundError):
             parts.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
     return parts

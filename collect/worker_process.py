@@ -67,11 +67,9 @@ class WorkerProcess:
         """Return the result of one method call on the object.
 
         The time limit starts when the child has imported the modules of factory and arguments.
-
-        Raises TimeoutError if the call took longer than ``limit_s``, and the process was killed;
-        ChildProcessError if the process died, or its answer cannot be read; ForetuneError if the
-        method or the factory raised an error, the process did not start, or an argument cannot be
-        pickled.
+        Raises TimeoutError if it is exceeded, and the process was killed; ChildProcessError if the
+        process died, or its answer cannot be read; ForetuneError if the method or the factory
+        raised an error, the process did not start, or an argument cannot be pickled.
         """
         request = self._pickle((method, arguments))
         channel = self._channel or self._start()
@@ -203,10 +201,7 @@ def _open_listener() -> Iterator[tuple[socket.socket, str]]:
 
 
 class Channel:
-    """One end of a connection; closes its socket.
-
-    The secret bytes ``mark`` begin every message; they are the same at both ends.
-    """
+    """One end of a connection; ``mark``, the same secret bytes at both, begins every message."""
 
     def __init__(self, sock: socket.socket, mark: bytes) -> None:
         self._socket = sock
@@ -215,22 +210,14 @@ class Channel:
         self._searched = 0  # where the search for the next mark goes on
 
     def send(self, number: int, content: Any, limit_s: float | None = None) -> None:
-        """Send a message.
-
-        Raises TimeoutError if the other end does not read it in time, OSError if the connection is
-        closed, or pickle's error if ``content`` cannot be pickled.
-        """
+        """Send a message; raise TimeoutError, OSError if it is closed, or pickle's error."""
         payload = pickle.dumps(content)
         header = _HEADER.pack(number, len(payload), zlib.crc32(payload))
         self._socket.settimeout(limit_s)
         self._socket.sendall(self._mark + header + payload)
 
     def receive(self, limit_s: float = math.inf) -> tuple[int, Any]:
-        """Return number and content of the next message.
-
-        Raises TimeoutError if no complete message came in time, EOFError if the other end closed
-        the connection, or pickle's error if the content cannot be read here.
-        """
+        """Return the next number and content; raise TimeoutError, EOFError, or pickle's error."""
         deadline = time.monotonic() + limit_s
         while (message := self._next()) is None:
             remaining_s = deadline - time.monotonic()
@@ -279,11 +266,7 @@ def is_worker() -> bool:
 
 
 def become_worker(parent: int) -> None:
-    """Turn this process into a worker of process ``parent``; call it first.
-
-    It ignores Ctrl-C, which the parent handles. It exits with its parent, even if the main thread
-    hangs.
-    """
+    """Make this process a worker of ``parent``: it ignores Ctrl-C, and exits with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[WORKER_VARIABLE] = "1"
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
@@ -307,10 +290,7 @@ def exit_cause(process: "subprocess.Popen[bytes]") -> str:
 
 
 def kill_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a worker and all processes that it started.
-
-    On Linux its keeper does that. Elsewhere, the processes of its session are killed.
-    """
+    """Kill a worker and what it started: on Linux through its keeper, elsewhere its session."""
     if sys.platform == "linux":
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -414,9 +394,8 @@ def _wait_for(worker: int, parent: int) -> int:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == worker:
                     return ended[1]
-        must_end = os.getppid() != parent or (
-            received is not None and received.si_signo == signal.SIGTERM
-        )
+        asked = received is not None and received.si_signo == signal.SIGTERM
+        must_end = asked or os.getppid() != parent
         if not must_end and _threads() > threads + MAX_PROCESSES:
             threads = _threads()
             must_end = len(_descendants()) > MAX_PROCESSES
@@ -465,10 +444,7 @@ def _threads() -> int:
 
 
 def _limit_resources() -> None:
-    """Cap threads and memory of this process, and let the kernel kill it first if memory is short.
-
-    The memory cap is the machine's memory. There is none with a GPU driver, which maps more.
-    """
+    """Cap threads, and memory without a GPU driver, which maps more; be the first one killed."""
     cores = os.cpu_count() or 1
     _set_limit("RLIMIT_NPROC", _threads() + 2 * MAX_PROCESSES + 16 * cores)
     if not any(Path(path).exists() for path in _GPU_DRIVERS):

@@ -50,31 +50,22 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def load(name: str, folder: Path = SHIPPED) -> "pd.DataFrame":
-    """Return a shipped run table by name (see `shipped`).
-
-    Raises UnknownName, which suggests the nearest name, or RunTableError if the file is damaged.
-    """
+    """Return a shipped run table; raise UnknownName, or RunTableError if the file is damaged."""
     from foretune.datasets.runs import read_runs
 
     return read_runs(table_path(name, folder))
 
 
 def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
-    """Return the card of a shipped table (see `shipped`).
-
-    Raises UnknownName, which suggests the nearest name, or RunTableError if card or table is
-    damaged.
-    """
+    """Return the card of a shipped table; raise UnknownName, or RunTableError if it is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = table_path(name, folder)
     try:
         fields: dict[str, Any] = json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))
-        footer = pq.read_metadata(table)
-        return DatasetCard(
-            **fields, rows=footer.num_rows, columns=tuple(pq.read_schema(table).names)
-        )
+        footer, columns = pq.read_metadata(table), tuple(pq.read_schema(table).names)
+        return DatasetCard(**fields, rows=footer.num_rows, columns=columns)
     except (OSError, ValueError, TypeError, pa.ArrowException) as e:
         reason = str(e).partition("\n")[0]
         raise RunTableError(

@@ -19,10 +19,7 @@ def journal_path(path: Path) -> Path:
 
 
 class Journal:
-    """A journal open for appending; opening it removes a partial last line.
-
-    Raises OutputError if it cannot be written.
-    """
+    """A journal open for appending, without a partial last line; raises OutputError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,10 +32,7 @@ class Journal:
         self._end = self._file.tell()
 
     def append(self, row: Mapping[str, Any]) -> int:
-        """Write a row, sync it to disk, and return its offset.
-
-        Raises OutputError if the disk is full or gone, or the journal was deleted.
-        """
+        """Write and sync a row, and return its offset; raise OutputError if rows may be lost."""
         line = json.dumps(row, default=float).encode() + b"\n"
         try:
             self._file.write(line)
@@ -72,10 +66,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the offset and the row of each complete line.
-
-    Raises RunTableError if a line is damaged; the message names it.
-    """
+    """Yield offset and row of each complete line; raise RunTableError if one is damaged."""
     with files.translate_read_errors(path, RunTableError, "cannot be read: {}"):
         file = files.require_regular_file(path).open("rb")
     offset = 0

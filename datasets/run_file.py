@@ -43,8 +43,9 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file, self.mixed, self.journal_digest = open_runs(path)
+        self.schema: pa.Schema = self._file.schema
         self._ends = np.cumsum(self._file.row_group_sizes)
-        self._wanted = [c for c in self._file.schema.names if not c.startswith("device.")]
+        self._wanted = [c for c in self.schema.names if not c.startswith("device.")]
         self._group = lru_cache(CACHED_ROW_GROUPS)(
             lambda group: self._file.read_row_group(group, self._wanted)
         )
@@ -63,11 +64,6 @@ class RunFile:
                 first += len(piece)
                 keys.append(_row_keys(piece, self.mixed))
         return np.concatenate(keys)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns and their types."""
-        return self._file.schema
 
     def kernels(self) -> set[str]:
         """Return the names of its kernels."""
@@ -89,10 +85,7 @@ class RunFile:
 
 
 def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
-    """Append ``runs`` to the run table at ``path``, atomically.
-
-    ``journal_digest`` identifies the journal that the rows come from.
-    """
+    """Append ``runs``, which came from the journal with this digest, to a file, atomically."""
     new, mixed = to_arrow(runs, path)
     parts: list[tuple[Iterator[pa.Table], set[str]]] = [(iter([new]), mixed)]
     types = [_types(new.schema)]
@@ -116,20 +109,15 @@ def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Sc
     """Return the merged schema and the columns that must be JSON-encoded."""
     merged: dict[str, pa.DataType] = {}
     for column in ordered_columns({c: None for columns in types for c in columns}):
-        kinds = {t[column] for t in types if column in t}
+        kinds = [pa.schema([(column, t[column])]) for t in types if column in t]
         try:
-            merged[column] = pa.string() if column in mixed else _common(kinds)
+            common = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
+            merged[column] = pa.string() if column in mixed else common
         except pa.ArrowTypeError:
             if not column.startswith(PLAIN_GROUPS):
                 raise
             mixed, merged[column] = mixed | {column}, pa.string()
     return pa.schema(list(merged.items())), mixed
-
-
-def _common(kinds: set[pa.DataType]) -> pa.DataType:
-    """Return the type that can hold all values, or raise `pa.ArrowTypeError`."""
-    schemas = [pa.schema([("column", kind)]) for kind in kinds]
-    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
@@ -168,10 +156,7 @@ def row_key(name: RowIdentity) -> int:
 
 
 def _row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) -> np.ndarray:
-    """Return the key of every row as unsigned 64-bit integers.
-
-    Columns in ``mixed`` hold JSON.
-    """
+    """Return the key of every row as unsigned 64-bit integers; ``mixed`` columns hold JSON."""
     keys = np.zeros(table.num_rows, dtype=np.uint64)
     for column in table.schema.names:
         if column in ("kernel", "device") or column.startswith(PLAIN_GROUPS):

@@ -27,10 +27,8 @@ class RunLog:
     `append` writes every row to a journal beside the file and syncs it before it returns. A killed
     process or a power cut loses no row: `read_runs` or opening the log again finds them. Closing
     merges the journal into the Parquet file. Only row keys are kept in memory. The specs of
-    ``device`` are stored with the rows.
-
-    Raises OutputError if the directory cannot be written; RunTableError if an existing file is not
-    a run table.
+    ``device`` are stored with the rows. Raises OutputError if the directory cannot be written;
+    RunTableError if an existing file is not a run table.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:

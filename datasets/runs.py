@@ -86,10 +86,7 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 
 def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
-    """Validate ``runs`` and write them to ``path`` atomically (Parquet, zstd).
-
-    Raises RunTableError if a row is impossible; OutputError if the file cannot be written.
-    """
+    """Validate ``runs``, and write them atomically; raise RunTableError or OutputError."""
     path = Path(path)
     validate(runs, str(path))
     table, mixed = to_arrow(runs, path)
@@ -230,21 +227,16 @@ def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
 def ordered_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns in reading order: run, configuration, then results."""
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
-    columns = list(columns)
-    rank = {
-        c: i
-        for i, g in enumerate(groups)
-        for c in columns
-        if c == g or (g[-1] == "." and c.startswith(g))
-    }
-    return sorted(columns, key=lambda c: rank.get(c, len(groups)))
+
+    def rank(column: str) -> int:
+        group = column if column in groups else column.partition(".")[0] + "."
+        return groups.index(group) if group in groups else len(groups)
+
+    return sorted(columns, key=rank)
 
 
 def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
-    """Open a run table; return it, its mixed columns, and the digest of the last merged journal.
-
-    Raises RunTableError if it is not a run table, or of a newer schema.
-    """
+    """Return a run table, its mixed columns and last journal digest; raise RunTableError."""
     if _is_store(path):
         raise RunTableError(
             f"{path} is a tuning store, not a run table: export one with 'foretune store "

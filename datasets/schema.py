@@ -34,11 +34,9 @@ def is_run_column(column: str) -> bool:
 
 
 def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
-    """Return ``runs`` unchanged if every row is valid.
+    """Return ``runs`` unchanged; raise RunTableError if a column or row is invalid, with a reason.
 
-    ``name`` is the table's name, ``first`` the number of the first row within it. Raises
-    RunTableError if a column is missing or of the wrong type, or a row is impossible; the message
-    names the row and the reason.
+    ``name`` is the table's name, ``first`` the number of the first row within it.
     """
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
@@ -73,10 +71,9 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
 
 
 def valid_rows(rows: pd.DataFrame, name: str = "run table") -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the valid rows, and how many are left out by reason.
+    """Return the valid rows, and how many are left out by reason, a row under its first fault.
 
-    A row with several faults is counted under the first. Raises RunTableError if the rows break the
-    schema in another way.
+    Raises RunTableError if the rows break the schema in another way.
     """
     kept = np.ones(len(rows), dtype=bool)
     rejected = {}

@@ -12,7 +12,8 @@ import torch
 from compiling import Compiled, compile_in_process, compiled_ahead, processes
 from stage import Job
 
-from foretune.collect.benchmark import Benchmarker, PreparedInputs
+from foretune.collect.benchmark import Benchmarker, PreparedInputs, measurement
+from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_gpus
 from foretune.collect.gpu_handles import visible_gpus
 from foretune.collect.timing import Timer, Timing
@@ -39,6 +40,7 @@ class Bench(Benchmarker):
 
     replayed = False
     source = "foretune gpu stages"
+    max_input_sets = 1 << 20  # `prepared` bounds them by memory
 
     def __init__(self) -> None:
         import pynvml
@@ -123,7 +125,10 @@ class Bench(Benchmarker):
         self, job: Job, status: Status = Status.OK, error: str = "", **values: Any
     ) -> Measurement:
         """Return a measurement of a job on this device."""
-        return self._row(job.kernel, job.problem, job.config, status, error, **values)
+        values = {"source": self.source, **values}
+        return measurement(
+            job.kernel, job.problem, job.config, self.device, status, error, **values
+        )
 
     def failed(self, job: Job, reason: Exception) -> Measurement:
         """Return the row of a job that raised; set `device_lost` if the device is gone with it."""
@@ -140,15 +145,33 @@ class Bench(Benchmarker):
             torch.cuda.empty_cache()
         return super()._failed(row, status, reason, timer)
 
-    def _evict_inputs(self, kernel: Kernel, problem: Problem) -> None:
+    def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
+        """Return inputs on the device."""
+        return kernel.make_inputs(problem, seed)
+
+    def prepared(self, kernel: Kernel, problem: Problem) -> PreparedInputs:
+        """Return inputs and expected result; drop old ones that need too much memory."""
+        if (kernel.name, problem) in self._prepared_inputs:
+            return super().prepared(kernel, problem)
         need = kernel.memory_bytes(problem)
         while (
             self._prepared_inputs
             and need + sum(map(_bytes, self._prepared_inputs.values())) > self.free_bytes()
         ):
             self._prepared_inputs.popitem(last=False)
+        return super().prepared(kernel, problem)
 
-    def library(
+    def compare_interleaved(self, kernel: Kernel, *arguments: Any, **named: Any) -> Rounds:
+        """Time configurations in interleaved rounds, and the library where it takes the inputs."""
+        return super().compare_interleaved(self.adapted(kernel), *arguments, **named)
+
+    def adapted(self, kernel: Kernel) -> Kernel:
+        """Return a copy of a kernel whose library is only called where it takes the inputs."""
+        copied = object.__new__(type(kernel))
+        vars(copied).update(vars(kernel), library=partial(self._library, kernel))
+        return copied
+
+    def _library(
         self, kernel: Kernel, problem: Problem, inputs: Inputs
     ) -> tuple[str, Launch] | None:
         """Return the library's call after it ran once; None where it does not take these."""

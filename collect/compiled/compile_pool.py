@@ -35,15 +35,10 @@ MAX_ERROR_LENGTH = 300
 class CompileResult:
     """The result of compiling one configuration.
 
-    Attributes:
-        config: the configuration.
-        status: ``ok``; ``invalid`` (compiled, but too large to launch on the target);
-            ``compile_error``; ``timeout``.
-        error: why it failed, on one line.
-        static: features of the code by their names in `FEATURES`; empty if it did not compile.
-        compile_s: compilation time in seconds; NaN if the compiler died or timed out.
-        cached: whether Triton's cache already had the code.
-        hash: Triton's hash, which names the folder in its cache; empty if it did not compile.
+    ``status`` is ``ok``, ``invalid`` (too large to launch on the target), ``compile_error`` or
+    ``timeout``; ``error`` is the reason on one line; ``static`` has features of the code by their
+    names in `FEATURES`. ``compile_s`` is NaN if the compiler died or timed out. ``cached`` is true
+    if Triton's cache already had the code, in the folder that ``hash`` names.
     """
 
     config: Configuration
@@ -74,23 +69,17 @@ def compile_configs(
     """Compile all configurations in parallel; yield (position, result) as each one finishes.
 
     The machine code stays in Triton's cache, by default that of ``TRITON_CACHE_DIR``. A launch
-    finds it there with the same Triton release, the same kernel source, the same environment
-    variables that Triton hashes, and the folder at the same path, because Triton's cache holds
-    absolute paths.
+    finds it there with the same Triton release, kernel source, environment variables that Triton
+    hashes, and path of the folder, because Triton's cache holds absolute paths.
 
     ``kernel`` is its location (`load_kernel`). Only the metadata of tensors is sent to the workers;
     a torch dtype stands for a pointer aligned to 16 bytes. Configurations are compile-time
     parameters and launch options. ``jobs`` is the number of processes, by default one per core.
     Raises UsageError if the kernel does not exist, or an argument is missing or unknown.
     """
-    compiler = partial(
-        _Compiler,
-        kernel,
-        list(map(describe, args)),
-        {name: describe(value) for name, value in (kwargs or {}).items()},
-        target,
-        "" if cache_dir is None else str(Path(cache_dir).absolute()),
-    )
+    named = {name: describe(value) for name, value in (kwargs or {}).items()}
+    folder = "" if cache_dir is None else str(Path(cache_dir).absolute())
+    compiler = partial(_Compiler, kernel, list(map(describe, args)), named, target, folder)
     waiting = deque(enumerate(map(Configuration, configs)))
     pending, n = len(waiting), jobs or available_cores()
     if n < 1:
@@ -152,10 +141,7 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
 
 
 class _Compiler:
-    """Compiles configurations of one kernel; lives in a worker process.
-
-    Arguments are as `describe` returns them.
-    """
+    """Compiles configurations of a kernel, with arguments from `describe`, in its process."""
 
     def __init__(
         self, kernel: str, args: list[Any], kwargs: dict[str, Any], target: Target, cache_dir: str
@@ -204,21 +190,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_kernel(location: str) -> Any:
-    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME`` in a form that compiles.
-
-    Its module may request the interpreter. Raises ForetuneError if it cannot be imported,
-    MissingExtra without Triton.
-    """
+    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME``, to compile; raise ForetuneError."""
     with _interpreter_off():
         return object_at(location)
 
 
 @contextmanager
 def _interpreter_off() -> Iterator[None]:
-    """Make `triton.jit` return kernels that compile, whatever the environment says.
-
-    Some modules request the interpreter on a machine without a GPU.
-    """
+    """Make `triton.jit` return kernels that compile, whatever environment and module request."""
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "0"  # for Triton itself, which may not be imported yet
     try:

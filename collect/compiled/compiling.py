@@ -49,30 +49,23 @@ def specialize(
     ``num_warps``. Raises UsageError if an argument is missing or unknown, or the kernel is not a
     Triton kernel.
     """
-    function, values = _unwrap(
-        kernel,
-        list(map(describe, args)),
-        {name: describe(value) for name, value in kwargs.items()},
-        dict(config),
-    )
+    described = list(map(describe, args))
+    named = {name: describe(value) for name, value in kwargs.items()}
+    function, values = _unwrap(kernel, described, named, dict(config))
     backend = make_backend(target.triton_target)
     options = _launch_options(function, values)
     _check_arguments(function, args, options, backend)
     binder = triton_jit.create_function_from_signature(function.signature, function.params, backend)
-    bound, specialization, rest = binder(*map(describe, args), **options)
-    parsed, signature, constants, attributes = function._pack_args(
-        backend, options, bound, specialization, rest
-    )
+    bound = binder(*described, **options)
+    parsed, signature, constants, attributes = function._pack_args(backend, options, *bound)
     source = ASTSource(function, signature, constants, attributes)
     return SpecializedKernel(source, parsed, target)
 
 
 def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
     """Compile the kernel to machine code, or load it from Triton's cache; raise Triton's errors."""
-    options = vars(specialized.options)
-    return triton_compile(
-        specialized.source, target=specialized.target.triton_target, options=options
-    )
+    target, options = specialized.target.triton_target, vars(specialized.options)
+    return triton_compile(specialized.source, target=target, options=options)
 
 
 def first_code(specialized: SpecializedKernel) -> str:

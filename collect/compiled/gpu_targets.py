@@ -88,14 +88,10 @@ TARGETS: dict[str, Target] = {
         _amd("gfx942", lds_kib=64),
     )
 }
-"""By name."""
 
 
 def get_target(name: str) -> Target:
-    """Return the target called ``name``: ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, ….
-
-    Raises UnknownName if there is none.
-    """
+    """Return target ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, …; raise UnknownName."""
     text = name.strip().lower().removeprefix("hip:")
     text = re.sub(r"^(?:cuda:|sm_?)(\d+)[af]?$", r"sm_\1", text)
     text = text.partition(":")[0]  # AMD's driver reports gfx942:sramecc+:xnack-

@@ -78,17 +78,15 @@ def _excess(
     target: Target, warps: int, registers: int, shared_bytes: int, tensor_memory: int
 ) -> str:
     limits = target.limits
-    if shared_bytes > limits.shared_bytes_per_cta:
-        limit = limits.shared_bytes_per_cta
-        return f"it needs {shared_bytes} bytes of shared memory, {target.name} has {limit}"
-    if tensor_memory > limits.tensor_memory:
-        limit = limits.tensor_memory
-        return f"it needs {tensor_memory} columns of tensor memory, {target.name} has {limit}"
-    if _by_registers(limits, warps, registers) == 0:
-        return f"{warps} warps of {registers} registers do not fit on {target.name}"
-    if warps * target.warp_size > 1024:
-        return f"it needs {warps * target.warp_size} threads, {target.name} has 1024"
-    return ""
+    for needed, limit, what in (
+        (shared_bytes, limits.shared_bytes_per_cta, "bytes of shared memory"),
+        (tensor_memory, limits.tensor_memory, "columns of tensor memory"),
+        (warps * target.warp_size, 1024, "threads"),
+    ):
+        if needed > limit:
+            return f"it needs {needed} {what}, {target.name} has {limit}"
+    fits = _by_registers(limits, warps, registers) > 0
+    return "" if fits else f"{warps} warps of {registers} registers do not fit on {target.name}"
 
 
 def _round_up(value: int, granule: int) -> int:
@@ -130,10 +128,7 @@ _WIDTHS = np.array([1, 1, 2, 2, 4, 8, 16, 32])
 
 
 def read_amdgcn(text: str) -> dict[str, float]:
-    """Return the features of AMD assembly (``kernel.asm["amdgcn"]``).
-
-    Raises ForetuneError if the assembly has no metadata of the kernel.
-    """
+    """Return the features of AMD assembly; raise ForetuneError if it has no metadata."""
     described = max(text.rfind("amdhsa.kernels:"), 0)
     metadata = {name: float(value) for name, value in _METADATA.findall(text, described)}
     if "vgpr_count" not in metadata:
@@ -150,10 +145,7 @@ def read_amdgcn(text: str) -> dict[str, float]:
 
 
 def read_cubin(binary: bytes) -> dict[str, float]:
-    """Return the features of a cubin.
-
-    Raises ForetuneError if ``binary`` is not a cubin.
-    """
+    """Return the features of a cubin; raise ForetuneError if ``binary`` is not one."""
     sections = list(_sections(binary))
     attributes = _kernel_attributes(sections)
     code = [data for name, data in sections if name.startswith(".text.")]

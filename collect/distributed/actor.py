@@ -29,10 +29,7 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class PickledKernel:
-    """A pickled kernel with the hash of its code and the versions that times depend on.
-
-    Only `load` imports its modules.
-    """
+    """A pickled kernel, the hash of its code, and versions; only `load` imports its modules."""
 
     payload: bytes
     name: str
@@ -49,10 +46,7 @@ class PickledKernel:
         return cls(content, kernel.name, kernel.source_hash, _versions(kernel))
 
     def load(self) -> Kernel:
-        """Return the kernel.
-
-        Raises MeasurementError if this machine lacks its code, or has other code or versions.
-        """
+        """Return the kernel; raise MeasurementError if its code or versions differ here."""
         here, advice = platform.node(), "install the same packages on every machine"
         try:
             kernel: Kernel = pickle.loads(self.payload)
@@ -74,9 +68,10 @@ class PickledKernel:
 class RayActor:
     """Measures on the device that Ray assigned to the actor; returns `ForetuneError`s as values.
 
-    ``threads`` are the values of `THREAD_VARIABLES` in the calling process; for the other
-    parameters, see `IsolatedRunner`.
+    ``threads`` are the values of `THREAD_VARIABLES` in the calling process.
     """
+
+    _runner: IsolatedRunner  # from `begin` on
 
     def __init__(
         self, timing: Timing | None, limit_s: float, power: bool, threads: dict[str, str]
@@ -86,7 +81,6 @@ class RayActor:
         os.environ.update(threads)
         self._options = (timing, limit_s, power)
         self._kernels: dict[PickledKernel, Kernel] = {}
-        self._runner: IsolatedRunner | None = None
         self._monitor: LoadMonitor | None = None
 
     def begin(self, resource: str, pickled: PickledKernel) -> Device | ForetuneError:
@@ -106,10 +100,7 @@ class RayActor:
         return device
 
     def answer(self, work: bytes) -> Any:
-        """Call a method of this class; return its result or `ForetuneError`.
-
-        ``work`` is the pickled (method, arguments), because Ray's own pickling is slow.
-        """
+        """Return the result of a pickled (method, arguments), or its `ForetuneError`."""
         method, arguments = pickle.loads(work)
         try:
             return getattr(self, method)(*arguments)
@@ -118,15 +109,15 @@ class RayActor:
 
     def run(self, pickled: PickledKernel, *arguments: Any) -> list[Measurement]:
         """Return the measurements of `IsolatedRunner.run`."""
-        return list(self._started_runner().run(self._kernel(pickled), *arguments))
+        return list(self._runner.run(self._kernel(pickled), *arguments))
 
     def compare_interleaved(self, pickled: PickledKernel, *arguments: Any) -> Rounds:
         """Return the rounds of `IsolatedRunner.compare_interleaved`."""
-        return self._started_runner().compare_interleaved(self._kernel(pickled), *arguments)
+        return self._runner.compare_interleaved(self._kernel(pickled), *arguments)
 
     def watch(self) -> None:
         """Start observing the load on this machine."""
-        self._monitor = self._started_runner().watch().__enter__()
+        self._monitor = self._runner.watch().__enter__()
 
     def observed_load(self) -> MachineLoad:
         """Return the load observed since `watch`; empty if another actor was watching."""
@@ -135,10 +126,6 @@ class RayActor:
         self._monitor = None
         monitor.__exit__()
         return monitor.load
-
-    def _started_runner(self) -> IsolatedRunner:
-        assert self._runner is not None, "begin() comes first"
-        return self._runner
 
     def _kernel(self, pickled: PickledKernel) -> Kernel:
         if pickled not in self._kernels:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from foretune.code_hash import uninstalled_sources
+from foretune.collect.benchmark import measurement
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_devices
 from foretune.collect.distributed.actor import (
@@ -29,7 +30,7 @@ from foretune.collect.distributed.actor import (
 )
 from foretune.collect.distributed.dispatcher import MAX_ATTEMPTS, Dispatcher, WorkerLost
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
-from foretune.collect.runner import Runner, check_importable, failed_measurement
+from foretune.collect.runner import Runner
 from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
@@ -54,12 +55,9 @@ class RayRunner(Runner):
     repeated on another device; a configuration that loses three actors is a failed row. Devices may
     join at any time. If Ray is already initialized in this process, its cluster is used.
 
-    Args:
-        kernel: the kernel; its source is sent to the nodes.
-        device: the device, or its name in the cluster.
-        timing, limit_s, power: as in `IsolatedRunner`.
-        address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
-            this machine.
+    The source of ``kernel`` is sent to the nodes. ``device`` may be its name in the cluster;
+    ``timing``, ``limit_s`` and ``power`` are as in `IsolatedRunner`. ``address`` is the cluster's,
+    by default ``$RAY_ADDRESS``, else a cluster is started on this machine.
 
     Raises MissingExtra if Ray is not installed; MeasurementError if no cluster answers, or all
     devices have other code or versions; UsageError if the cluster has no such device, or other
@@ -78,7 +76,7 @@ class RayRunner(Runner):
         if isinstance(device, Device):
             self.device = device
             self.check(kernel)
-        check_importable(kernel)
+        _check_importable(kernel)
         self._pool = RayWorkerPool(kernel, device, address, timing, limit_s, power)
         try:
             self._dispatcher = Dispatcher(self._pool, self._set_device)
@@ -115,7 +113,7 @@ class RayRunner(Runner):
         pieces = ((p, ("run", (pickled, p, [c], incumbent_ms))) for p, c in pairs)
         for number, answer in self._call_many(pieces):
             if isinstance(answer, WorkerLost):
-                yield failed_measurement(
+                yield measurement(
                     kernel, *pairs[number], self.device, Status.RUNTIME_ERROR,
                     f"{MAX_ATTEMPTS} workers were lost while they measured it: {answer}",
                 )  # fmt: skip
@@ -132,14 +130,8 @@ class RayRunner(Runner):
     ) -> Rounds:
         """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
-        answer = self._call(
-            "compare_interleaved",
-            PickledKernel.from_kernel(kernel),
-            problem,
-            list(configs),
-            max_seconds,
-            seed,
-        )
+        arguments = (problem, list(configs), max_seconds, seed)
+        answer = self._call("compare_interleaved", PickledKernel.from_kernel(kernel), *arguments)
         if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"
@@ -152,12 +144,9 @@ class RayRunner(Runner):
         return _RemoteLoadMonitor(self.device, self._call)
 
     def check(self, kernel: Kernel) -> None:
-        """Check that ``kernel`` runs on these devices, and that their nodes can import it.
-
-        Raises UsageError otherwise.
-        """
+        """Raise UsageError unless these devices run ``kernel``, and their nodes can import it."""
         super().check(kernel)
-        check_importable(kernel)
+        _check_importable(kernel)
 
     def close(self) -> None:
         """End the actors, and the cluster if this runner started it."""
@@ -171,14 +160,19 @@ class RayRunner(Runner):
         return answer
 
     def _call_many(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
-        """Yield number and answer of pieces of work, each a (group, (method, arguments)).
-
-        Raises the actor's ForetuneError.
-        """
+        """Yield number and answer of each (group, (method, arguments)); raise its ForetuneError."""
         for number, answer in self._dispatcher.results(pieces):
             if isinstance(answer, ForetuneError):
                 raise answer
             yield number, answer
+
+
+def _check_importable(kernel: Kernel) -> None:
+    if type(kernel).__module__ == "__main__" or not kernel.is_importable_remotely:
+        raise UsageError(
+            f"kernel {kernel.name!r} is defined in the running script: another machine cannot "
+            "import it; move it to a module, or measure here"
+        )
 
 
 class _RemoteLoadMonitor(LoadMonitor):
@@ -302,13 +296,11 @@ class RayWorkerPool:
 
     def _find_resource(self, device: Device | str) -> str:
         available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
-        if isinstance(device, Device):
-            found = [r for r in available if r == resource_of(device)]
-        else:
-            found = matching_resources(device, available)
+        wanted = resource_of(device) if isinstance(device, Device) else device
+        exact = [wanted] if wanted in available else []
+        found = exact if isinstance(device, Device) else matching_resources(device, available)
         if len(found) == 1:
             return found[0]
-        wanted = resource_of(device) if isinstance(device, Device) else device
         raise UsageError(
             f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
             'nodes that have one with --resources="$(foretune doctor --ray)"'

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from foretune.errors import ForetuneError, UsageError, first_line
 from foretune.files import require_regular_file
@@ -25,10 +25,7 @@ FACTORS = (0.5, 2.0)  # sizes of neighbors, relative to the operator's own
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor without its contents; shape, stride and dtype are torch's.
-
-    ``is_weight``: whether it is a parameter, so its first size is not the batch.
-    """
+    """A tensor without its contents; if it ``is_weight``, its first size is not the batch."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -51,11 +48,6 @@ class TensorSpec:
     def bytes(self) -> int:
         """Bytes of the elements."""
         return self.elements * self.dtype.itemsize
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether it lies in memory in the order of its dimensions, without gaps."""
-        return self._on("meta").is_contiguous()
 
     def resized(self, shape: Iterable[int]) -> "TensorSpec":
         """Return a tensor of another shape whose dimensions are in the same order in memory."""
@@ -137,9 +129,7 @@ class Call:
 
     def _with(self, make: Callable[[TensorSpec], torch.Tensor]) -> Launch:
         target = self.target
-        args, kwargs = tree_map(
-            lambda x: make(x) if isinstance(x, TensorSpec) else x, (self.args, self.kwargs)
-        )
+        args, kwargs = tree_map_only(TensorSpec, make, (self.args, self.kwargs))
         return lambda: target(*args, **kwargs)
 
     def _replace_size(self, old: int, new: int) -> "Call":
@@ -295,7 +285,7 @@ _KINDS = (_product, _convolution, _attention, _norm, _elementwise)
 
 def _contiguous(call: Call) -> int:
     inputs: Iterable[TensorSpec] = (t for t in call.tensors if not t.is_weight)
-    return int(all(t.is_contiguous for t in inputs))
+    return int(all(t._on("meta").is_contiguous() for t in inputs))
 
 
 def _pair(values: Any) -> tuple[int, int]:

@@ -7,8 +7,8 @@ last-level cache stays warm.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import psutil
@@ -27,7 +27,6 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
-from foretune.values import FrozenParameters
 
 
 class OperatorRun(Protocol):
@@ -38,11 +37,11 @@ class OperatorRun(Protocol):
         """The kernel's name."""
 
     @property
-    def problem(self) -> FrozenParameters:
+    def problem(self) -> Problem:
         """The ``problem.*`` columns: sizes on one rank."""
 
     @property
-    def config(self) -> FrozenParameters:
+    def config(self) -> Configuration:
         """The ``config.*`` columns: number formats, and the number of ranks that share experts."""
 
 
@@ -53,22 +52,13 @@ def cannot_run(operator: OperatorRun) -> str:
     return KINDS[operator.kernel].cannot_run(operator.problem, operator.config)
 
 
-def memory_bytes(operator: OperatorRun) -> float:
-    """Return the approximate peak memory of a run of ``operator`` and its preparation."""
-    return KINDS[operator.kernel].memory_bytes(operator.problem, operator.config)
-
-
 def build(operator: OperatorRun, device: str) -> Launch:
-    """Return a call that runs ``operator`` once on torch's ``device``, with random contents.
-
-    Raises MeasurementError if torch does not run it (`cannot_run`).
-    """
+    """Return a call that runs ``operator`` on torch's ``device``; raise MeasurementError."""
     if reason := cannot_run(operator):
         raise MeasurementError(reason)
     return KINDS[operator.kernel].build(operator.problem, operator.config, device)
 
 
-Run = TypeVar("Run", bound=OperatorRun)
 TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
 USABLE_FRACTION = 0.8  # share of the free memory that one operator may take
 MAX_FAILURES = 3  # failures without a success after which a kernel is skipped in these formats
@@ -85,7 +75,8 @@ class OperatorBenchmarker:
 
     def measure(self, operator: OperatorRun) -> Measurement:
         """Return the measurement of ``operator``; a failure is a status, not an error."""
-        needed, free = memory_bytes(operator), self._free_bytes()
+        kind, free = KINDS[operator.kernel], self._free_bytes()
+        needed = kind.memory_bytes(operator.problem, operator.config)
         if needed > USABLE_FRACTION * free:
             reason = f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
             return self._row(operator, Status.INVALID, error=reason)
@@ -107,8 +98,7 @@ class OperatorBenchmarker:
 
     def log_key(self, operator: OperatorRun) -> RowIdentity:
         """Return the key of ``operator`` in a run log."""
-        problem, config = Problem(operator.problem), Configuration(operator.config)
-        return operator.kernel, self.device.name, problem, config
+        return operator.kernel, self.device.name, operator.problem, operator.config
 
     def _row(self, operator: OperatorRun, status: Status, **values: Any) -> Measurement:
         kernel, device, problem, config = self.log_key(operator)
@@ -117,10 +107,7 @@ class OperatorBenchmarker:
         )
 
     def _as_graph(self, launch: Launch) -> Launch:
-        """Run ``launch`` and return it; on a GPU, return a graph that replays it.
-
-        Without a graph, many small launches would take the host's time, not the GPU's.
-        """
+        """Run and return ``launch``, on a GPU as a graph: small launches take the host's time."""
         if self.device.kind != "gpu":
             launch()
             return launch
@@ -179,16 +166,6 @@ def collect_operators(
         progress.advance(f"{measurement.kernel} {describe(measurement)}")
     reused = len(known) - rows
     return CollectSummary(rows, rows - failed, failed, reused, time.perf_counter() - start)
-
-
-def distinct(operators: Iterable[Run]) -> Iterator[Run]:
-    """Return each operator once, even if several layers or models use it."""
-    seen = set()
-    for operator in operators:
-        key = (operator.kernel, operator.problem, operator.config)
-        if key not in seen:
-            seen.add(key)
-            yield operator
 
 
 def is_current(found: Measurement | None) -> bool:

@@ -164,7 +164,6 @@ def _refuse_attention(problem: FrozenParameters, config: FrozenParameters) -> st
 
 
 def _attention_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    """Return twice the bytes of queries, outputs and cache."""
     queries = float(problem.get("seq_len", 1)) * float(problem["heads"])
     keys = _keys(problem) * _kv_heads(problem)
     return 4.0 * float(problem["batch"]) * float(problem["head_dim"]) * (2.0 * queries + 2.0 * keys)
@@ -239,7 +238,6 @@ def _refuse_rowwise(problem: FrozenParameters, config: FrozenParameters) -> str:
 
 
 def _rowwise_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    """Return the bytes of inputs, intermediates and outputs."""
     table = VOCABULARY if problem.get("op") == "embedding" else 0
     return 2.0 * float(problem["columns"]) * (8.0 * float(problem["rows"]) + table)
 
@@ -293,7 +291,6 @@ def _rope(rows: int, columns: int, device: str) -> Launch:
 OPERATIONS: dict[str, Callable[[int, int, str], Launch]] = {
     "rms_norm": _norm, "embedding": _embedding, "silu_and_mul": _silu_and_mul, "rope": _rope,
 }  # fmt: skip
-"""``problem.op`` -> implementation."""
 
 
 def _refuse_experts(problem: FrozenParameters, config: FrozenParameters) -> str:
@@ -379,10 +376,7 @@ def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, i
 
 
 def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
-    """Return the tokens of each expert of the busiest rank.
-
-    This rank has the most popular expert and an evenly spaced selection of the others.
-    """
+    """Return the busiest rank's tokens by expert: the most popular one, others evenly spaced."""
     n, top_k, tokens = (int(problem[name]) for name in ("experts", "top_k", "tokens"))
     local = max(n // int(config.get("ep", 1)), 1)
     exponent = routing_exponent(str(problem.get("distribution", "balanced")))
@@ -418,4 +412,3 @@ KINDS = {
     "norm": _ROWWISE,
     "elementwise": _ROWWISE,
 }
-"""By kernel name in the run table."""

@@ -35,23 +35,17 @@ class Arguments:
 
     def written(self) -> dict[int, Any]:
         """Return the arrays that differ from their initial content, by array number."""
-        pairs = zip(self._arrays, self.initial_arrays, strict=True)
-        return {
-            i: now for i, (now, initial) in enumerate(pairs) if not arrays.same_bits(now, initial)
-        }
+        pairs = enumerate(zip(self._arrays, self.initial_arrays, strict=True))
+        return {i: now for i, (now, initial) in pairs if not arrays.same_bits(now, initial)}
 
     def array(self, number: int) -> Any:
         """Return the current content of an array."""
         return self._arrays[number]
 
     def overwrite(self, number: int) -> None:
-        """Fill an array with zeros, or with ones if its initial content is zero.
-
-        Most code accepts both, also as indices.
-        """
-        arrays.fill(
-            self._arrays[number], 0 if arrays.as_numpy(self.initial_arrays[number]).any() else 1
-        )
+        """Fill an array with zeros (ones if it was zero), which most code accepts as indices."""
+        was_zero = not arrays.as_numpy(self.initial_arrays[number]).any()
+        arrays.assign(self._arrays[number], int(was_zero))
 
 
 @dataclass(eq=False)

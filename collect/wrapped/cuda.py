@@ -26,8 +26,7 @@ def launch(build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
 def compile_cubin(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return a cubin of one configuration, and the kernel's name in it.
 
-    Templates are named with their arguments, ``add<float>``. Raises MissingExtra without NVRTC, and
-    RuntimeError with the compiler's first error.
+    Raises MissingExtra without NVRTC, and RuntimeError with the compiler's first error.
     """
     nvrtc = _nvrtc()
     source = build.source
@@ -92,10 +91,7 @@ def _load_launcher(
 
 
 def _fill_constants(build: Build, library: Any) -> None:
-    """Copy the constants of a build into its loaded code.
-
-    Raises RuntimeError if the source has no such constant, or it is too small.
-    """
+    """Copy a build's constants into its loaded code; raise RuntimeError if one does not fit."""
     driver = require("cuda.bindings.driver", "cuda", PURPOSE)
     for name, array in build.source.constants.items():
         status, address, capacity = driver.cuLibraryGetGlobal(library, name.encode())

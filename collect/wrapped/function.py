@@ -28,10 +28,8 @@ class FunctionKernel(WrappedKernel):
     It may return its output, write it into its arguments, or both. Parameters are those of
     `foretune.tune_function`. ``verify`` gets outputs as the function returns them; a list, if it
     also writes into its arguments. ``device_kind`` is ``gpu`` if the function launches work on
-    torch's current GPU.
-
-    Raises UsageError if the function takes no argument of a knob's name, or the default is not in
-    the space.
+    torch's current GPU. Raises UsageError if the function takes no argument of a knob's name, or
+    the default is not in the space.
     """
 
     def __init__(
@@ -58,11 +56,8 @@ class FunctionKernel(WrappedKernel):
         kwargs = dict(kwargs or {})
         if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
-        problem = (
-            {}
-            if callable(args)
-            else arrays.describe_arguments(*_named_arguments(parameters, tuple(args), kwargs))
-        )
+        named = _named_arguments(parameters, () if callable(args) else tuple(args), kwargs)
+        problem = {} if callable(args) else arrays.describe_arguments(*named)
         check_hashes = [
             f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
         ]
@@ -135,9 +130,8 @@ class FunctionKernel(WrappedKernel):
     def _given(self, problem: Problem, seed: int) -> Inputs:
         if not callable(self.args):
             return {"args": self.args, "kwargs": self.kwargs}
-        values = {
-            n: v for n, v in {**problem, "seed": seed}.items() if n in parameters_of(self.args)
-        }
+        taken = parameters_of(self.args)
+        values = {n: v for n, v in {**problem, "seed": seed}.items() if n in taken}
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
@@ -157,21 +151,13 @@ class FunctionKernel(WrappedKernel):
         """Whether the default gives correct output on redrawn arguments, without new NaN."""
         given = self._given(problem, 1)
         inputs = self._redrawn(given, 1, draw)
-        if all(
-            new is old for new, old in zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
-        ):
+        pairs = zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
+        if all(new is old for new, old in pairs):
             return False  # there is nothing to draw
         output = self._bind(self.default(Problem()), inputs)().copy()
         right = output if self.check is None else self.reference(inputs)
         before = self._bind(self.default(Problem()), given)()
-        counts = [
-            arrays.count_nan(
-                a
-                for a in arrays.leaves((o.returned, o.written))
-                if arrays.is_array(a) or isinstance(a, int | float | complex | np.number)
-            )
-            for o in (output, before)
-        ]
+        counts = [arrays.count_nan((o.returned, o.written)) for o in (output, before)]
         return counts[0] <= counts[1] and self.relative_error(output, right) <= self.tolerance
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
@@ -179,11 +165,7 @@ class FunctionKernel(WrappedKernel):
         return self._bind(config, inputs)
 
     def reference(self, inputs: Inputs) -> CallResult:
-        """Return the output of ``check``, or the output of two calls of the default.
-
-        Raises MeasurementError if the check or the default fails, or two calls of the default
-        differ.
-        """
+        """Return the output of ``check`` or of two default calls; raise MeasurementError."""
         if self.check is None:
             return self._default_output(inputs)
         if not callable(self.check):
@@ -205,10 +187,7 @@ class FunctionKernel(WrappedKernel):
         return CallResult(returned, written)
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return the relative difference of an output from the reference.
-
-        Raises WrongResult if ``verify`` rejects it, or there is no output.
-        """
+        """Return the difference from the reference; raise WrongResult for an invalid output."""
         got, right = self._comparable(output, expected)
         if self.verify is None:
             if difference := arrays.shape_difference(got, right):

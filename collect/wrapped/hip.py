@@ -9,6 +9,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -49,10 +50,7 @@ def launch(build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
 
 
 class Library:
-    """A library of ROCm, whose functions have names with a prefix and return a status.
-
-    Its ``path`` is by default the one of torch, the loader or ROCm.
-    """
+    """A library of ROCm, at ``path`` or found; its functions have a prefix and return a status."""
 
     def __init__(self, name: str, prefix: str, path: str | None = None) -> None:
         self._library = ctypes.CDLL(path) if path else _load_library(name)
@@ -74,9 +72,7 @@ class Library:
 def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return the code of one configuration, and the kernel's name in it.
 
-    Templates are named with their arguments, ``add<float>``; ``arch`` has features as torch names
-    them, ``gfx942:sramecc+:xnack-``. Raises UsageError without hipRTC, and RuntimeError with the
-    compiler's first error.
+    Raises UsageError without hipRTC, and RuntimeError with the compiler's first error.
     """
     rtc = _compiler()
     program, symbol = c_void_p(), c_char_p()
@@ -124,10 +120,7 @@ def load_launcher(
     runtime: Library, build: Build, code: bytes, symbol: bytes, launch_arguments: Sequence[Any],
     stream: Any,
 ) -> Launcher:  # fmt: skip
-    """Load code and return the function that launches its kernel.
-
-    ``symbol`` is the kernel's name in the code; ``stream`` returns the address of the stream.
-    """
+    """Load code, and return the launch of its kernel ``symbol``; ``stream`` returns an address."""
     module, kernel = c_void_p(), c_void_p()
     runtime("ModuleLoadData", byref(module), code)
     runtime("ModuleGetFunction", byref(kernel), module, symbol)
@@ -179,10 +172,8 @@ def _load_library(name: str) -> ctypes.CDLL:
     numbered = [f"{name}.{major}" for major in ROCM_MAJORS]
     installed = [str(_rocm() / "lib" / n) for n in (name, *numbered)]
     for path in (*_loaded_paths(name), *_torch_paths(name), name, *numbered, *installed):
-        try:
+        with suppress(OSError):
             return ctypes.CDLL(path)
-        except OSError:
-            continue
     raise UsageError(
         f"there is no {name} here: install ROCm, or torch for ROCm, to tune a HIP kernel"
     )

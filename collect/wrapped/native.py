@@ -60,10 +60,7 @@ class _NativeLaunch(ResettingLaunch):
 
 @contextmanager
 def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
-    """Compile a source with more flags, and yield the output, which is removed afterwards.
-
-    Raises RuntimeError if compilation fails; the message is the compiler's first error.
-    """
+    """Compile a source, and yield the temporary output; raise RuntimeError with the first error."""
     source, text = build.source, build.text
     is_c = _is_c(source)
     if not is_c and 'extern "C"' not in text:
@@ -86,7 +83,6 @@ def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
 
 
 def _load(build: Build) -> Any:
-    """Return the function of a freshly compiled library."""
     source = build.source
     with compile_native(build, _compiler(source), "-shared", "-fPIC") as library:
         loaded = ctypes.CDLL(str(library))
@@ -116,7 +112,5 @@ def _compiler(source: Source) -> str:
 
 @functools.cache
 def _version(compiler: str) -> str:
-    done = subprocess.run(
-        [*compiler.split(), "--version"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True)
     return (done.stdout.splitlines() or [compiler])[0]

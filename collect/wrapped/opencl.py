@@ -99,10 +99,7 @@ class _OpenCLLaunch(ResettingLaunch):
 
 
 def find_device(platform: int = 0, device: int = 0) -> Any:
-    """Return a pyopencl device of this machine.
-
-    Raises MissingExtra without pyopencl, UsageError if there is no such platform or device.
-    """
+    """Return a pyopencl device of this machine; raise ForetuneError if there is none."""
     cl = _pyopencl()
     try:
         platforms = cl.get_platforms()

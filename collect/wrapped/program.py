@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import psutil
 
+from foretune.collect.wrapped.source import substitute
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import UsageError
 from foretune.kernel import Clock, Inputs, Launch, SelfTimedLaunch, WrongResult
@@ -74,11 +75,7 @@ class Program:
         return [*self.words, self.build, self.compare, *self.environment.values(), *files, *paths]
 
     def files(self) -> list[Path]:
-        """Return the source files of the program that are given or named by its commands.
-
-        With a build, these are the files of the build command that are not run themselves. Raises
-        UsageError if a given file does not exist.
-        """
+        """Return the given sources, and the files that the commands name; raise UsageError."""
         run = {os.path.normpath(word) for part in self.words for word in part.split()}
         if self.build:
             built = map(os.path.normpath, shlex.split(self.build))
@@ -97,10 +94,7 @@ class Program:
         return [redact(word, self._secrets) for word in redact_command(self._lines[0])[0]]
 
     def shown(self) -> str:
-        """Return a full description of the program without its secrets.
-
-        Its hash identifies the program and reveals no secret.
-        """
+        """Return a full description of the program; neither it nor its hash reveals a secret."""
         environment = {n: "" if is_secret(n, t) else t for n, t in self.environment.items()}
         rest = replace(self, words=(), build="", compare="", environment=environment)
         texts = (repr(rest), self.build, self.compare)
@@ -136,8 +130,7 @@ class Program:
 class ProgramKernel(WrappedKernel):
     """A program as a kernel; ``scratch`` is the parent of the configurations' folders.
 
-    Without a name, it is stored under the program's file name. Raises UsageError if a knob is
-    unused, or a pattern, unit or template is invalid.
+    Raises UsageError if a knob is unused, or a pattern, unit or template is invalid.
     """
 
     tolerance = 0.5
@@ -231,9 +224,9 @@ class _ProgramLaunch(SelfTimedLaunch):
             return
         self._staged[""] = ""
         for source, target in self._program.templates.items():
-            path = Path(self._program.folder, _substitute(target, self._values))
+            path = Path(self._program.folder, substitute(target, self._values))
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = _substitute(_read(Path(self._program.folder, source)), self._values)
+            text = substitute(_read(Path(self._program.folder, source)), self._values)
             path.write_text(text, encoding="utf-8")
         if self._program.build:
             self._run_command(self._command(self._program.build), "the build")
@@ -277,16 +270,14 @@ class _ProgramLaunch(SelfTimedLaunch):
         if self._program.shell:
             quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
             line = command if isinstance(command, str) else " ".join(command)
-            text = _substitute(line, quoted)
+            text = substitute(line, quoted)
             return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
         words = shlex.split(command) if isinstance(command, str) else command
-        return [_substitute(word, self._values) for word in words]
+        return [substitute(word, self._values) for word in words]
 
     def _run_command(self, words: list[str], what: str) -> str:
         """Run a command and return its output, including standard error."""
-        environment = {
-            n: _substitute(t, self._values) for n, t in self._program.environment.items()
-        }
+        environment = {n: substitute(t, self._values) for n, t in self._program.environment.items()}
         try:
             process = subprocess.Popen(
                 words, cwd=self._program.folder, env={**os.environ, **environment},
@@ -309,11 +300,6 @@ class _ProgramLaunch(SelfTimedLaunch):
             shown = self._program.decisive_line(output)
             raise RuntimeError(f"{what} ends with exit code {process.returncode}: {shown}")
         return output
-
-
-def _substitute(text: str, values: Mapping[str, Any]) -> str:
-    """Return ``text`` with ``{name}`` replaced for known names; other braces stay."""
-    return re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]) if m[1] in values else m[0], text)
 
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:

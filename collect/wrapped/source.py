@@ -6,6 +6,7 @@ problem size divided by them.
 """
 
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -106,15 +107,11 @@ class LaunchShape:
 
     def grid(self, config: Mapping[str, Any]) -> tuple[int, int, int]:
         """Return the number of work groups per dimension."""
-        size: Any = self.size(dict(config)) if callable(self.size) else self.size
-        listed = list(size) if isinstance(size, list | tuple) else [size]
-        sizes = [evaluate_amount(part, config) for part in [*listed, 1, 1][:3]]
+        size = self.size(dict(config)) if callable(self.size) else self.size
+        sizes = [evaluate_amount(part, config) for part in [*_listed(size), 1, 1][:3]]
         counts = []
         for i, (extent, declared) in enumerate(zip(sizes, self.divisors, strict=True)):
-            if declared is None:
-                parts: Sequence[Any] = [config.get(self.names[i], 1)]
-            else:
-                parts = list(declared) if isinstance(declared, list | tuple) else [declared]
+            parts = _listed(config.get(self.names[i], 1) if declared is None else declared)
             divisor = math.prod(evaluate_amount(part, config) for part in parts)
             counts.append(math.ceil(extent / divisor))
         x, y, z = counts
@@ -122,7 +119,7 @@ class LaunchShape:
 
     def problem_sizes(self) -> dict[str, Any]:
         """Return the problem size by name: ``n``, or ``x``, ``y``, ``z``."""
-        sizes: list[Any] = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
+        sizes = _listed(self.size)
         plain = [s if isinstance(s, str) else "function" if callable(s) else int(s) for s in sizes]
         return dict(zip("xyz" if len(plain) > 1 else "n", plain, strict=False))
 
@@ -135,8 +132,11 @@ class LaunchShape:
         return [part for part in self._parts() if callable(part)]
 
     def _parts(self) -> list[Any]:
-        parts = [self.size, *self.divisors]
-        return [q for p in parts for q in (p if isinstance(p, list | tuple) else [p])]
+        return [part for given in (self.size, *self.divisors) for part in _listed(given)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
@@ -150,6 +150,11 @@ def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
             raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is not a knob")
         return float(expression.evaluate(columns)[0])
     return float(part)
+
+
+def substitute(text: str, values: Mapping[str, Any]) -> str:
+    """Return ``text`` with ``{name}`` replaced for known names; other braces stay."""
+    return re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), text)
 
 
 def first_error(log: str) -> str:

@@ -82,9 +82,7 @@ class SourceKernel(WrappedKernel):
         )
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
-        self.reports_own_time = (
-            source.language not in sources.TORCH_LANGUAGES
-        )  # torch's events time that
+        self.reports_own_time = source.language not in sources.TORCH_LANGUAGES  # torch times them
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the initial arguments; with a seed other than 0, similar ones with other values.
@@ -109,7 +107,7 @@ class SourceKernel(WrappedKernel):
         )
         if drawn is None or given is None:
             return False
-        return arrays.count_nan(drawn.written.values()) <= arrays.count_nan(given.written.values())
+        return arrays.count_nan(drawn.written) <= arrays.count_nan(given.written)
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Compile a configuration and return its launch on copies of the arguments."""
@@ -125,11 +123,7 @@ class SourceKernel(WrappedKernel):
         text = self.source.text
         text = text if isinstance(text, str) else text(values)
         options = self.source.options
-        if options is not None:
-            options = tuple(
-                re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), option)
-                for option in options
-            )
+        options = options and tuple(sources.substitute(option, values) for option in options)
         return sources.Build(
             self.source, f"{prefix}#line 1\n{text}",
             {name: prefix + other for name, other in self.source.extra_files.items()},
@@ -137,10 +131,7 @@ class SourceKernel(WrappedKernel):
         )  # fmt: skip
 
     def reference(self, inputs: Inputs) -> CallResult | None:
-        """Return the answer, or the arguments after a launch of the default.
-
-        Raises MeasurementError if the default does not run, or writes nothing.
-        """
+        """Return answer or result of the default; raise MeasurementError if that does not run."""
         if self.answer is not None:
             if not arrays.says_something(self.answer):
                 raise MeasurementError(f"the answer of {self.name} is empty or all NaN")
@@ -163,10 +154,7 @@ class SourceKernel(WrappedKernel):
         return self.tolerance if self.answer is None else math.inf
 
     def relative_error(self, output: CallResult, expected: CallResult | None) -> float:
-        """Return the relative difference of the written arguments from the reference.
-
-        Raises WrongResult if the difference exceeds ``atol``, or ``verify`` rejects the output.
-        """
+        """Return the difference of the written arguments; raise WrongResult if it is too large."""
         right = self._contents(expected) if self.answer is None else list(self.answer)
         got = [
             content if wanted is not None else None
@@ -258,19 +246,12 @@ def _used_knobs(
     source: sources.Source, shape: sources.LaunchShape, knobs: Mapping[str, Sequence[Value]],
     defines: Mapping[str, Any] | None,
 ) -> Mapping[str, Sequence[Value]]:  # fmt: skip
-    """Return the knobs, keeping only the first value of an unused one, with a warning.
-
-    Raises UsageError if no knob is used.
-    """
+    """Return the knobs, unused ones with one value and a warning; raise UsageError if all are."""
     definitions = [*(defines or {}).values(), source.shared_bytes]
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs
-    texts = [
-        source.text,
-        *source.extra_files.values(),
-        *shape.expressions(),
-        *(source.options or ()),
-    ]
+    options = source.options or ()
+    texts = [source.text, *source.extra_files.values(), *shape.expressions(), *options]
     used = {
         w for text in (*texts, *map(str, definitions)) for w in re.findall(r"[A-Za-z_]\w*", text)
     }

@@ -81,13 +81,11 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def assign(target: Any, source: Any) -> None:
-    """Copy one array into another of the same shape."""
+    """Copy an array of the same shape, or a number, into every element of an array."""
     if isinstance(target, list):
-        target[:] = source
-    elif is_tensor(target):
-        target.detach().copy_(source)
+        target[:] = source if isinstance(source, list) else [source] * len(target)
     else:
-        target[...] = source
+        (target.detach() if is_tensor(target) else target)[...] = source
 
 
 def assign_all(targets: Any, values: Any) -> bool:
@@ -111,21 +109,8 @@ def _has_same_layout(one: Any, other: Any) -> bool:
     return shapes[0] == shapes[1] and getattr(one, "dtype", 0) == getattr(other, "dtype", 0)
 
 
-def fill(target: Any, number: int) -> None:
-    """Set every element of an array to a number."""
-    if isinstance(target, list):
-        target[:] = [number] * len(target)
-    elif is_tensor(target):
-        target.detach().fill_(number)
-    else:
-        target.fill(number)
-
-
 def relative_difference(got: Any, expected: Any) -> float:
-    """Return the largest `relative_error` of all arrays in two values.
-
-    It is infinite if their number or their shapes differ.
-    """
+    """Return the largest `relative_error` of all arrays; it is infinite if layouts differ."""
     actual_arrays, expected_arrays = list(leaves(got)), list(leaves(expected))
     if len(actual_arrays) != len(expected_arrays):
         return float("inf")
@@ -256,17 +241,15 @@ def find_draw(draws_work: Callable[[Draw], bool]) -> Draw | None:
 
 
 def redraw(values: Iterable[Any], draw: Draw, seed: int) -> list[Any]:
-    """Return values with new content in all arrays of fractions, also in nested containers.
-
-    An array that occurs twice remains the same one.
-    """
+    """Return values with new content in all arrays of fractions; equal objects remain equal."""
     known: dict[int, Any] = {}
     return [_redraw(value, draw, seed, known) for value in values]
 
 
-def count_nan(arrays: Iterable[Any]) -> int:
-    """Return the number of elements that are NaN."""
-    found = (as_numpy(array) for array in arrays)
+def count_nan(value: Any) -> int:
+    """Return how many of all numbers in a value are NaN."""
+    numbers = (int, float, complex, np.number)
+    found = (as_numpy(x) for x in leaves(value) if is_array(x) or isinstance(x, numbers))
     return sum(int(np.isnan(a).sum()) for a in found if a.dtype.kind in "fc")
 
 
@@ -294,7 +277,6 @@ def _new_value(value: Any, draw: Draw, seed: int, known: dict[int, Any]) -> Any:
 
 
 def _is_rising(array: npt.NDArray[Any]) -> bool:
-    """Whether values rise along the last axis."""
     first = array[(0,) * (array.ndim - 1)]  # mostly tells at once that they do not
     return all(bool((part[..., 1:] >= part[..., :-1]).all()) for part in (first, array))
 

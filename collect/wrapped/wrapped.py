@@ -187,11 +187,8 @@ def parse_restrictions(
     restrictions: Restrictions, knobs: Mapping[str, Sequence[Value]]
 ) -> tuple[str | Callable[..., bool], ...]:
     """Return restrictions in the form that `SearchSpace` takes."""
-    if restrictions is None:
-        return ()
-    listed = [restrictions] if callable(restrictions) or isinstance(restrictions, str) else list(
-        restrictions
-    )  # fmt: skip
+    given: Any = () if restrictions is None else restrictions
+    listed = [given] if callable(given) or isinstance(given, str) else list(given)
     if invalid := [rule for rule in listed if not (callable(rule) or isinstance(rule, str))]:
         raise UsageError(f"restriction {invalid[0]!r}: give an expression, or a function of knobs")
     return tuple(

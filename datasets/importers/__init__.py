@@ -54,7 +54,6 @@ FORMATS = {
     "triton": Format("triton_cache", (".autotune.json",), takes_mapping=True),
     "vidur": Format("vidur", TABLES),
 }
-"""Format name -> format."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +89,10 @@ def import_runs(
 ) -> ImportResult:
     """Read another tool's results as a run table.
 
+    ``path`` is a file, a folder (all its files of that format), or several of them, ``format`` a
+    name of `FORMATS`; for the next four, see `Request`; ``progress`` receives one step per file.
     Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are
     kept. Known devices get their specs.
-
-    Args:
-        path: a file, a folder (all its files of that format), or several of them.
-        format: a name of ``FORMATS``: ``aiconfigurator``, ``kerneltuner``, …
-        kernel: as in `foretune.datasets.importers.files.Request`, like the next three.
-        device: the device's name.
-        mapping: run-table column -> its source.
-        constants: run-table column -> its value.
-        progress: receives one step per file.
 
     Raises UnknownName or UsageError if the format is unknown, or does not fit the options;
     RunTableError if a file is missing, damaged, empty or of another format.

@@ -244,7 +244,6 @@ def _heads_and_window(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 
 
 def _origin(table: pd.DataFrame, path: Path, request: Request) -> dict[str, "pd.Series[str]"]:
-    """Return device, backend, source and environment of every row."""
     device, backend, version = _labels(table, path)
     if request.device:
         device = constant(request.device, len(table))
@@ -282,10 +281,7 @@ INSTALLED = "installed"  # FILE argument for all tables of the installed package
 
 
 def locate(source: str | os.PathLike[str]) -> Path:
-    """Return the path of ``source``: a path, ``installed``, or a system (``h200_sxm``).
-
-    Raises RunTableError if it needs the package, which is not installed.
-    """
+    """Return the path of ``source``: a path, ``installed`` or a system; raise RunTableError."""
     path = Path(source)
     if path.exists() or len(path.parts) != 1:
         return path

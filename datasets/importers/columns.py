@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS
+from foretune.datasets.plain_tables import typed_runs
 from foretune.device import canonical_name
 from foretune.files import require_cells
-from foretune.measurement import Status
 from foretune.values import parse_value
 
 
@@ -81,28 +80,18 @@ def is_counter(name: str) -> bool:
     return _PROFILER_COUNTER.match(name) is not None
 
 
-def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return records keyed by run-table columns as a table.
-
-    Measurements that are not numbers become gaps, as do those of failed runs.
-    """
+def table_from_records(
+    records: Iterable[Mapping[str, Any]], common: Mapping[str, str]
+) -> pd.DataFrame:
+    """Return records keyed by run-table columns as a table; ``common`` are texts of all rows."""
     listed = list(records)
     columns = len({column for record in listed for column in record})
     require_cells(len(listed) * columns, columns, 0)
     rows = pd.DataFrame(listed)
-    if rows.empty:
-        return rows
-    for column in rows.columns:
-        if column in NUMBERS or column.startswith(NUMBER_GROUPS):
-            rows[column] = pd.to_numeric(rows[column], errors="coerce").astype(float)
-    if "time_ms" not in rows:
-        rows["time_ms"] = np.nan
     if "time_ms_samples" in rows:  # the gaps that Parquet returns
         samples = [s if isinstance(s, list) else None for s in rows["time_ms_samples"]]
         rows["time_ms_samples"] = pd.Series(samples, dtype=object)
-    failed = rows["status"] != Status.OK.value
-    rows.loc[failed, [c for c in ("time_ms", "power_w", "energy_mj") if c in rows]] = np.nan
-    return as_categories(rows)
+    return rows if rows.empty else as_categories(typed_runs(rows, common))
 
 
 def as_number(text: Any) -> Any:

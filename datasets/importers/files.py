@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -48,11 +48,10 @@ class Request:
 
 
 def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return ``path``, or all files with these suffixes in the folder ``path``.
+    """Return ``path``, or all files with these suffixes in the folder ``path``, at least one.
 
     Numbers in names sort by value, so version 0.5.9 comes before 0.5.14. The newest version of a
-    configuration is therefore its last row. Raises RunTableError if the path does not exist, or the
-    folder has no such file.
+    configuration is therefore its last row. Raises RunTableError if there is no file.
     """
     if path.is_file():
         return [path]
@@ -68,8 +67,7 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
 def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
-    Raises RunTableError if the file is damaged or not a table; the message then names the
-    ``expected`` columns.
+    Raises RunTableError if the file is damaged; the message names the ``expected`` columns.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
@@ -90,12 +88,14 @@ def read_csv(path: Path) -> pd.DataFrame:
     return table
 
 
-def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) -> None:
-    """Check that ``table`` has all ``columns``; raises WrongFile if it lacks some."""
-    wanted = list(columns)
-    if missing := [c for c in wanted if c not in table]:
+def require(
+    found: Container[str], names: Iterable[str], path: Path, what: str, kind: str = "column"
+) -> None:
+    """Raise WrongFile unless a file's table or JSON object has all ``names``."""
+    wanted = list(names)
+    if missing := [name for name in wanted if name not in found]:
         raise WrongFile(
-            f"{path} is not {what}: column {missing[0]!r} is missing "
+            f"{path} is not {what}: {kind} {missing[0]!r} is missing "
             f"(expected: {', '.join(wanted)})"
         )
 
@@ -111,24 +111,12 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
     with translate_read_errors(path, RunTableError, expected):
         data = parse_json(text, object)
-    require_keys(data, keys, path, what)
+    require(data if isinstance(data, dict) else (), keys, path, what, "key")
     return data
 
 
 def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
-    """Read a text file, optionally gzip-compressed.
-
-    Raises RunTableError if it is damaged or not text; the message names the ``expected`` content.
-    """
+    """Read text, plain or gzip; raise RunTableError, which names the ``expected`` content."""
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
         return read_bytes(path).decode("utf-8-sig")
-
-
-def require_keys(data: Any, keys: Sequence[str], path: Path, what: str) -> None:
-    """Check that ``data`` is a JSON object with all ``keys``; raises WrongFile if it is not."""
-    missing = [k for k in keys if k not in data] if isinstance(data, dict) else list(keys)
-    if missing:
-        raise WrongFile(
-            f"{path} is not {what}: key {missing[0]!r} is missing (expected: {', '.join(keys)})"
-        )

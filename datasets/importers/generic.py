@@ -18,10 +18,7 @@ from foretune.expression import Expression
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return the mapped rows of a table.
-
-    Rows without a status are ``ok``; the time of failed rows is dropped.
-    """
+    """Return the mapped rows of a table; rows without a status are ``ok``."""
     table = read_table(path)
     sources = {c: c for c in table.columns if is_run_column(c)} | dict(request.mapping)
     given = {n: v for n, v in (("kernel", request.kernel), ("device", request.device)) if v}

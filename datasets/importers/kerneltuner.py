@@ -6,13 +6,14 @@ a tuner runs, or if it was stopped, its file lacks the closing braces.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from foretune.datasets.importers.columns import is_counter, table_from_records
-from foretune.datasets.importers.files import Request, read_text, require_keys
+from foretune.datasets.importers.files import Request, read_text, require
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.files import parse_json
@@ -42,27 +43,24 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     mean of the repeats. User-defined metrics are not imported.
     """
     data = parse(path)
-    require_keys(data, _KEYS, path, _WHAT)
+    require(data if isinstance(data, dict) else (), _KEYS, path, _WHAT, "key")
     names = data.get("tune_params_keys") or list(data["tune_params"])
     sizes = data.get("problem_size", ())
     sizes = sizes if isinstance(sizes, (list, tuple)) else [sizes]
     fixed = {n for n in names if len(data["tune_params"].get(n, ())) == 1}
+    columns = {n: f"{'problem' if n in fixed else 'config'}.{n}" for n in names}
     common = {
         "kernel": request.kernel or str(data["kernel_name"]),
         "device": request.device or canonical_name(str(data["device_name"]).strip()),
         "source": f"kerneltuner {path.name}",
         "environment": f"kerneltuner cache {data.get('schema_version', 'unversioned')}",
-        **{f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)},
     }
+    problem = {f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)}
     records = []
     for entry in data["cache"].values():
-        values = {
-            f"{'problem' if n in fixed else 'config'}.{n}": _plain(entry[n])
-            for n in names
-            if n in entry
-        }
-        records.append({**common, **values, **_outcome(entry)})
-    return table_from_records(records)
+        values = {columns[n]: _plain(entry[n]) for n in names if n in entry}
+        records.append({**problem, **values, **_outcome(entry)})
+    return table_from_records(records, common)
 
 
 def _outcome(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,18 +103,13 @@ def _plain(value: Any) -> Any:
 
 
 def parse(path: Path) -> Any:
-    """Return the content of a cache file, finished or not.
-
-    Raises RunTableError if it is damaged.
-    """
+    """Return the content of a cache file, finished or not; raise RunTableError if it is damaged."""
     text = read_text(path, _WHAT, _KEYS).strip()
     # A stopped tuner leaves a trailing comma or half a line, and no closing braces.
     whole_lines = text.rpartition("\n")[0].rstrip().rstrip(",")
     for candidate in (text, *(t + "}}" for t in (text.rstrip(","), whole_lines))):
-        try:
+        with suppress(ValueError):
             return parse_json(candidate, object)
-        except ValueError:
-            continue
     raise RunTableError(
         f"{path} is not {_WHAT}: it is not readable JSON, finished or not, with {', '.join(_KEYS)}"
     )

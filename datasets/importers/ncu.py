@@ -12,21 +12,16 @@ import pandas as pd
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile, read_text
 from foretune.errors import RunTableError
-from foretune.measurement import Status
 
-UNITS = {
-    "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12,
-    "ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6,
-    "s": 1e9, "sec": 1e9, "second": 1e9, "nsec": 1.0, "usec": 1e3, "msec": 1e6,
-    "hz": 1.0, "Hz": 1.0, "Khz": 1e3, "Mhz": 1e6, "Ghz": 1e9, "KHz": 1e3, "MHz": 1e6, "GHz": 1e9,
-    "Kinst": 1e3, "Minst": 1e6, "Ginst": 1e9, "Kcycle": 1e3, "Mcycle": 1e6, "Gcycle": 1e9,
-    "Ksector": 1e3, "Msector": 1e6, "Gsector": 1e9,
-}  # fmt: skip
+PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+AMOUNTS = ("byte", "hz", "Hz", "inst", "cycle", "sector")
+NANOSECONDS = {
+    f"{prefix}{unit}": size
+    for prefix, size in {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}.items()
+    for unit in ("s", "sec", "second")
+}
+UNITS = {f"{p}{unit}": size for p, size in PREFIXES.items() for unit in AMOUNTS} | NANOSECONDS
 """Unit -> size in bytes, nanoseconds, hertz or instructions; other units count as 1."""
-
-PER_SECOND = {"second": 1.0, "s": 1.0, "msecond": 1e3, "ms": 1e3, "usecond": 1e6, "us": 1e6,
-              "nsecond": 1e9, "ns": 1e9}  # fmt: skip
-"""Time unit of a rate -> number of units per second."""
 
 
 def to_base(text: str, unit: str) -> float | None:
@@ -38,7 +33,7 @@ def to_base(text: str, unit: str) -> float | None:
     if not math.isfinite(value):
         return None
     amount, _, per = unit.strip().partition("/")
-    return value * UNITS.get(amount, 1.0) * PER_SECOND.get(per, 1.0)
+    return value * UNITS.get(amount, 1.0) * 1e9 / NANOSECONDS.get(per, 1e9)
 
 
 TIMES = ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration", "Duration")
@@ -73,13 +68,11 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     launches = _long(header, body) if set(_LONG) <= set(header) else _wide(header, body)
     common = {
         "device": request.given("device", path),
-        "status": Status.OK.value,
         "source": f"ncu {path.name}",
         "environment": "Nsight Compute",
     }
-    return table_from_records(
-        {**common, **_about(about, request), **_measured(metrics)} for about, metrics in launches
-    )
+    records = ({**_about(about, request), **_measured(metrics)} for about, metrics in launches)
+    return table_from_records(records, common)
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
@@ -132,10 +125,8 @@ def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:
         "config.implementation": signature,
     }
     for part in ("Block", "Grid"):
-        sizes = re.findall(r"\d+", line.get(f"{part} Size", ""))
-        about |= {
-            f"static.{part.lower()}_{a}": float(s) for a, s in zip("xyz", sizes, strict=False)
-        }
+        sizes = zip("xyz", re.findall(r"\d+", line.get(f"{part} Size", "")), strict=False)
+        about |= {f"static.{part.lower()}_{axis}": float(size) for axis, size in sizes}
     return about
 
 

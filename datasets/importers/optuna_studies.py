@@ -39,13 +39,10 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     milliseconds = Expression(request.mapping.get("time_ms", "value"), "--map time_ms")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with _opened_copy(path) as storage:
-        return table_from_records(
-            record
-            for name in optuna.get_all_study_names(storage)
-            for record in _records(
-                optuna.load_study(study_name=name, storage=storage), milliseconds, path, request
-            )
-        )
+        names = optuna.get_all_study_names(storage)
+        studies = (optuna.load_study(study_name=name, storage=storage) for name in names)
+        records = (r for study in studies for r in _records(study, milliseconds, path, request))
+        return table_from_records(records, {"source": f"optuna {path.name}"})
 
 
 @contextmanager
@@ -79,7 +76,6 @@ def _records(
     same = {
         "kernel": request.kernel or told.get("kernel") or study.study_name,
         "device": request.device or told.get("device") or request.given("device", path),
-        "source": f"optuna {path.name}",
         **{f"problem.{name}": value for name, value in problem.items()},
     }
     for trial in study.get_trials(deepcopy=False):
@@ -97,10 +93,9 @@ def _records(
 
 
 def write(runs: pd.DataFrame, url: str) -> list[str]:
-    """Write one study per kernel, device and problem to a storage; return the studies' names.
+    """Write one study per kernel, device and problem; return the studies' names.
 
-    Raises UsageError if a study of that name already exists, OutputError if the storage cannot be
-    written.
+    Raises UsageError if a study exists already, OutputError if the storage cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     groups: dict[tuple[str, str, Problem], list[Measurement]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.columns import PER_MS, as_number, is_counter, table_from_records
-from foretune.datasets.importers.files import Request, read_json, require_keys
+from foretune.datasets.importers.files import Request, read_json, require
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -35,10 +35,7 @@ _WHAT = "a T4 results file"
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return one row per result.
-
-    The time is the measurement called ``time``, else the median of the runtimes.
-    """
+    """Return one row per result; its time is called ``time``, else the median of the runtimes."""
     data = read_json(path, ("results",), _WHAT)
     about = data.get("metadata", {})
     unit = str(about.get("timeunit", "ms")).lower()
@@ -55,10 +52,11 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     }
     records = []
     for result in data["results"]:
-        require_keys(result, ("configuration", "times", "invalidity"), path, _WHAT)
+        keys = result if isinstance(result, dict) else ()
+        require(keys, ("configuration", "times", "invalidity"), path, _WHAT, "key")
         config = {f"config.{n}": as_number(v) for n, v in result["configuration"].items()}
-        records.append({**common, **config, **_outcome(result, unit)})
-    return table_from_records(records)
+        records.append({**config, **_outcome(result, unit)})
+    return table_from_records(records, common)
 
 
 def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:

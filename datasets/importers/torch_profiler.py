@@ -17,7 +17,6 @@ import pandas as pd
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, read_json
 from foretune.datasets.importers.ncu import short_name
-from foretune.measurement import Status
 
 OPERATORS = ("cpu_op", "operator")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime")
@@ -44,10 +43,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         [e for e in events if str(e.get("cat")).lower() in kind]
         for kind in (OPERATORS, LAUNCHES, KERNELS)
     )
-    common: dict[str, Any] = {"status": Status.OK.value, "source": f"torch.profiler {path.name}",
-                              "environment": "torch.profiler"}  # fmt: skip
-    if batch := next(filter(None, (word.search(path.stem) for word in _BATCH_IN_NAME)), None):
-        common[BATCH] = int(batch[1])
+    found = next(filter(None, (word.search(path.stem) for word in _BATCH_IN_NAME)), None)
+    batch = {BATCH: int(found[1])} if found else {}
     owners = dict(_owners(operators, launches))
     if kernels:
         rows = list(_kernel_rows(kernels, launches, owners, trace, path, request))
@@ -56,7 +53,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         rows = [{"device": request.given("device", path), **_about(o)} for o in outermost]
     if request.kernel:
         rows = [row for row in rows if row["kernel"] == request.kernel]
-    return table_from_records({**common, **row} for row in rows)
+    common = {"source": f"torch.profiler {path.name}", "environment": "torch.profiler"}
+    return table_from_records(({**batch, **row} for row in rows), common)
 
 
 def launch_summary(runs: pd.DataFrame) -> pd.DataFrame:

@@ -35,12 +35,10 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "device": request.given("device", path),
         "source": f"triton {path.name}",
         "environment": "triton",
-        **_problem(data["key"], request.mapping),
     }
-    return table_from_records(
-        {**common, **_config(config), **_outcome(timing)}
-        for config, timing in data["configs_timings"]
-    )
+    problem, timings = _problem(data["key"], request.mapping), data["configs_timings"]
+    records = ({**problem, **_config(config), **_outcome(time)} for config, time in timings)
+    return table_from_records(records, common)
 
 
 def _problem(key: list[Any], mapping: Mapping[str, str]) -> dict[str, Any]:

@@ -63,14 +63,14 @@ def _rowwise(table: pd.DataFrame, layer: str, has_post_norm: bool) -> dict[str, 
     op = constant({"emb": "embedding", "attn_rope": "rope"}.get(layer, layer), len(table))
     if layer == "mlp_act":
         columns = table["n_expanded_embd"] // tp
-        op = _either(table["use_gated_mlp"].astype(bool).to_numpy(), "silu_and_mul", "gelu")
+        op = pd.Categorical(np.where(table["use_gated_mlp"].astype(bool), "silu_and_mul", "gelu"))
     elif layer == "attn_rope":  # queries and keys
         columns = (table["n_head"] + table["n_kv_head"]) * (width // table["n_head"]) // tp
     elif layer.endswith("layernorm"):
         rms = np.zeros(len(table), dtype=bool)
         if has_post_norm:
             rms = _has_times(table, table["post_attention_layernorm.median"]).to_numpy()
-        op = _either(rms, "rms_norm", "layer_norm")
+        op = pd.Categorical(np.where(rms, "rms_norm", "layer_norm"))
     return {"problem.columns": columns, "problem.op": op, "config.tp": tp}
 
 
@@ -80,10 +80,6 @@ def _has_times(table: pd.DataFrame, time_ms: "pd.Series[float]") -> "pd.Series[b
     if "model" not in table:
         return pd.Series(timed.any(), index=table.index)
     return timed.groupby(table["model"], observed=True).transform("any")
-
-
-def _either(first: np.ndarray, yes: str, no: str) -> "pd.Series[str]":
-    return pd.Series(pd.Categorical.from_codes(np.where(first, 0, 1).astype(np.int8), [yes, no]))
 
 
 MODEL_COLUMNS = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "use_gated_mlp",
@@ -106,11 +102,7 @@ DEVICES = {
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return one row per layer and size, or per collective and size.
-
-    Copies between layers of an attention profile (``attn_*_reshape``, ``attn_kv_cache_save``) are
-    not imported.
-    """
+    """Return one row per layer or collective, and size; copies between layers are left out."""
     table = read_table(path, MODEL_COLUMNS)
     table.columns = [c.removeprefix("time_stats.") for c in table.columns]
     if "is_prefill" in table:
@@ -197,7 +189,6 @@ def _collective(table: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _origin(table: pd.DataFrame, path: Path, request: Request) -> pd.DataFrame:
-    """Return the columns that all rows of a profile share."""
     rows = len(table)
     source = constant(f"vidur {path.name}", rows)
     if "model" in table:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from foretune.collect.torch_operators.measuring import cannot_run, distinct
+from foretune.collect.torch_operators.measuring import cannot_run
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.plan.cost.decoder import mixed_operators
@@ -49,7 +49,12 @@ def plan_operators(
         for formats in map(Formats, kinds):
             for size in tokens:
                 found.extend(_steps(model, layout, formats, size))
-    return list(distinct(found))
+    return distinct(found)
+
+
+def distinct(operators: Iterable[Operator]) -> list[Operator]:
+    """Return each operator once, even if several layers or models use it."""
+    return list({(o.kernel, o.problem, o.config): o for o in operators}.values())
 
 
 def measurable(

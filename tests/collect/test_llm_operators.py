@@ -15,11 +15,11 @@ from foretune.collect.torch_operators.measuring import (
     MAX_FAILURES,
     OperatorBenchmarker,
     collect_operators,
-    distinct,
 )
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import OutputError
 from foretune.measurement import Status
+from foretune.plan.cost.design import distinct
 from foretune.plan.cost.operator import Operator
 
 QUICK = Timing(max_seconds=0.0, warmup_s=0.0)
@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, toy_device):
 
 
 def test_operators_of_several_models_once():
-    assert list(distinct([product(1), product(2), product(1)])) == [product(1), product(2)]
+    assert distinct([product(1), product(2), product(1)]) == [product(1), product(2)]
 
 
 @pytest.mark.gpu

@@ -11,8 +11,9 @@ pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 import triton_attention
 from triton_attention_tma import TritonAttentionTma
 
-from foretune.collect.compiled import describe, get_target
+from foretune.collect.compiled.arguments import describe
 from foretune.collect.compiled.compiling import compile_full, specialize
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.collect.compiled.static_features import static_features
 from foretune.collect.kernels import triton_kernel
 from foretune.collect.kernels.triton_gemm import Limits

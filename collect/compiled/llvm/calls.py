@@ -1,12 +1,10 @@
-"""The cost of calling a CPU kernel, from its code or LLVM's machine code analyzer."""
+"""What a call of a CPU kernel computes and moves, counted in its compiled code."""
 
 import inspect
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -117,64 +115,3 @@ def _native_code(kernel: Any, problem: Problem, config: Configuration) -> Code:
         elif isinstance(value, np.integer):
             arguments[name] = int(value)
     return Code(ir, kernel.source.name, arguments, sizes)
-
-
-SIMULATED_TIMES = 50
-SIMULATED_CPU = "icelake-server"
-"""llvm-mca's model: the newest one in Debian's release that knows 512-bit vectors."""
-CALL_OR_RETURN = ("call", "ret")
-
-
-def simulated_cycles(code: Code) -> float | None:
-    """Return the cycles of one call by llvm-mca, with all data in the first cache.
-
-    None if llvm-mca is not installed.
-    """
-    if shutil.which("llvm-mca") is None:
-        return None
-    counts = SampledRun(read_function(code.ir, code.name), dict(code.arguments)).counts
-    return sum(counts[block] * cycles for block, cycles in _block_cycles(code.ir, code.name))
-
-
-@lru_cache(maxsize=4)
-def _block_cycles(ir: str, name: str) -> list[tuple[str, float]]:
-    """Return the simulated cycles of each block, in steady state."""
-    blocks = [
-        (block, [line for line in lines if not line.startswith(CALL_OR_RETURN)])
-        for block, lines in _assembly(ir, name)
-    ]
-    text = "".join(
-        f"# LLVM-MCA-BEGIN {n}\n" + "\n".join(lines) + f"\n# LLVM-MCA-END {n}\n"
-        for n, (_, lines) in enumerate(blocks) if lines
-    )  # fmt: skip
-    done = subprocess.run(
-        ["llvm-mca", f"-mcpu={SIMULATED_CPU}", f"-iterations={SIMULATED_TIMES}", "-"],
-        input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    regions = re.findall(r"Code Region - (\d+)\s+.*?Total Cycles:\s+(\d+)", done.stdout, re.DOTALL)
-    return [(blocks[int(n)][0], int(cycles) / SIMULATED_TIMES) for n, cycles in regions]
-
-
-def _assembly(ir: str, name: str) -> list[tuple[str, list[str]]]:
-    """Return the instructions of each block of the IR, in machine code of this CPU."""
-    llvm: Any = require("llvmlite.binding", "cpu", "reading compiled code")
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), opt=3
-    )
-    target.set_asm_verbosity(True)
-    blocks: list[tuple[str, list[str]]] = []
-    inside = False
-    for line in target.emit_assembly(llvm.parse_assembly(ir)).splitlines():
-        if line.startswith(f"{name}:"):
-            inside = True
-        elif line.startswith(".Lfunc_end"):
-            inside = False
-        elif inside and (label := re.match(r"(?:\.LBB\d+_\d+:|# %bb\.\d+:)\s*(?:# (%\S+))?", line)):
-            blocks.append((label[1] or (blocks[-1][0] if blocks else ""), []))
-        elif inside and blocks:
-            instruction = line.partition("#")[0].strip()
-            if instruction and not instruction.startswith("."):
-                blocks[-1][1].append(instruction)
-    return blocks

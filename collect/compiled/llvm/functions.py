@@ -125,10 +125,7 @@ class Function:
 
 @lru_cache(maxsize=4)
 def read_function(text: str, name: str) -> Function:
-    """Return a function of a module in textual IR.
-
-    Raises ForetuneError if the module does not define it.
-    """
+    """Return a function of a module in textual IR, or raise ForetuneError if it has none."""
     llvm: Any = require("llvmlite.binding", "cpu", "reading compiled code")
     try:
         function = llvm.parse_assembly(text).get_function(name)

@@ -341,10 +341,8 @@ class Traffic:
             firsts = {k: v[0] for k, v in known.items()}
             strides = tuple(_stride(firsts, len(nest) - 1 - n) for n in range(len(nest)))
             offsets = next(iter(known.values()))
-            found += [
-                Access(region, nest, strides, offset, width / len(offsets), count)
-                for offset in offsets
-            ]
+            share = width / len(offsets)
+            found += [Access(region, nest, strides, offset, share, count) for offset in offsets]
         return found
 
 

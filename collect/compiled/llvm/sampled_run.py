@@ -46,9 +46,8 @@ class Values(dict[str, Any]):
     def get_value(self, operand: Any) -> Any:
         """Return the value of an operand."""
         if isinstance(operand, str):
-            return (
-                ir.GLOBALS << ir.REGION_BITS if operand[0] == "@" else self.get(operand, ir.UNKNOWN)
-            )
+            known = self.get(operand, ir.UNKNOWN)
+            return ir.GLOBALS << ir.REGION_BITS if operand[0] == "@" else known
         return np.array(operand, dtype=object) if isinstance(operand, tuple) else operand
 
     def evaluate(self, i: ir.Instruction) -> Any:
@@ -324,13 +323,9 @@ class SampledRun:
 
     def _trips(self, first: Pass, second: Pass) -> int | None:
         """Return the iterations of a loop; None if its comparisons are not linear."""
-        found: list[int] = []
-        for block, before in first.exits.items():
-            after = second.exits.get(block)
-            if before is None or after is None:
-                continue
-            if count := _count(before, after):
-                found.append(count)
+        pairs = [(before, second.exits.get(block)) for block, before in first.exits.items()]
+        counts = [_count(before, after) for before, after in pairs if before and after]
+        found = [count for count in counts if count]
         if not found and self._data.intersection(first.exits):
             return UNKNOWN_TRIPS
         return max(2, min(found)) if found else None

@@ -133,7 +133,7 @@ def _collect_operators(context: typer.Context, output: Output, out: Path) -> Non
     from foretune.collect.torch_operators import measuring
     from foretune.datasets.run_log import RunLog
     from foretune.plan import describe_model
-    from foretune.plan.cost.design import DEFAULT_MODELS, farthest_first, measurable, plan_operators
+    from foretune.plan.cost import design
     from foretune.plan.cost.tables import OPERATORS_FILE
 
     given = context.params
@@ -144,11 +144,11 @@ def _collect_operators(context: typer.Context, output: Output, out: Path) -> Non
     bench = measuring.OperatorBenchmarker(hardware)
     degrees, sizes = (networks.parse_sizes(given[name], f"--{name}") for name in ("tp", "tokens"))
     formats = _chosen_formats(given["formats"], hardware)
-    models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
-    planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]
+    models = [describe_model(name) for name in ([model] if model else design.DEFAULT_MODELS)]
+    planned = [o for m in models for o in design.plan_operators(m, degrees, formats, sizes)]
     max_ms = 60_000.0 * minutes / MIN_RUNS_IN_BUDGET
-    found, reasons = measurable(measuring.distinct(planned), hardware, max_ms)
-    chosen = farthest_first(found)
+    found, reasons = design.measurable(design.distinct(planned), hardware, max_ms)
+    chosen = design.farthest_first(found)
     for reason, count in reasons.items():
         output.say(f"left out: {count} operators: {reason}")
     if not chosen:

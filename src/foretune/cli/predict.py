@@ -97,7 +97,6 @@ def _rank_by_code(
 ) -> None:
     import numpy as np
 
-    from foretune.collect.compiled.llvm.calls import code_of, simulated_cycles
     from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
 
     root = options.root_options(context)
@@ -113,22 +112,18 @@ def _rank_by_code(
     best = predicted.dropna().sort_values("time_ms", kind="stable").head(top)
     if not len(best):
         raise UsageError(f"no configuration of {kernel.name} compiles")
-    configs = [space[int(indices[i])] for i in best.index]
     entries = [
-        {"config": dict(config), **row, "simulated_cycles": simulated_cycles(code)}
-        for config, row in zip(configs, best.to_dict("records"), strict=True)
-        for code in [code_of(kernel, problem, config)]
+        {"config": dict(space[int(indices[i])]), **row}
+        for i, row in zip(best.index, best.to_dict("records"), strict=True)
     ]
     output.table(
         f"{kernel.name} {problem}: {len(predicted):,} configurations, by their code",
-        ("ms", "90 % interval", "llvm-mca cycles", "configuration"),
+        ("ms", "90 % interval", "configuration"),
         [
-            [*_texts(e["time_ms"], e["time_ms_low"], e["time_ms_high"]),
-             "–" if e["simulated_cycles"] is None else f"{e['simulated_cycles']:,.0f}",
-             format_config(config)]
-            for config, e in zip(configs, entries, strict=True)
+            [*_texts(e["time_ms"], e["time_ms_low"], e["time_ms_high"]), format_config(e["config"])]
+            for e in entries
         ],
-    )  # fmt: skip
+    )
     output.say(f"nothing ran; costs measured on {model.device}, this is {device.name}")
     output.result({"problem": dict(problem), "configurations": len(predicted), "configs": entries})
 

@@ -15,7 +15,7 @@ from foretune.lazy import require
 from foretune.space import Configuration
 
 if TYPE_CHECKING:
-    from foretune.collect.compiled import CompileResult
+    from foretune.collect.compiled.compile_pool import CompileResult
 
 
 def inspect(
@@ -41,7 +41,7 @@ def inspect(
 
     No GPU is needed, and nothing runs. Exits with 1 if a configuration fails.
     """
-    from foretune.collect.compiled import FEATURES
+    from foretune.collect.compiled.static_features import FEATURES
 
     output = Output(options.root_options(context).as_json)
     if cache_dir is not None:
@@ -73,8 +73,9 @@ def _compile(
     kernel: str, arg: list[str], config: list[str], target: str, time_limit: float,
     cache_dir: Path | None,
 ) -> "list[CompileResult]":  # fmt: skip
-    from foretune.collect.compiled import compile_configs, get_target
     from foretune.collect.compiled.arguments import parse_argument
+    from foretune.collect.compiled.compile_pool import compile_configs
+    from foretune.collect.compiled.gpu_targets import get_target
 
     configs = [Configuration.parse(c) for c in config] or _autotuner_configs(kernel)
     arguments = dict(map(parse_argument, arg))

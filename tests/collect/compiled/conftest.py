@@ -31,8 +31,8 @@ def toys():
 @pytest.fixture
 def compiled(toys):
     """Compile a kernel for a target; return what Triton made and its features."""
-    from foretune.collect.compiled import get_target
     from foretune.collect.compiled.compiling import compile_full, specialize
+    from foretune.collect.compiled.gpu_targets import get_target
     from foretune.collect.compiled.static_features import static_features
 
     def compile_one(kernel, args, config, target="sm_90"):

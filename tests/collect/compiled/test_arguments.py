@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from foretune.collect.compiled import describe
-from foretune.collect.compiled.arguments import Tensor, parse_argument
+from foretune.collect.compiled.arguments import Tensor, describe, parse_argument
 from foretune.errors import UnknownName, UsageError
 
 

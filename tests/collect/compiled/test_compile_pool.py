@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from foretune.collect.compiled import compile_configs, get_target
 from foretune.collect.compiled.arguments import Tensor
+from foretune.collect.compiled.compile_pool import compile_configs
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.errors import UsageError
 from foretune.measurement import Status
 
@@ -67,7 +68,8 @@ def test_what_is_left_is_not_compiled(toys):
 LEAVES = """
 import sys
 sys.path[:] = {path!r}
-from foretune.collect.compiled import compile_configs, get_target
+from foretune.collect.compiled.compile_pool import compile_configs
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.collect.compiled.arguments import Tensor
 configs = [{{"BLOCK": 64, "HOW": how}} for how in ("fine", "hang", "ok")]
 args = "triton_toys:scale", [Tensor("float16")], configs, get_target("sm_90")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from foretune.collect.compiled import FEATURES, get_target
-from foretune.collect.compiled.static_features import read_cubin
+from foretune.collect.compiled.gpu_targets import get_target
+from foretune.collect.compiled.static_features import FEATURES, read_cubin
 from foretune.errors import ForetuneError, UnknownName, UsageError
 
 pytest.importorskip("triton")

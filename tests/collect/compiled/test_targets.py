@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretune.collect.compiled import get_target
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.collect.compiled.static_features import occupancy_of
 from foretune.errors import UnknownName
 

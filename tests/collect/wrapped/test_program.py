@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from foretune.collect import InProcessRunner, Timing, benchmark, power
 from foretune.collect.comparison import DEFAULT_REPEATED, MIN_ROUNDS
 from foretune.collect.power import PowerMeter
-from foretune.collect.wrapped.program import Program, ProgramKernel, _substitute
+from foretune.collect.wrapped.program import Program, ProgramKernel
+from foretune.collect.wrapped.source import substitute
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.measurement import Status
@@ -228,6 +229,6 @@ def test_energy_is_that_of_runs(monkeypatch):
 
 @given(st.text(), st.integers())
 def test_only_known_names_in_braces_are_filled(text, value):
-    filled = _substitute(text, {"knob": value})
+    filled = substitute(text, {"knob": value})
     assert filled == text.replace("{knob}", str(value))
     assert np.all([part in filled for part in text.split("{knob}")])
