@@ -22,6 +22,7 @@ import pandas as pd
 from foretune.family import Cost, Family
 from foretune.features.families import formats
 from foretune.plan.cost.operator import CACHE_SIZE, RECURRENT_OPS, Operator, Part
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
@@ -38,7 +39,6 @@ class LatentPrefill(Family):
     """Columns: problem.batch, seq_len, heads (prefix_len)."""
 
     name = "mla_prefill"
-    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the products of decompressed keys and values; each tensor moves once."""
@@ -58,7 +58,6 @@ class LatentDecode(Family):
     """Columns: problem.batch, kv_len, heads."""
 
     name = "mla_decode"
-    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the products with the latent cache, which is read once for all heads."""
@@ -75,7 +74,6 @@ class LatentProjection(Family):
     """Columns: problem.tokens, heads; a product per head, into or out of the latent space."""
 
     name = "mla_bmm"
-    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return one product of each head's vector with its NOPE x LATENT matrix."""
@@ -104,8 +102,6 @@ MAMBA_COLUMNS = {
 
 class Recurrent(Family):
     """Columns: problem.op, batch, seq_len, num_k_heads, head_k_dim, num_v_heads, head_v_dim."""
-
-    accepts_scalars = True
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -155,8 +151,6 @@ INDEXER_DIM, TOP_K = 128, 2048
 
 class SparseAttention(Family):
     """Columns: problem.batch, heads, seq_len and prefix_len or kv_len, shape (see `_SHAPES`)."""
-
-    accepts_scalars = True
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -308,50 +302,22 @@ MIN_LATENCY_NAME = "min_latency"
 """Marks implementations that TensorRT-LLM runs only on request (``enable_min_latency``, off by
 default)."""
 FORMAT_COLUMNS = ("config.format", "config.kv_format")
-_FORMAT = {"config.format": "bf16"}
-_FORMATS = {"config.format": "bf16", "config.kv_format": "bf16"}
-_MODULE_FORMATS = {"problem.shape": "", "config.gemm_format": "bf16", "config.kv_format": "bf16"}
-_HEADS = "heads kv_heads head_dim=128 window=0"
 
 
-def _kind(axes: str, exact: Mapping[str, str], load: str = "", **more: bool) -> OperatorKind:
-    """Return a kind with the sizes ``axes``; a size missing from a table is 1, or as stated."""
-    columns = {}
-    for name, _, default in (axis.partition("=") for axis in axes.split()):
-        columns[name if "." in name else f"problem.{name}"] = float(default or 1)
-    return OperatorKind(columns, exact, load and f"problem.{load}", **more)
+def _defaults(text: str) -> dict[str, str]:
+    """Parse columns like ``heads head_dim=128 config.tp``: column -> default, empty if none."""
+    parts = (part.partition("=") for part in text.split())
+    return {name if "." in name else f"problem.{name}": default for name, _, default in parts}
 
 
-KINDS: dict[str, OperatorKind] = {
-    "gemm": _kind("M N K", _FORMAT, "M", tiled=True),
-    "attention_prefill": _kind(
-        f"batch seq_len prefix_len=0 {_HEADS}", _FORMATS, "batch", splits=True
-    ),
-    "attention_decode": _kind(f"batch kv_len {_HEADS}", _FORMATS, "batch", splits=True),
-    "mla_prefill": _kind("batch seq_len prefix_len=0 heads", _FORMATS, "batch", splits=True),
-    "mla_decode": _kind("batch kv_len heads", _FORMATS, "batch", splits=True),
-    "mla_bmm": _kind("tokens heads", _FORMAT, "tokens"),
-    "moe": _kind(
-        "tokens hidden intermediate top_k experts config.tp config.ep",
-        {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
-        "tokens",
-    ),
-    **dict.fromkeys(
-        ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"),
-        _kind("message_bytes devices", {}, "message_bytes"),
-    ),
-    **dict.fromkeys(
-        RECURRENT,
-        _kind(
-            "batch seq_len num_k_heads=16 head_k_dim=128 num_v_heads=32",
-            {"problem.op": "", "problem.phase": ""},
-            strict=True,
-        ),
-    ),
-    PREFILL: _kind("batch seq_len prefix_len=0 heads", _MODULE_FORMATS, "batch", splits=True),
-    DECODE: _kind("batch kv_len heads", _MODULE_FORMATS, "batch", splits=True),
-    "quantize": _kind("M K", {"problem.op": ""}),
-    **dict.fromkeys(("norm", "elementwise"), _kind("rows columns", {"problem.op": ""})),
+KINDS = {
+    row["kernel"]: OperatorKind(
+        axes={name: float(default or 1) for name, default in _defaults(row["axes"]).items()},
+        exact=_defaults(row["exact"]),
+        load_axis="".join(_defaults(row["load_axis"])),
+        **dict.fromkeys(row["properties"].split(), True),
+    )
+    for row in shipped_rows("kinds.csv", "foretune.plan.cost")
 }
 """Kernel -> its kind; other kernels use the roofline."""
 

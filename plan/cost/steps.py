@@ -5,11 +5,10 @@ compute and memory, capped at the limit. Boards differ more in their limits than
 GPUs without power measurements take the shares of their generation, else the mean of all.
 """
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,7 @@ from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.catalog import System, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -64,14 +64,11 @@ PowerModels = Mapping[str, Mapping[str, PowerModel]]
 """Kernel -> system -> fitted power model."""
 
 
-@dataclass(frozen=True)
-class OperatorWatts:
+class OperatorWatts(NamedTuple):
     """Power of operators, one entry per row.
 
-    Attributes:
-        watts: mean over the operator's time; NaN without a known limit.
-        measured: whether the kernel's power was measured on this system.
-        compute_bound: whether compute limits it, not memory.
+    ``watts`` are means, NaN without a known limit. ``measured``: whether the kernel's power was
+    measured on this system. ``compute_bound``: whether compute limits the operator, not memory.
     """
 
     watts: np.ndarray
@@ -123,10 +120,8 @@ class OperatorPower:
 @cache
 def shipped_models() -> dict[str, dict[str, PowerModel]]:
     """Return the shipped power models."""
-    text = files("foretune.plan.cost").joinpath("power.csv").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
     found: dict[str, dict[str, PowerModel]] = {}
-    for row in csv.DictReader(lines):
+    for row in shipped_rows("power.csv", "foretune.plan.cost"):
         form = PowerModel(*(float(row[field.name]) for field in fields(PowerModel)))
         found.setdefault(row["kernel"], {})[row["system"]] = form
     return found
@@ -160,11 +155,9 @@ class Step:
 
     def operators(self) -> list[Operator]:
         """Return the operators of one rank, with attention as the sum of its parts."""
+        own = mixed_operators(self.model, self.layout, self.formats, [self.part])
         drafts = self.draft.operators() if self.draft else []
-        return [
-            *mixed_operators(self.model, self.layout, self.formats, [self.part]),
-            *(replace(operator, count=self.draft_steps * operator.count) for operator in drafts),
-        ]
+        return own + [replace(op, count=self.draft_steps * op.count) for op in drafts]
 
 
 class StepTimer:

@@ -20,6 +20,8 @@ from foretune.plan.cost.measured_operators import (
 )
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
+from foretune.plan.describe import shipped_rows
+from foretune.plan.describe.formats import table_name
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
@@ -28,22 +30,11 @@ MAX_INTERPOLATION_DISTANCE = 1.0
 DEFAULT_EFFICIENCY = 0.7
 """Assumed share of peak rates without measurements."""
 SIMILAR_FORMATS = {
-    "fp8": ("fp8_static", "fp8_block", "int8"),
-    "fp8_block": ("fp8", "fp8_static", "int8"),
-    "fp8_static": ("fp8", "fp8_block", "int8"),
-    "int8": ("fp8", "fp8_static"),
-    "nvfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "fp8", "fp8_block"),
-    "w4a8_mxfp4_mxfp8": ("nvfp4", "w4a16_mxfp4", "fp8", "fp8_block"),
-    "w4a16_mxfp4": ("int4_wo", "w4a8_mxfp4_mxfp8", "w4afp8", "nvfp4", "bf16"),
-    "int4_wo": ("w4a16_mxfp4", "w4afp8", "int8_wo", "bf16"),
-    "int8_wo": ("int4_wo", "w4a16_mxfp4", "bf16"),
-    "w4afp8": ("w4a8_mxfp4_mxfp8", "int4_wo", "w4a16_mxfp4", "fp8"),
-    "int3_wo": ("int4_wo", "w4a16_mxfp4", "int8_wo", "bf16"),
-    "fp4_e2m1": ("nvfp4", "fp8"),
-    "int4_head": ("fp8",),
+    table_name(row["name"]): row["similar"].split()
+    for row in shipped_rows("formats.csv")
+    if row["similar"]
 }
 """Format -> formats whose efficiency it borrows if unmeasured, nearest first."""
-
 SIMILAR_KERNELS = {"mamba2": ("gdn",), "kda": ("gdn",)}
 """Kernel -> kernels with equal work on equal sizes, whose efficiency it borrows if unmeasured.
 Engines' tables have Mamba-2's convolutions, but not its state update."""
@@ -252,5 +243,5 @@ def _equal_cost_keys(kernel: str, key: str) -> list[str]:
 def _format_distance(wanted: str, other: str) -> int:
     if wanted == other:
         return 0
-    similar = SIMILAR_FORMATS.get(wanted, ())
+    similar = SIMILAR_FORMATS.get(wanted, [])
     return 1 + (similar.index(other) if other in similar else len(similar))

@@ -4,7 +4,6 @@ Names are those of the run table. A weight format implies the format of activati
 has separate formats.
 """
 
-import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,8 +13,7 @@ from statistics import median
 from typing import Literal
 
 from foretune.errors import RunTableError, UnknownName
-from foretune.files import read_bytes, translate_read_errors
-from foretune.plan.describe import shipped_rows, shipped_text
+from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
 from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX
 from foretune.plan.describe.description import ModelDescription
 
@@ -223,8 +221,7 @@ def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
 
     Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
     """
-    with translate_read_errors(path, RunTableError, "is not a readable table of accuracies: {}"):
-        return _parse_results(read_bytes(path).decode("utf-8-sig"), str(path))
+    return _parse_results(read_text(path, "accuracies"), str(path))
 
 
 def recovery(
@@ -264,12 +261,8 @@ def _base_name(name: str) -> str:
 
 
 def _parse_results(text: str, name: str) -> tuple[AccuracyResult, ...]:
-    reader = csv.DictReader(text.splitlines())
-    if missing := [c for c in RESULT_COLUMNS if c not in (reader.fieldnames or ())]:
-        raise RunTableError(
-            f"{name} has no column {missing[0]!r}: expected {', '.join(RESULT_COLUMNS)}"
-        )
-    return tuple(_parse_result(row, f"{name}, row {i}") for i, row in enumerate(reader, 1))
+    rows = parse_rows(text, name, RESULT_COLUMNS)
+    return tuple(_parse_result(row, f"{name}, row {i}") for i, row in enumerate(rows, 1))
 
 
 def _parse_result(row: dict[str, str], where: str) -> AccuracyResult:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from foretune.plan.cost.decoder import attention_operators
+from foretune.plan.cost.decoder import attention_operators, dense_operators
 from foretune.plan.cost.operator import BF16_BYTES, Operator, Part, collective, gemm, rowwise
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
@@ -81,8 +81,9 @@ def micro_batch_operators(
             ("norm", "norm", 2 * model.layers + 1), ("elementwise", "add", 2 * model.layers)
         )
     ]  # fmt: skip
-    products = [*_mlps(model, task, tokens, layout.tp), *_experts(model, recipe, task, tokens)]
-    forward = [*attention, *norms, *products]
+    kind = table_name(task.formats.weights)
+    dense = dense_operators(model, layout.tp, kind, tokens, "prefill", fused=False)
+    forward = [*attention, *norms, *dense, *_experts(model, recipe, task, tokens)]
     if task.precision == "fp8":
         forward += _casts(forward, layout.tp)
     recomputed_names = SELECTIVE_RECOMPUTE[task.attention]
@@ -128,23 +129,6 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
     yield gemm("scores", "prefill", op.count, rows, keys, dim, "bf16")
     yield rowwise("elementwise", "softmax", "prefill", SCORE_PASSES * op.count, rows, keys, tp)
     yield gemm("weighted", "prefill", op.count, rows, dim, keys, "bf16")
-
-
-def _mlps(
-    model: ModelDescription, task: TrainingTask, tokens: float, tp: int
-) -> Iterator[Operator]:
-    kind = table_name(task.formats.weights)
-    for name, layers, width, matrices in (
-        ("mlp", model.mlp_layers, model.intermediate, model.mlp_matrices),
-        ("shared", model.moe_layers, model.shared_width, model.expert_matrices),
-    ):
-        if not layers or not width:
-            continue
-        inner = ceil(width / tp)
-        up = (matrices - 1) * inner
-        yield gemm(f"{name}_up", "prefill", layers, tokens, up, model.hidden, kind)
-        yield rowwise("elementwise", "activation", "prefill", layers, tokens, up, tp)
-        yield gemm(f"{name}_down", "prefill", layers, tokens, model.hidden, inner, kind)
 
 
 def _experts(

@@ -280,6 +280,12 @@ CODE_PACKAGES = (
     foretune.plan.serve.deployments,
 )
 """Packages whose code determines the correction."""
+DATA_FILES = (
+    "cost/kinds.csv", "describe/checkpoint_formats.json", "describe/config_fields.json",
+    "describe/families.json", "describe/formats.csv", "describe/models.csv",
+    "serve/deployments/variances.csv",
+)  # fmt: skip
+"""Shipped tables that determine it."""
 
 
 def fit_or_load_correction(
@@ -321,8 +327,8 @@ def fit_or_load_correction(
 def _fingerprint(path: Path) -> str:
     """Return a hash of the training data, versions and code."""
     digest = hashlib.sha256(path.read_bytes())
-    for name in ("formats.csv", "checkpoint_formats.json", "families.json", "models.csv"):
-        digest.update((importlib.resources.files("foretune.plan.describe") / name).read_bytes())
+    for name in DATA_FILES:
+        digest.update((importlib.resources.files("foretune.plan") / name).read_bytes())
     tables = find_tables()
     inputs = {
         "versions": package_versions(),

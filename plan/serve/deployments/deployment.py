@@ -255,8 +255,8 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
     """Return the measured deployments of a table; raises WrongFile for another table."""
     table = read_table(path, list(COLUMNS)).reset_index(drop=True)
     require(table, list(COLUMNS), path, "a table of measured deployments")
-    kept_rows, excluded, unknown = [], 0, 0
-    deployments = []
+    kept_rows, deployments = [], []
+    excluded = unknown = 0
     for number, row in enumerate(table.to_dict("records")):
         numbers = [_number(row, name) for name in POSITIVE]
         if not all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0)):
@@ -269,16 +269,11 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
             continue
         kept_rows.append(number)
     rows = table.iloc[kept_rows]
+    measured = rows[["silicon_tpot_ms", "silicon_ttft_ms"]].astype(float)
+    measured = measured.rename(columns=lambda name: name.removeprefix("silicon_"))
     return MeasuredDeployments(
-        deployments=deployments,
-        measured=pd.DataFrame(
-            {"tpot_ms": rows["silicon_tpot_ms"].to_numpy(dtype=float),
-             "ttft_ms": rows["silicon_ttft_ms"].to_numpy(dtype=float)}
-        ),
-        groups=_groups(rows),
-        rows=np.array(kept_rows, dtype=int),
-        excluded=excluded,
-        unknown=unknown,
+        deployments, measured.reset_index(drop=True), _groups(rows), rows.index.to_numpy(),
+        excluded, unknown,
     )  # fmt: skip
 
 
@@ -291,8 +286,7 @@ def _groups(rows: pd.DataFrame) -> np.ndarray:
 
 def _deployment(row: Mapping[str, Any]) -> Deployment:
     model, system = _model(row["model_path"]), _system(row["system"])
-    pools = None
-    prefix = ""
+    pools, prefix = None, ""
     if row["mode"] == "disagg":
         prefix = "decode_"
         workers = int(_number(row, "decode_num_workers"))

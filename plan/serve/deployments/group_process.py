@@ -15,6 +15,7 @@ import pandas as pd
 
 from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
 from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.plan.describe import shipped_rows
 
 LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
@@ -41,36 +42,11 @@ class VarianceComponent:
     fast: float = 0.0
 
 
-COMPONENTS: dict[str, dict[str, VarianceComponent]] = {
-    "tpot_ms": {
-        "": VarianceComponent(0.01, 0.005),
-        "model": VarianceComponent(0.0015, 0.001),
-        "model use": VarianceComponent(0.005, 0.0015, 0.0025),
-        "model use system formats": VarianceComponent(0.0015, 0.0025, 0.0075),
-        "model use system formats layout": VarianceComponent(0.0075, 0.0, 0.001),
-        "use version": VarianceComponent(0.0, 0.0, 0.0025),
-        "model use version": VarianceComponent(0.0015, 0.0025),
-        "model use system version": VarianceComponent(0.0025),
-    },
-    "ttft_ms": {
-        "": VarianceComponent(0.04, 0.06),
-        "use": VarianceComponent(0.007, 0.007),
-        "use load": VarianceComponent(0.003, 0.007),
-        "use system": VarianceComponent(0.01, 0.003),
-        "use generation formats": VarianceComponent(0.03),
-        "use kind": VarianceComponent(0.02, 0.02),
-        "model": VarianceComponent(0.007, 0.01),
-        "model use": VarianceComponent(0.007, 0.02, 0.01),
-        "model use system formats": VarianceComponent(0.02, 0.01, 0.003),
-        "model use system formats layout": VarianceComponent(0.01),
-        "model use version": VarianceComponent(0.01),
-    },
-}
-"""Target -> label columns -> variance components.
-
-Chosen on one half of the configurations by leaving out whole groups, and validated on the other
-half.
-"""
+COMPONENTS: dict[str, dict[str, VarianceComponent]] = {}
+"""Target -> label columns -> variance components."""
+for _row in shipped_rows("variances.csv", "foretune.plan.serve.deployments"):
+    _sizes = (float(_row[size]) for size in ("constant", "slow", "fast"))
+    COMPONENTS.setdefault(_row["target"], {})[_row["labels"]] = VarianceComponent(*_sizes)
 NOISE = {"tpot_ms": 0.02, "ttft_ms": 0.04}
 """Variance of the logarithm of a repeated measurement."""
 LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "layout", "version")
