@@ -17,9 +17,13 @@ from foretune.datasets.runs import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
-from foretune.plan.cost.kinds import MODULES, RECURRENT, attention_modules, family_of
 from foretune.plan.cost.measured_operators import RejectedRows
-from foretune.plan.cost.operator import Operator, Part
+from foretune.plan.cost.operator import (
+    Operator,
+    Part,
+    attention_modules,
+    family_of,
+)
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
@@ -130,12 +134,9 @@ def shipped_models() -> dict[str, dict[str, PowerModel]]:
 PARTS = ("projections", "attention", "experts", "communication", "rest")
 """Parts of a step's time; columns of `StepTimer.times`."""
 _PART_OF = {
-    "gemm": 0,
-    "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
-    "mla_bmm": 1, **dict.fromkeys((*MODULES, *RECURRENT), 1),
-    "moe": 2,
-    "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
-}  # fmt: skip
+    row["kernel"]: PARTS.index(row["part"])
+    for row in shipped_rows("kinds.csv", "foretune.plan.cost")
+}
 _REST = len(PARTS) - 1
 
 

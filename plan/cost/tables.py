@@ -17,7 +17,7 @@ from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
 from foretune.operator_package import installed_tables
-from foretune.plan.cost.kinds import (
+from foretune.plan.cost.operator import (
     KINDS,
     MODULES,
     RECURRENT,
@@ -25,7 +25,7 @@ from foretune.plan.cost.kinds import (
     to_recurrent_rows,
     with_expert_kind,
 )
-from foretune.plan.serve.deployments.deployment import ENGINES
+from foretune.plan.describe import ENGINES
 
 MIN_COMPLETE_SHARE = 0.4
 """A version counts as complete if it has this share of the largest version's rows."""

@@ -11,13 +11,13 @@ import pandas as pd
 from foretune.datasets.runs import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
-from foretune.plan.cost.kinds import KINDS, family_of, work_share
 from foretune.plan.cost.measured_operators import (
     EXACT_DISTANCE,
     LAUNCH_MS,
     MeasuredOperators,
     RejectedRows,
 )
+from foretune.plan.cost.operator import KINDS, family_of, work_share
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.describe import shipped_rows
@@ -46,18 +46,12 @@ slower than the other's, which no engine would choose."""
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Times of operators, one entry per row.
-
-    Attributes:
-        source: one of `SOURCES`.
-        watts: mean power; NaN if not measured here for such operators.
-        bound_ms: roofline time; 0 if unknown.
-    """
+    """Times of operators, one entry per row."""
 
     ms: np.ndarray
-    source: np.ndarray
-    watts: np.ndarray
-    bound_ms: np.ndarray
+    source: np.ndarray  # one of `SOURCES`
+    watts: np.ndarray  # mean power; NaN if not measured here for such operators
+    bound_ms: np.ndarray  # roofline time; 0 if unknown
 
 
 class OperatorTimer:

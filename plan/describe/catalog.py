@@ -14,8 +14,8 @@ from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import MissingExtra, RunTableError, UnknownName, UsageError
 from foretune.operator_package import package_folder
 from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
-from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
+from foretune.plan.describe.formats import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
     QUANTIZATION_FILE,

@@ -10,7 +10,6 @@ from typing import Any
 from foretune import files
 from foretune.errors import UsageError
 from foretune.plan.describe import shipped_json
-from foretune.plan.describe.checkpoint import stored_formats
 from foretune.plan.describe.description import (
     GATED_MATRICES,
     Indexer,
@@ -18,6 +17,7 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
+from foretune.plan.describe.formats import stored_formats
 from foretune.plan.describe.mixed_layers import mixed_layers
 
 Fields = Mapping[str, Any]

@@ -31,21 +31,13 @@ PROMPT_BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class StepLoad:
-    """The work of one attention-DP group in one step.
+    """The work of one attention-DP group in one step."""
 
-    Attributes:
-        answers: decoding requests.
-        context: total cached tokens of the decoding requests.
-        prompts: (new tokens, cached tokens) of each prompt in the step.
-        finished_prompts: prompts whose last token is computed.
-        tokens_per_answer: computed tokens per decoding request.
-    """
-
-    answers: int
-    context: float
-    prompts: Sequence[tuple[int, int]] = ()
-    finished_prompts: int = 0
-    tokens_per_answer: int = 1
+    answers: int  # decoding requests
+    context: float  # total cached tokens of the decoding requests
+    prompts: Sequence[tuple[int, int]] = ()  # (new tokens, cached tokens) of each in the step
+    finished_prompts: int = 0  # prompts whose last token is computed
+    tokens_per_answer: int = 1  # computed tokens per decoding request
 
     @property
     def tokens(self) -> int:

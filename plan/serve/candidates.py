@@ -117,10 +117,9 @@ def candidate_deployments(
 
 
 def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
-    """Return the GiB of weights per GPU to try in host memory, none first.
+    """Return the whole GiB of weights per GPU to try in host memory, none first.
 
-    Engines take whole GiB: the minimum for a request to fit, and a quarter, half and all of the
-    allowed size.
+    The minimum for a request to fit, and a quarter, half and all of the allowed size.
     """
     if max_gib <= 0:
         return [0.0]

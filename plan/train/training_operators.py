@@ -157,11 +157,8 @@ def _experts(
 
 
 def _expert_groups(model: ModelDescription, ep: int, rank_tokens: float) -> int:
-    """Return the number of groups of ranks and experts for looking up a layer.
-
-    With uniform routing, a rank does the same work if each group computes its own tokens with its
-    own experts. Without groups, a training batch has many times the tokens of any table.
-    """
+    """Return the number of groups of ranks for looking up a layer, each with experts of its own."""
+    # With uniform routing, a rank's work is equal; whole batches have more tokens than any table.
     groups = 1
     while (
         rank_tokens * ep / groups > MAX_TABLE_TOKENS
@@ -220,21 +217,13 @@ RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 
 @dataclass(frozen=True)
 class Exchange:
-    """A repeated exchange.
+    """A repeated exchange."""
 
-    Attributes:
-        kernel: the collective; ``send_recv`` is between two ranks.
-        count: number of runs.
-        bytes: size of the whole message, as in ``problem.message_bytes``.
-        ranks: participating ranks.
-        stride: rank distance between neighbors of the group.
-    """
-
-    kernel: str
-    count: float
-    bytes: float
-    ranks: int
-    stride: int
+    kernel: str  # the collective; ``send_recv`` is between two ranks
+    count: float  # number of runs
+    bytes: float  # size of the whole message, as in ``problem.message_bytes``
+    ranks: int  # participating ranks
+    stride: int  # rank distance between neighbors of the group
 
     def fits_fast_domain(self, system: System) -> bool:
         """Return whether fast links join the whole group."""
@@ -300,11 +289,7 @@ def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask)
 def _tensor(
     model: ModelDescription, recipe: Recipe, task: TrainingTask
 ) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
-    """Return the sums of tensor-parallel shares, after attention and MLPs.
-
-    Sequence-parallel ranks gather before and scatter after; the backward pass gathers its inputs
-    again for the weights' gradients.
-    """
+    """Return the sums of tensor-parallel shares, after attention and MLPs, in both passes."""
     tp = recipe.layout.tp
     if tp == 1:
         return (), ()
@@ -313,6 +298,7 @@ def _tensor(
     if not recipe.sequence_parallel:
         both = (Exchange("all_reduce", sums, size, tp, 1),)
         return both, both
+    # Ranks gather before and scatter after; gradients of weights need their inputs gathered again.
     gather = Exchange("all_gather", sums, size, tp, 1)
     scatter = Exchange("reduce_scatter", sums, size, tp, 1)
     return (gather, scatter), (gather, scatter, gather)

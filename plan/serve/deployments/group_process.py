@@ -16,6 +16,7 @@ import pandas as pd
 from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
 from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.plan.describe import shipped_rows
+from foretune.plan.serve.deployments.analytic import formula_latencies
 
 LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
@@ -178,8 +179,9 @@ class GroupedGaussianProcess:
         return np.column_stack([*scaled, *numbers])
 
 
-def deployment_points(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
-    """Return `LABELS` and `LENGTH_SCALES` of `analytic_times` and the formulas' TPOT."""
+def deployment_points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return `LABELS` and `LENGTH_SCALES` of rows from `analytic_times`."""
+    tpot_ms = formula_latencies(rows)["tpot_ms"].to_numpy()
     kind = np.where(rows["is_latent"] > 0, "latent", np.where(rows["is_moe"] > 0, "moe", "dense"))
     labels = {name: kind if name == "kind" else rows[name].to_numpy(dtype=str) for name in LABELS}
     prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)
