@@ -22,7 +22,7 @@ from predictor_tasks import H100, Task, attention, gemm, moe
 from foretune.collect import local_device
 from foretune.device import find_device
 from foretune.models import Predictor
-from foretune.plan.cost.operator import with_expert_kind
+from foretune.plan.cost.kinds import with_expert_kind
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer

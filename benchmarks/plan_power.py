@@ -32,7 +32,8 @@ from foretune.datasets.importers.files import Request
 from foretune.features.roofline import row_limits_ms
 from foretune.operator_package import installed_tables
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
-from foretune.plan.cost.operator import KINDS, Part, family_of
+from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import (
     METERED_SYSTEMS,
     OperatorPower,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from foretune.device import Device
 from foretune.features.arrays import Rows
-from foretune.plan.cost.operator import family_of
+from foretune.plan.cost.kinds import family_of
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer, OperatorTimes
 from plan_parallel.arrangement import RANK_MODES, RankMode

@@ -12,7 +12,8 @@ from foretune.collect.torch_operators.measuring import cannot_run, distinct
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.plan.cost.decoder import mixed_operators
-from foretune.plan.cost.operator import KINDS, Operator, Part
+from foretune.plan.cost.kinds import KINDS
+from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.description import ModelDescription

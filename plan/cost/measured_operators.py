@@ -18,7 +18,7 @@ from foretune.datasets.schema import columns_of
 from foretune.features.arrays import Groups
 from foretune.features.roofline import row_limits_ms
 from foretune.models.calibrated_roofline import CalibratedRoofline
-from foretune.plan.cost.operator import FORMAT_COLUMNS, KINDS, family_of
+from foretune.plan.cost.kinds import FORMAT_COLUMNS, KINDS, family_of
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainingSet
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
 from foretune.operator_package import installed_tables
-from foretune.plan.cost.operator import (
+from foretune.plan.cost.kinds import (
     KINDS,
     MODULES,
     RECURRENT,

@@ -11,13 +11,13 @@ import pandas as pd
 from foretune.datasets.runs import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
+from foretune.plan.cost.kinds import KINDS, family_of, work_share
 from foretune.plan.cost.measured_operators import (
     EXACT_DISTANCE,
     LAUNCH_MS,
     MeasuredOperators,
     RejectedRows,
 )
-from foretune.plan.cost.operator import KINDS, family_of, work_share
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.describe import shipped_rows

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from foretune.plan.cost.kinds import with_expert_kind
 from foretune.plan.cost.measured_operators import MeasuredOperators
-from foretune.plan.cost.operator import with_expert_kind
 
 KEY = "bf16/bf16"
 

@@ -14,8 +14,9 @@ from foretune.features.families.gemm import Gemm
 from foretune.features.families.moe import Moe
 from foretune.plan import Formats, Layout, describe_model
 from foretune.plan.cost.decoder import mixed_operators
+from foretune.plan.cost.kinds import family_of
 from foretune.plan.cost.memory import request_bytes
-from foretune.plan.cost.operator import Part, family_of
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.catalog import _shipped
