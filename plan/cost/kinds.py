@@ -322,6 +322,14 @@ def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})[by_default]
 
 
+CONVERTERS = {
+    "moe": with_expert_kind,
+    **dict.fromkeys(RECURRENT, to_recurrent_rows),
+    **dict.fromkeys(MODULES, to_module_rows),
+}
+"""Kernel -> function that completes an engine's table."""
+
+
 def work_share(rows: pd.DataFrame) -> np.ndarray:
     """Return each operator's work relative to its family's cost.
 

@@ -65,15 +65,11 @@ PowerModels = Mapping[str, Mapping[str, PowerModel]]
 
 
 class OperatorWatts(NamedTuple):
-    """Power of operators, one entry per row.
+    """Power of operators, one entry per row."""
 
-    ``watts`` are means, NaN without a known limit. ``measured``: whether the kernel's power was
-    measured on this system. ``compute_bound``: whether compute limits the operator, not memory.
-    """
-
-    watts: np.ndarray
-    measured: np.ndarray
-    compute_bound: np.ndarray
+    watts: np.ndarray  # mean over the operator's time; NaN without a known limit
+    measured: np.ndarray  # whether the kernel's power was measured on this system
+    compute_bound: np.ndarray  # whether compute limits it, not memory
 
 
 class OperatorPower:

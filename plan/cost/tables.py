@@ -17,14 +17,7 @@ from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
 from foretune.operator_package import installed_tables
-from foretune.plan.cost.kinds import (
-    KINDS,
-    MODULES,
-    RECURRENT,
-    to_module_rows,
-    to_recurrent_rows,
-    with_expert_kind,
-)
+from foretune.plan.cost.kinds import CONVERTERS, KINDS, MODULES, RECURRENT
 from foretune.plan.describe import ENGINES
 
 MIN_COMPLETE_SHARE = 0.4
@@ -70,11 +63,7 @@ class EngineTables:
             if versions:
                 device = find_device_or_none(device_of_system(system))
                 rows = with_specs_of(_merge_versions(versions).assign(kernel=kernel), device)
-                if op in RECURRENT:
-                    return to_recurrent_rows(rows)
-                if op in MODULES:
-                    return to_module_rows(rows)
-                return with_expert_kind(rows) if kernel == "moe" else rows
+                return CONVERTERS[kernel](rows) if kernel in CONVERTERS else rows
         return None
 
     @cached_property

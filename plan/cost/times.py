@@ -211,16 +211,12 @@ class OperatorTimer:
 
 @dataclass(frozen=True)
 class _Query:
-    """Operators of one kernel in one format, and the measurements to use.
-
-    ``exact_match`` is whether these have the same format, engine and system. With
-    ``only_if_faster``, the answer is used only for operators that it makes faster.
-    """
+    """Operators of one kernel in one format, and the measurements to use."""
 
     table: MeasuredOperators
     key: str
-    exact_match: bool
-    only_if_faster: bool
+    exact_match: bool  # whether measurements have the same format, engine and system
+    only_if_faster: bool  # the answer is used only for operators that it makes faster
     rows: pd.DataFrame
     limits: np.ndarray
     index: np.ndarray

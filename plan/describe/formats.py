@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import inf
 from statistics import median
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.plan.describe import parse_rows, read_text, shipped_json, shipped_rows, shipped_text
@@ -285,14 +285,6 @@ MAX_UNQUANTIZED_LAYERS = 2
 """If more layers keep attention unquantized, all count as such, as engines skip the first few."""
 
 
-class StoredFormats(NamedTuple):
-    """Formats of a checkpoint's projections, routed experts and cache."""
-
-    weights: str = "bf16"
-    moe: str = "bf16"
-    kv: str = "bf16"
-
-
 def format_in_name(name: str) -> str:
     """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
     for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
@@ -303,14 +295,14 @@ def format_in_name(name: str) -> str:
     return ""
 
 
-def stored_formats(config: Mapping[str, Any], quantization: Mapping[str, Any]) -> StoredFormats:
+def stored_formats(config: Mapping[str, Any], quantization: Mapping[str, Any]) -> Formats:
     """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``.
 
     Raises UsageError for an unknown quantization method.
     """
     stored = quantization.get("quantization") or config.get("quantization_config")
     if not isinstance(stored, Mapping):
-        return StoredFormats()
+        return Formats()
     found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored)
     if not found:
         found, tool = "bf16", stored.get("quant_algo") or stored.get("quant_method")
@@ -323,9 +315,8 @@ def stored_formats(config: Mapping[str, Any], quantization: Mapping[str, Any]) -
     unquantized = [
         str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
     ]
-    return StoredFormats(
-        "bf16" if _attention_unquantized(unquantized) else found, found, "fp8" if cache else "bf16"
-    )
+    weights = "bf16" if _attention_unquantized(unquantized) else found
+    return Formats(weights, kv="fp8" if cache else "bf16", moe=found)
 
 
 def _attention_unquantized(modules: Iterable[str]) -> bool:

@@ -52,19 +52,14 @@ BALANCED_ROUTING = "balanced"
 
 
 class MicroBatch(NamedTuple):
-    """Operators of one rank for one micro-batch in all layers.
-
-    ``weights`` are the gradients of weights, a part of ``backward``. ``recomputed`` is repeated by
-    selective recomputation; ``first`` is the embedding, ``last`` the output projection and the
-    loss, each in both passes.
-    """
+    """Operators of one rank for one micro-batch in all layers."""
 
     forward: list[Operator]
     backward: list[Operator]
-    weights: list[Operator]
-    recomputed: list[Operator]
-    first: list[Operator]
-    last: list[Operator]
+    weights: list[Operator]  # gradients of weights, a part of ``backward``
+    recomputed: list[Operator]  # repeated by selective recomputation
+    first: list[Operator]  # the embedding, in both passes
+    last: list[Operator]  # the output projection and the loss, in both passes
 
 
 def micro_batch_operators(
@@ -252,16 +247,12 @@ class Exchange:
 
 
 class LayerExchanges(NamedTuple):
-    """Exchanges of one micro-batch in all layers.
+    """Exchanges of one micro-batch in all layers."""
 
-    ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts,
-    ``sequence`` sends keys between pieces. Both happen in both passes.
-    """
-
-    tensor_forward: tuple[Exchange, ...]
+    tensor_forward: tuple[Exchange, ...]  # between tensor-parallel ranks
     tensor_backward: tuple[Exchange, ...]
-    experts: tuple[Exchange, ...]
-    sequence: tuple[Exchange, ...]
+    experts: tuple[Exchange, ...]  # of tokens with their experts, in both passes
+    sequence: tuple[Exchange, ...]  # of keys between pieces, in both passes
 
 
 def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> LayerExchanges:

@@ -32,15 +32,11 @@ REWEIGHTINGS = 3
 
 @dataclass(frozen=True)
 class VarianceComponent:
-    """Variance shared by rows that agree in a label.
+    """Variance shared by rows that agree in a label."""
 
-    ``constant`` is the variance of an offset, ``slow`` and ``fast`` those of functions with long
-    and short length scales.
-    """
-
-    constant: float = 0.0
-    slow: float = 0.0
-    fast: float = 0.0
+    constant: float = 0.0  # of an offset
+    slow: float = 0.0  # of a function with long length scales
+    fast: float = 0.0  # of a function with short length scales
 
 
 COMPONENTS: dict[str, dict[str, VarianceComponent]] = {}
