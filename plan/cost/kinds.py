@@ -280,7 +280,7 @@ KINDS = {
     row["kernel"]: OperatorKind(
         axes={name: float(default or 1) for name, default in _defaults(row["axes"]).items()},
         exact=_defaults(row["exact"]),
-        load_axis="".join(_defaults(row["load_axis"])),
+        load_axis=row["load_axis"] and f"problem.{row['load_axis']}",
         **dict.fromkeys(row["properties"].split(), True),
     )
     for row in shipped_rows("kinds.csv", "foretune.plan.cost")
