@@ -18,12 +18,13 @@ from pathlib import Path
 from machine import markdown
 
 from foretune.errors import ForetuneError
+from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import describe_model, find_system, known_models
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Workload
 from foretune.plan.serve.candidates import candidate_deployments, supported_formats
-from foretune.plan.serve.launching import ENGINE_VERSIONS, launch
+from foretune.plan.serve.launching import launch
 
 SOURCES = {
     "vllm": ("vllm/engine/arg_utils.py", "vllm/entrypoints/"),
@@ -57,7 +58,7 @@ def main() -> None:
             counts[bool(refused)] += 1
             if refused:
                 print(f"{engine}: {sorted(refused)}", file=sys.stderr)
-        failed |= counts[1] > 0 or version != ENGINE_VERSIONS[engine]
+        failed |= counts[1] > 0 or version != ENGINES[engine]["version"]
         rows.append([engine, version, str(len(known)), *map(str, counts)])
     print(markdown(("engine", "version", "flags", "commands that parse", "refused"), rows))
     if arguments.commands:

@@ -51,15 +51,16 @@ def mixed_operators(
     tokens = sum(part.tokens for part in parts)
     # Only the last token of a prompt gets logits.
     rows = sum(p.batch if p.phase == "prefill" else p.tokens for p in parts)
-    hidden, tp = model.hidden, layout.tp
-    operators = [rowwise("elementwise", "embedding", phase, 1, tokens, hidden, tp)]
-    operators.append(rowwise("norm", "rms_norm", phase, model.norms, tokens, hidden, tp))
-    operators.extend(attention_operators(model, layout, formats, parts, phase))
-    operators.extend(_dense(model, layout, formats, tokens, phase))
-    operators.extend(_experts(model, layout, formats, tokens, phase))
-    operators.append(gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, "bf16"))
-    operators.extend(_communication(model, layout, formats, tokens, rows, phase))
-    return operators
+    hidden, tp, kind = model.hidden, layout.tp, table_name(formats.weights)
+    return [
+        rowwise("elementwise", "embedding", phase, 1, tokens, hidden, tp),
+        rowwise("norm", "rms_norm", phase, model.norms, tokens, hidden, tp),
+        *attention_operators(model, layout, formats, parts, phase),
+        *dense_operators(model, tp, kind, tokens, phase),
+        *_experts(model, layout, formats, tokens, phase),
+        gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, "bf16"),
+        *_communication(model, layout, formats, tokens, rows, phase),
+    ]
 
 
 def phase_of(parts: Sequence[Part]) -> Phase:
@@ -67,20 +68,24 @@ def phase_of(parts: Sequence[Part]) -> Phase:
     return parts[0].phase if len({part.phase for part in parts}) == 1 else "mixed"
 
 
-def _dense(
-    model: ModelDescription, layout: Layout, formats: Formats, tokens: int, phase: Phase
+def dense_operators(
+    model: ModelDescription, tp: int, kind: str, tokens: float, phase: Phase, fused: bool = True
 ) -> Iterator[Operator]:
-    """Yield the dense MLPs and the shared experts."""
-    kind = table_name(formats.weights)
+    """Yield the dense MLPs and the shared experts in format ``kind``.
+
+    With ``fused``, the activation is multiplied with its gate, as in serving.
+    """
     for name, layers, width, matrices in (
         *(("mlp", layers, width, model.mlp_matrices) for width, layers in model.dense_widths),
         ("shared", model.moe_layers, model.shared_width, model.expert_matrices),
     ):
         if not layers or not width:
             continue
-        inner = ceil(width / layout.tp)
-        yield gemm(f"{name}_up", phase, layers, tokens, (matrices - 1) * inner, model.hidden, kind)
-        yield rowwise("elementwise", "silu_and_mul", phase, layers, tokens, inner, layout.tp)
+        inner = ceil(width / tp)
+        up = (matrices - 1) * inner
+        activation, columns = ("silu_and_mul", inner) if fused else ("activation", up)
+        yield gemm(f"{name}_up", phase, layers, tokens, up, model.hidden, kind)
+        yield rowwise("elementwise", activation, phase, layers, tokens, columns, tp)
         yield gemm(f"{name}_down", phase, layers, tokens, model.hidden, inner, kind)
 
 
@@ -146,15 +151,11 @@ def _communication(
         dispatch_scale = ACTIVATION_BYTES[find_format(formats.moe).activations] / BF16_BYTES
         copies = min(model.experts_per_token, layout.moe_ep)
         if layout.moe_tp == 1 and copies < ranks:
-            sent = message * copies / tp
-            yield collective("all_to_all", "dispatch", phase, layers, dispatch_scale * sent, ranks)
-            yield collective("all_to_all", "combine", phase, layers, sent, ranks)
+            kernels, sent = ("all_to_all", "all_to_all"), message * copies / tp
         else:
-            all_elements = message * layout.dp
-            yield collective(
-                "all_gather", "dispatch", phase, layers, dispatch_scale * all_elements, ranks
-            )
-            yield collective("reduce_scatter", "combine", phase, layers, all_elements, ranks)
+            kernels, sent = ("all_gather", "reduce_scatter"), message * layout.dp
+        yield collective(kernels[0], "dispatch", phase, layers, dispatch_scale * sent, ranks)
+        yield collective(kernels[1], "combine", phase, layers, sent, ranks)
     if layout.pp > 1:
         yield collective("send_recv", "stage", phase, layout.pp - 1, message, 2)
 
@@ -216,8 +217,9 @@ class _Step:
         ranks = model.mla.q_lora_rank if model.mla else model.hidden
         yield self.project("index_query", layers, heads * index.head_dim, ranks)
         yield self.project("index_key", layers, index.head_dim + index.score_weights, model.hidden)
+        formats = Formats() if index.selects_blocks else Formats(weights="fp8", kv="fp8")
         for part in self.parts:
-            yield _scores(heads, index.head_dim, not index.selects_blocks, layers, part)
+            yield _scores(heads, index.head_dim, formats, layers, part)
 
     def softmax(self) -> Iterator[Operator]:
         """Yield softmax attention, with or without a window."""
@@ -311,7 +313,8 @@ class _Step:
                     yield gemm(
                         "index_query", phase, count, part.tokens, width, shape.q_lora_rank, kind
                     )
-                    yield _compressed_scores(index, count, ratio, part)
+                    formats = Formats(kv="fp8")
+                    yield _scores(index.heads, index.head_dim, formats, count, part, ratio)
                 top_k = index.top_k if index else 0
                 yield _compressed_attention(
                     shape, ratio, top_k, count, heads, dim, part, self.formats
@@ -387,11 +390,17 @@ def _latent_projection(op: str, count: float, tokens: int, heads: int, kind: str
 
 
 @lru_cache(CACHE_SIZE)
-def _scores(heads: int, dim: int, eight_bits: bool, layers: int, part: Part) -> Operator:
-    """Return the indexer's scores as attention with one key head."""
-    formats = Formats(weights="fp8", kv="fp8") if eight_bits else Formats()
+def _scores(
+    heads: int, dim: int, formats: Formats, layers: float, part: Part, ratio: int = 1
+) -> Operator:
+    """Return the indexer's scores as attention with one key head, over ``ratio`` tokens per key."""
+    if part.phase == "prefill":
+        layers = layers / ratio
+    elif ratio > 1:
+        keys = max((part.context + part.new_tokens) / ratio, 1.0)
+        part = replace(part, context=keys - part.new_tokens)
     full = _attention(part, SCORE_SHARE * layers, heads, 1, dim, 0, formats)
-    return Operator(full.kernel, full.problem, full.count, full.phase, full.config, "index_scores")
+    return replace(full, name="index_scores")
 
 
 @lru_cache(CACHE_SIZE)
@@ -441,20 +450,3 @@ def _compressed_attention(
     )  # fmt: skip
     config = Configuration(format=formats.attention, kv_format=formats.kv)
     return Operator("attention_prefill", problem, count, "prefill", config, "attention")
-
-
-@lru_cache(CACHE_SIZE)
-def _compressed_scores(index: Indexer, layers: int, ratio: int, part: Part) -> Operator:
-    """Return the indexer's scores of compressed keys as attention with one key head."""
-    shape = {"heads": index.heads, "kv_heads": 1, "head_dim": index.head_dim, "window": 0}
-    config = Configuration(format="bf16", kv_format="fp8")
-    if part.phase == "decode":
-        keys = (part.context + part.new_tokens) / ratio
-        heads = index.heads * part.new_tokens
-        problem = Problem(batch=part.batch, kv_len=max(keys, 1.0), **(shape | {"heads": heads}))
-        return Operator(
-            "attention_decode", problem, SCORE_SHARE * layers, "decode", config, "index_scores"
-        )
-    problem = Problem(batch=part.batch, seq_len=part.new_tokens, prefix_len=part.context, **shape)
-    count = SCORE_SHARE * layers / ratio
-    return Operator("attention_prefill", problem, count, "prefill", config, "index_scores")

@@ -10,18 +10,18 @@ one piece: projections, selection of keys, and attention. Plans use the piece if
 of its parts is less, because it leaves out gathering selected keys and gaps between kernels.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import ceil
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from foretune.family import Cost, Family
+from foretune.family import Cells, Cost, Family
 from foretune.features.families import formats
 from foretune.plan.cost.operator import CACHE_SIZE, RECURRENT_OPS, Operator, Part
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
@@ -34,59 +34,41 @@ LATENT_DIM, ROPE_DIM, NOPE_DIM, VALUE_DIM = 512, 64, 128, 128
 """Elements of the cached latent vector, of its rotary part, and of a head's own key and value."""
 
 
-class LatentPrefill(Family):
-    """Columns: problem.batch, seq_len, heads (prefix_len)."""
-
-    name = "mla_prefill"
-    accepts_scalars = True
-
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the products of decompressed keys and values; each tensor moves once."""
-        seq, prefix = problem["seq_len"], problem.get("prefix_len", 0.0)
-        rows = 1.0 * problem["batch"] * problem["heads"]
-        keys = prefix + (seq + 1.0) / 2.0
-        size = np.maximum(formats.activation_bytes(config.get("format", "bf16")), 1.0)
-        width = NOPE_DIM + ROPE_DIM + VALUE_DIM
-        return Cost(
-            flops=2.0 * rows * seq * keys * width,
-            bytes_moved=size * rows * (seq * width + (seq + prefix) * width),
-            dtype=formats.compute_dtype(config.get("format", "bf16")),
-        )
+def _latent_prefill(problem: Cells, config: Cells) -> Cost:
+    """Return the products of decompressed keys and values; each tensor moves once."""
+    seq, prefix = problem["seq_len"], problem.get("prefix_len", 0.0)
+    rows = 1.0 * problem["batch"] * problem["heads"]
+    keys = prefix + (seq + 1.0) / 2.0
+    size = np.maximum(formats.activation_bytes(config.get("format", "bf16")), 1.0)
+    width = NOPE_DIM + ROPE_DIM + VALUE_DIM
+    return Cost(
+        flops=2.0 * rows * seq * keys * width,
+        bytes_moved=size * rows * (seq * width + (seq + prefix) * width),
+        dtype=formats.compute_dtype(config.get("format", "bf16")),
+    )
 
 
-class LatentDecode(Family):
-    """Columns: problem.batch, kv_len, heads."""
-
-    name = "mla_decode"
-    accepts_scalars = True
-
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the products with the latent cache, which is read once for all heads."""
-        batch, keys, heads = problem["batch"], problem["kv_len"], problem["heads"]
-        cache = formats.weight_bytes(config.get("kv_format", "bf16"))
-        return Cost(
-            flops=2.0 * batch * heads * keys * (2.0 * LATENT_DIM + ROPE_DIM),
-            bytes_moved=batch * (cache * keys + 4.0 * heads) * (LATENT_DIM + ROPE_DIM),
-            dtype=formats.compute_dtype(config.get("format", "bf16")),
-        )
+def _latent_decode(problem: Cells, config: Cells) -> Cost:
+    """Return the products with the latent cache, which is read once for all heads."""
+    batch, keys, heads = problem["batch"], problem["kv_len"], problem["heads"]
+    cache = formats.weight_bytes(config.get("kv_format", "bf16"))
+    return Cost(
+        flops=2.0 * batch * heads * keys * (2.0 * LATENT_DIM + ROPE_DIM),
+        bytes_moved=batch * (cache * keys + 4.0 * heads) * (LATENT_DIM + ROPE_DIM),
+        dtype=formats.compute_dtype(config.get("format", "bf16")),
+    )
 
 
-class LatentProjection(Family):
-    """Columns: problem.tokens, heads; a product per head, into or out of the latent space."""
-
-    name = "mla_bmm"
-    accepts_scalars = True
-
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return one product of each head's vector with its NOPE x LATENT matrix."""
-        tokens, heads = 1.0 * problem["tokens"], problem["heads"]
-        kind = config.get("format", "bf16")
-        return Cost(
-            flops=2.0 * tokens * heads * NOPE_DIM * LATENT_DIM,
-            bytes_moved=heads * (formats.weight_bytes(kind) * NOPE_DIM * LATENT_DIM
-                                 + 2.0 * tokens * (NOPE_DIM + LATENT_DIM)),
-            dtype=formats.compute_dtype(kind),
-        )  # fmt: skip
+def _latent_projection(problem: Cells, config: Cells) -> Cost:
+    """Return one product of each head's vector with its NOPE x LATENT matrix."""
+    tokens, heads = 1.0 * problem["tokens"], problem["heads"]
+    kind = config.get("format", "bf16")
+    return Cost(
+        flops=2.0 * tokens * heads * NOPE_DIM * LATENT_DIM,
+        bytes_moved=heads * (formats.weight_bytes(kind) * NOPE_DIM * LATENT_DIM
+                             + 2.0 * tokens * (NOPE_DIM + LATENT_DIM)),
+        dtype=formats.compute_dtype(kind),
+    )  # fmt: skip
 
 
 STATE_BYTES = 4.0
@@ -102,27 +84,19 @@ MAMBA_COLUMNS = {
 """Mamba-2 column -> the equivalent column of linear attention."""
 
 
-class Recurrent(Family):
-    """Columns: problem.op, batch, seq_len, num_k_heads, head_k_dim, num_v_heads, head_v_dim."""
-
-    accepts_scalars = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the work of the convolution, or of reading and updating the state."""
-        batch, tokens = 1.0 * problem["batch"], 1.0 * problem["batch"] * problem["seq_len"]
-        keys = problem["num_k_heads"] * problem["head_k_dim"]
-        values = problem["num_v_heads"] * problem["head_v_dim"]
-        state = values * problem["head_k_dim"]
-        channels = 2.0 * keys + values
-        convolves = np.equal(problem["op"], "convolution") * 1.0
-        flops = convolves * 2.0 * channels * problem["d_conv"] + (1.0 - convolves) * 6.0 * state
-        stored = convolves * ACTIVATION_BYTES * channels * problem["d_conv"]
-        stored = stored + (1.0 - convolves) * STATE_BYTES * state
-        moved = 2.0 * stored * batch + 2.0 * ACTIVATION_BYTES * tokens * channels
-        return Cost(flops=tokens * flops, bytes_moved=moved, dtype="bf16")
+def _recurrent(problem: Cells, config: Cells) -> Cost:
+    """Return the work of the convolution, or of reading and updating the state."""
+    batch, tokens = 1.0 * problem["batch"], 1.0 * problem["batch"] * problem["seq_len"]
+    keys = problem["num_k_heads"] * problem["head_k_dim"]
+    values = problem["num_v_heads"] * problem["head_v_dim"]
+    state = values * problem["head_k_dim"]
+    channels = 2.0 * keys + values
+    convolves = np.equal(problem["op"], "convolution") * 1.0
+    flops = convolves * 2.0 * channels * problem["d_conv"] + (1.0 - convolves) * 6.0 * state
+    stored = convolves * ACTIVATION_BYTES * channels * problem["d_conv"]
+    stored = stored + (1.0 - convolves) * STATE_BYTES * state
+    moved = 2.0 * stored * batch + 2.0 * ACTIVATION_BYTES * tokens * channels
+    return Cost(flops=tokens * flops, bytes_moved=moved, dtype="bf16")
 
 
 RECURRENT = ("gdn", "kda", "mamba2")
@@ -130,7 +104,7 @@ RECURRENT = ("gdn", "kda", "mamba2")
 
 
 def to_recurrent_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return an engine's table with the columns of `Recurrent` and the kernel in ``problem.op``."""
+    """Return an engine's table with columns of `gdn`'s names, and the kernel in ``problem.op``."""
     rows = rows.rename(columns=MAMBA_COLUMNS)
     convolves = rows["config.implementation"].astype(str).str.startswith("causal_conv1d")
     rows = rows.assign(**{"problem.op": np.where(convolves, *RECURRENT_OPS)})
@@ -153,48 +127,40 @@ INDEXER_DIM, TOP_K = 128, 2048
 """Elements of an indexer's key; selected keys."""
 
 
-class SparseAttention(Family):
-    """Columns: problem.batch, heads, seq_len and prefix_len or kv_len, shape (see `_SHAPES`)."""
-
-    accepts_scalars = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return projections, scores of all keys, and products with selected ones."""
-        if self.name == DECODE:
-            new, seen = 1.0, 1.0 * problem["kv_len"]
-        else:
-            new = 1.0 * problem["seq_len"]
-            seen = problem.get("prefix_len", 0.0) + (new + 1.0) / 2.0
-        batch, heads = problem["batch"], 1.0 * problem["heads"]
-        tokens = batch * new
-        kind = config.get("gemm_format", "bf16")
-        named = [(np.equal(problem["shape"], name), sizes) for name, sizes in _SHAPES.items()]
-        hidden, queries, keys, values, scorers = (
-            sum(here * float(sizes[i]) for here, sizes in named) for i in range(5)
-        )
-        weights = (
-            hidden * (queries + LATENT_DIM + ROPE_DIM + INDEXER_DIM)
-            + queries * (heads * (keys + ROPE_DIM) + INDEXER_DIM * scorers)
-            + heads * (keys + values) * LATENT_DIM
-            + heads * values * hidden
-        )
-        chosen, head = np.minimum(seen, TOP_K), keys + ROPE_DIM + values
-        scores = INDEXER_DIM * scorers * seen
-        cache = formats.weight_bytes(config.get("kv_format", "bf16"))
-        return Cost(
-            flops=2.0 * tokens * (weights + scores + heads * head * chosen),
-            bytes_moved=formats.weight_bytes(kind) * weights
-            + batch * (cache * chosen * (LATENT_DIM + ROPE_DIM) + seen * INDEXER_DIM)
-            + 4.0 * tokens * hidden,
-            dtype=formats.compute_dtype(kind),
-        )
+def _sparse_attention(problem: Cells, config: Cells) -> Cost:
+    """Return projections, scores of all keys, and products with selected ones; see `_SHAPES`."""
+    if "kv_len" in problem:
+        new, seen = 1.0, 1.0 * problem["kv_len"]
+    else:
+        new = 1.0 * problem["seq_len"]
+        seen = problem.get("prefix_len", 0.0) + (new + 1.0) / 2.0
+    batch, heads = problem["batch"], 1.0 * problem["heads"]
+    tokens = batch * new
+    kind = config.get("gemm_format", "bf16")
+    named = [(np.equal(problem["shape"], name), sizes) for name, sizes in _SHAPES.items()]
+    hidden, queries, keys, values, scorers = (
+        sum(here * float(sizes[i]) for here, sizes in named) for i in range(5)
+    )
+    weights = (
+        hidden * (queries + LATENT_DIM + ROPE_DIM + INDEXER_DIM)
+        + queries * (heads * (keys + ROPE_DIM) + INDEXER_DIM * scorers)
+        + heads * (keys + values) * LATENT_DIM
+        + heads * values * hidden
+    )
+    chosen, head = np.minimum(seen, TOP_K), keys + ROPE_DIM + values
+    scores = INDEXER_DIM * scorers * seen
+    cache = formats.weight_bytes(config.get("kv_format", "bf16"))
+    return Cost(
+        flops=2.0 * tokens * (weights + scores + heads * head * chosen),
+        bytes_moved=formats.weight_bytes(kind) * weights
+        + batch * (cache * chosen * (LATENT_DIM + ROPE_DIM) + seen * INDEXER_DIM)
+        + 4.0 * tokens * hidden,
+        dtype=formats.compute_dtype(kind),
+    )
 
 
 def to_module_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return an engine's table with the columns of `SparseAttention`, without other models."""
+    """Return an engine's table with the column ``problem.shape``, without other models."""
     rows = rows[rows["problem.model"].isin(MODELS)]
     rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIP_INDEXER)]
     shapes = rows["problem.model"].astype(str).map(MODELS)
@@ -244,23 +210,17 @@ def _module(shape: str, part: Part, heads: int, layers: int, formats: Formats) -
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """The columns that distinguish the operators of one kernel.
+    """The columns that distinguish the operators of one kernel -> default if a table lacks them.
 
-    Attributes:
-        axes: size columns -> default for tables that lack them.
-        exact: text columns that must match, most informative first -> default.
-        load_axis: axis along which times should not fall, if any.
-        tiled: whether kernels compute whole tiles along the load axis.
-        splits: whether work can be split into equal parts along the load axis.
-        strict: whether measurements with other ``exact`` values are unrelated work.
+    Texts in ``exact`` must match; the most informative is first.
     """
 
-    axes: Mapping[str, float]
-    exact: Mapping[str, str] = field(default_factory=dict)
-    load_axis: str = ""
-    tiled: bool = False
-    splits: bool = False
-    strict: bool = False
+    axes: Mapping[str, float]  # sizes
+    exact: Mapping[str, str]
+    load_axis: str = ""  # axis along which times should not fall, if any
+    tiled: bool = False  # whether kernels compute whole tiles along the load axis
+    splits: bool = False  # whether work can be split into equal parts along the load axis
+    strict: bool = False  # whether measurements with other ``exact`` values are unrelated work
 
     def coordinates(self, rows: pd.DataFrame) -> np.ndarray:
         """Return the coordinates of operators in octaves (rows, axes)."""
@@ -308,60 +268,45 @@ MIN_LATENCY_NAME = "min_latency"
 """Marks implementations that TensorRT-LLM runs only on request (``enable_min_latency``, off by
 default)."""
 FORMAT_COLUMNS = ("config.format", "config.kv_format")
-_FORMAT = {"config.format": "bf16"}
-_FORMATS = {"config.format": "bf16", "config.kv_format": "bf16"}
-_MODULE_FORMATS = {"problem.shape": "", "config.gemm_format": "bf16", "config.kv_format": "bf16"}
-_HEADS = "heads kv_heads head_dim=128 window=0"
 
 
-def _kind(axes: str, exact: Mapping[str, str], load: str = "", **more: bool) -> OperatorKind:
-    """Return a kind with the sizes ``axes``; a size missing from a table is 1, or as stated."""
-    columns = {}
-    for name, _, default in (axis.partition("=") for axis in axes.split()):
-        columns[name if "." in name else f"problem.{name}"] = float(default or 1)
-    return OperatorKind(columns, exact, load and f"problem.{load}", **more)
+def _defaults(text: str) -> dict[str, str]:
+    """Parse columns like ``heads head_dim=128 config.tp``: column -> default, empty if none."""
+    parts = (part.partition("=") for part in text.split())
+    return {name if "." in name else f"problem.{name}": default for name, _, default in parts}
 
 
-KINDS: dict[str, OperatorKind] = {
-    "gemm": _kind("M N K", _FORMAT, "M", tiled=True),
-    "attention_prefill": _kind(
-        f"batch seq_len prefix_len=0 {_HEADS}", _FORMATS, "batch", splits=True
-    ),
-    "attention_decode": _kind(f"batch kv_len {_HEADS}", _FORMATS, "batch", splits=True),
-    "mla_prefill": _kind("batch seq_len prefix_len=0 heads", _FORMATS, "batch", splits=True),
-    "mla_decode": _kind("batch kv_len heads", _FORMATS, "batch", splits=True),
-    "mla_bmm": _kind("tokens heads", _FORMAT, "tokens"),
-    "moe": _kind(
-        "tokens hidden intermediate top_k experts config.tp config.ep",
-        {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
-        "tokens",
-    ),
-    **dict.fromkeys(
-        ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"),
-        _kind("message_bytes devices", {}, "message_bytes"),
-    ),
-    **dict.fromkeys(
-        RECURRENT,
-        _kind(
-            "batch seq_len num_k_heads=16 head_k_dim=128 num_v_heads=32",
-            {"problem.op": "", "problem.phase": ""},
-            strict=True,
-        ),
-    ),
-    PREFILL: _kind("batch seq_len prefix_len=0 heads", _MODULE_FORMATS, "batch", splits=True),
-    DECODE: _kind("batch kv_len heads", _MODULE_FORMATS, "batch", splits=True),
-    "quantize": _kind("M K", {"problem.op": ""}),
-    **dict.fromkeys(("norm", "elementwise"), _kind("rows columns", {"problem.op": ""})),
+KINDS = {
+    row["kernel"]: OperatorKind(
+        axes={name: float(default or 1) for name, default in _defaults(row["axes"]).items()},
+        exact=_defaults(row["exact"]),
+        load_axis=row["load_axis"] and f"problem.{row['load_axis']}",
+        **dict.fromkeys(row["properties"].split(), True),
+    )
+    for row in shipped_rows("kinds.csv", "foretune.plan.cost")
 }
 """Kernel -> its kind; other kernels use the roofline."""
 
-_PLAN_FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        *(kind() for kind in (LatentPrefill, LatentDecode, LatentProjection)),
-        *map(Recurrent, RECURRENT), *map(SparseAttention, MODULES),
-    )
-}  # fmt: skip
+
+class PlanFamily(Family):
+    """A kernel that only plans know; ``work`` returns the cost of a launch."""
+
+    def __init__(self, name: str, work: Callable[[Cells, Cells], Cost]) -> None:
+        self.name, self._work = name, work
+
+    def cost(self, problem: Cells, config: Cells) -> Cost:
+        """Return the work of one launch."""
+        return self._work(problem, config)
+
+
+_WORK = {
+    "mla_prefill": _latent_prefill,
+    "mla_decode": _latent_decode,
+    "mla_bmm": _latent_projection,
+    **dict.fromkeys(RECURRENT, _recurrent),
+    **dict.fromkeys(MODULES, _sparse_attention),
+}
+"""Kernels that only plans know -> cost of a launch."""
 
 
 def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
@@ -377,6 +322,14 @@ def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})[by_default]
 
 
+CONVERTERS = {
+    "moe": with_expert_kind,
+    **dict.fromkeys(RECURRENT, to_recurrent_rows),
+    **dict.fromkeys(MODULES, to_module_rows),
+}
+"""Kernel -> function that completes an engine's table."""
+
+
 def work_share(rows: pd.DataFrame) -> np.ndarray:
     """Return each operator's work relative to its family's cost.
 
@@ -389,6 +342,6 @@ def work_share(rows: pd.DataFrame) -> np.ndarray:
 
 def family_of(kernel: str) -> Family | None:
     """Return the family with the cost model of ``kernel``, or None."""
-    if kernel in _PLAN_FAMILIES:
-        return _PLAN_FAMILIES[kernel]
+    if kernel in _WORK:
+        return PlanFamily(kernel, _WORK[kernel])
     return load("families", kernel)() if kernel in registered("families") else None

@@ -49,18 +49,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class RankMemory(Memory):
-    """Bytes on the fullest rank while it serves.
-
-    Attributes:
-        kv_cache: keys, values and states of its requests.
-        activations: peak of a step.
-        engine: memory outside of PyTorch, including buffers of collectives.
-    """
+    """Bytes on the fullest rank while it serves."""
 
     weights: float
-    kv_cache: float
-    activations: float
-    engine: float
+    kv_cache: float  # keys, values and states of its requests
+    activations: float  # peak of a step
+    engine: float  # memory outside of PyTorch, including buffers of collectives
 
 
 def rank_memory(

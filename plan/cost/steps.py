@@ -5,11 +5,10 @@ compute and memory, capped at the limit. Boards differ more in their limits than
 GPUs without power measurements take the shares of their generation, else the mean of all.
 """
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,12 +17,13 @@ from foretune.datasets.runs import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
-from foretune.plan.cost.kinds import MODULES, RECURRENT, attention_modules, family_of
+from foretune.plan.cost.kinds import attention_modules, family_of
 from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.catalog import System, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -64,19 +64,12 @@ PowerModels = Mapping[str, Mapping[str, PowerModel]]
 """Kernel -> system -> fitted power model."""
 
 
-@dataclass(frozen=True)
-class OperatorWatts:
-    """Power of operators, one entry per row.
+class OperatorWatts(NamedTuple):
+    """Power of operators, one entry per row."""
 
-    Attributes:
-        watts: mean over the operator's time; NaN without a known limit.
-        measured: whether the kernel's power was measured on this system.
-        compute_bound: whether compute limits it, not memory.
-    """
-
-    watts: np.ndarray
-    measured: np.ndarray
-    compute_bound: np.ndarray
+    watts: np.ndarray  # mean over the operator's time; NaN without a known limit
+    measured: np.ndarray  # whether the kernel's power was measured on this system
+    compute_bound: np.ndarray  # whether compute limits it, not memory
 
 
 class OperatorPower:
@@ -123,10 +116,8 @@ class OperatorPower:
 @cache
 def shipped_models() -> dict[str, dict[str, PowerModel]]:
     """Return the shipped power models."""
-    text = files("foretune.plan.cost").joinpath("power.csv").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
     found: dict[str, dict[str, PowerModel]] = {}
-    for row in csv.DictReader(lines):
+    for row in shipped_rows("power.csv", "foretune.plan.cost"):
         form = PowerModel(*(float(row[field.name]) for field in fields(PowerModel)))
         found.setdefault(row["kernel"], {})[row["system"]] = form
     return found
@@ -135,12 +126,9 @@ def shipped_models() -> dict[str, dict[str, PowerModel]]:
 PARTS = ("projections", "attention", "experts", "communication", "rest")
 """Parts of a step's time; columns of `StepTimer.times`."""
 _PART_OF = {
-    "gemm": 0,
-    "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
-    "mla_bmm": 1, **dict.fromkeys((*MODULES, *RECURRENT), 1),
-    "moe": 2,
-    "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
-}  # fmt: skip
+    row["kernel"]: PARTS.index(row["part"])
+    for row in shipped_rows("kinds.csv", "foretune.plan.cost")
+}
 _REST = len(PARTS) - 1
 
 
@@ -160,11 +148,9 @@ class Step:
 
     def operators(self) -> list[Operator]:
         """Return the operators of one rank, with attention as the sum of its parts."""
+        own = mixed_operators(self.model, self.layout, self.formats, [self.part])
         drafts = self.draft.operators() if self.draft else []
-        return [
-            *mixed_operators(self.model, self.layout, self.formats, [self.part]),
-            *(replace(operator, count=self.draft_steps * operator.count) for operator in drafts),
-        ]
+        return own + [replace(op, count=self.draft_steps * op.count) for op in drafts]
 
 
 class StepTimer:

@@ -20,6 +20,8 @@ from foretune.plan.cost.measured_operators import (
 )
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
+from foretune.plan.describe import shipped_rows
+from foretune.plan.describe.formats import table_name
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
@@ -28,22 +30,11 @@ MAX_INTERPOLATION_DISTANCE = 1.0
 DEFAULT_EFFICIENCY = 0.7
 """Assumed share of peak rates without measurements."""
 SIMILAR_FORMATS = {
-    "fp8": ("fp8_static", "fp8_block", "int8"),
-    "fp8_block": ("fp8", "fp8_static", "int8"),
-    "fp8_static": ("fp8", "fp8_block", "int8"),
-    "int8": ("fp8", "fp8_static"),
-    "nvfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "fp8", "fp8_block"),
-    "w4a8_mxfp4_mxfp8": ("nvfp4", "w4a16_mxfp4", "fp8", "fp8_block"),
-    "w4a16_mxfp4": ("int4_wo", "w4a8_mxfp4_mxfp8", "w4afp8", "nvfp4", "bf16"),
-    "int4_wo": ("w4a16_mxfp4", "w4afp8", "int8_wo", "bf16"),
-    "int8_wo": ("int4_wo", "w4a16_mxfp4", "bf16"),
-    "w4afp8": ("w4a8_mxfp4_mxfp8", "int4_wo", "w4a16_mxfp4", "fp8"),
-    "int3_wo": ("int4_wo", "w4a16_mxfp4", "int8_wo", "bf16"),
-    "fp4_e2m1": ("nvfp4", "fp8"),
-    "int4_head": ("fp8",),
+    table_name(row["name"]): row["similar"].split()
+    for row in shipped_rows("formats.csv")
+    if row["similar"]
 }
 """Format -> formats whose efficiency it borrows if unmeasured, nearest first."""
-
 SIMILAR_KERNELS = {"mamba2": ("gdn",), "kda": ("gdn",)}
 """Kernel -> kernels with equal work on equal sizes, whose efficiency it borrows if unmeasured.
 Engines' tables have Mamba-2's convolutions, but not its state update."""
@@ -55,18 +46,12 @@ slower than the other's, which no engine would choose."""
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Times of operators, one entry per row.
-
-    Attributes:
-        source: one of `SOURCES`.
-        watts: mean power; NaN if not measured here for such operators.
-        bound_ms: roofline time; 0 if unknown.
-    """
+    """Times of operators, one entry per row."""
 
     ms: np.ndarray
-    source: np.ndarray
-    watts: np.ndarray
-    bound_ms: np.ndarray
+    source: np.ndarray  # one of `SOURCES`
+    watts: np.ndarray  # mean power; NaN if not measured here for such operators
+    bound_ms: np.ndarray  # roofline time; 0 if unknown
 
 
 class OperatorTimer:
@@ -226,16 +211,12 @@ class OperatorTimer:
 
 @dataclass(frozen=True)
 class _Query:
-    """Operators of one kernel in one format, and the measurements to use.
-
-    ``exact_match`` is whether these have the same format, engine and system. With
-    ``only_if_faster``, the answer is used only for operators that it makes faster.
-    """
+    """Operators of one kernel in one format, and the measurements to use."""
 
     table: MeasuredOperators
     key: str
-    exact_match: bool
-    only_if_faster: bool
+    exact_match: bool  # whether measurements have the same format, engine and system
+    only_if_faster: bool  # the answer is used only for operators that it makes faster
     rows: pd.DataFrame
     limits: np.ndarray
     index: np.ndarray
@@ -252,5 +233,5 @@ def _equal_cost_keys(kernel: str, key: str) -> list[str]:
 def _format_distance(wanted: str, other: str) -> int:
     if wanted == other:
         return 0
-    similar = SIMILAR_FORMATS.get(wanted, ())
+    similar = SIMILAR_FORMATS.get(wanted, [])
     return 1 + (similar.index(other) if other in similar else len(similar))

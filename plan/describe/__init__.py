@@ -2,13 +2,33 @@
 
 import csv
 import json
+import os
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from foretune.errors import RunTableError
+from foretune.files import read_bytes, translate_read_errors
 
-def shipped_rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV table that is shipped in this package."""
-    return list(csv.DictReader(shipped_text(name).splitlines()))
+
+def shipped_rows(name: str, package: str = __name__) -> list[dict[str, str]]:
+    """Return the rows of a CSV table that is shipped in a package, without lines of comments."""
+    lines = shipped_text(name, package).splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def parse_rows(text: str, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of the CSV table ``name``; raises RunTableError if it lacks a column."""
+    reader = csv.DictReader(text.splitlines())
+    if missing := [c for c in columns if c not in (reader.fieldnames or ())]:
+        raise RunTableError(f"{name} has no column {missing[0]!r}: expected {', '.join(columns)}")
+    return list(reader)
+
+
+def read_text(path: str | os.PathLike[str], what: str) -> str:
+    """Return the text of a user's CSV table of ``what``; raises RunTableError."""
+    with translate_read_errors(path, RunTableError, f"is not a readable table of {what}: {{}}"):
+        return read_bytes(path).decode("utf-8-sig")
 
 
 def shipped_json(name: str) -> dict[str, Any]:
@@ -17,6 +37,19 @@ def shipped_json(name: str) -> dict[str, Any]:
     return found
 
 
-def shipped_text(name: str) -> str:
-    """Return the text of a file that is shipped in this package."""
-    return files(__name__).joinpath(name).read_text(encoding="utf-8")
+def shipped_text(name: str, package: str = __name__) -> str:
+    """Return the text of a file that is shipped in a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+ENGINES = shipped_json("engines.json")
+"""Engine -> its ``name``; the ``version`` that commands are for, against which all flags were
+checked; the container ``image`` of a version for NVIDIA GPUs; prefixes of the GPU ``architectures``
+that it runs on, as documented; ``caches``: cache format -> its name for it;
+``online_quantization``: format that it can quantize a 16-bit checkpoint to while loading -> option.
+
+``reads_host_weights``: its kernels read weights directly from host memory (``cpu_offload_gb``,
+unified addressing), and experts only if tokens are routed there; SGLang copies every layer before
+running it. Neither overlaps this with compute. ``fetches_by_layer``: it fetches a layer of a cached
+prefix while computing the previous one (hierarchical cache); in others, the request waits.
+"""

@@ -1,6 +1,5 @@
 """GPU systems to deploy on, and models, found by name without a network."""
 
-import csv
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -13,11 +12,10 @@ from typing import Any, Self
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import MissingExtra, RunTableError, UnknownName, UsageError
-from foretune.files import read_bytes, translate_read_errors
 from foretune.operator_package import package_folder
-from foretune.plan.describe import shipped_rows, shipped_text
-from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
+from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
 from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
+from foretune.plan.describe.formats import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
     QUANTIZATION_FILE,
@@ -137,17 +135,13 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     Systems may be called as in `resolve_system`. Raises UnknownName for others, and RunTableError
     if the file cannot be read, lacks a column, or has an invalid price.
     """
-    with translate_read_errors(path, RunTableError, "is not a readable table of prices: {}"):
-        prices = _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))
+    prices = _parse_prices(read_text(path, "prices"), str(path))
     return {resolve_system(name).name: price for name, price in prices.items()}
 
 
 def _parse_prices(text: str, name: str) -> dict[str, float]:
-    prices, reader = {}, csv.DictReader(text.splitlines())
-    for column in PRICE_COLUMNS:
-        if column not in (reader.fieldnames or ()):
-            raise RunTableError(f"{name} has no column {column!r}: {','.join(PRICE_COLUMNS)}")
-    for i, row in enumerate(reader, 1):
+    prices = {}
+    for i, row in enumerate(parse_rows(text, name, PRICE_COLUMNS), 1):
         try:
             system, price = row["system"], float(row["usd_per_gpu_hour"])
         except (TypeError, ValueError) as e:
@@ -192,8 +186,6 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
 
 _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
 """Words in names that describe training or storage, not architecture."""
-MIN_PUBLISHER_SIMILARITY = 0.85
-"""Minimum similarity to correct a misspelled publisher, 0 … 1."""
 
 
 def describe_model(name: str) -> ModelDescription:
@@ -201,7 +193,7 @@ def describe_model(name: str) -> ModelDescription:
 
     Known names are those of the shipped table and of aiconfigurator-core's ``config.json`` files.
     The publisher, and words like ``Instruct`` or ``FP8``, may differ. A format in the name becomes
-    the description's. A misspelled publisher is corrected.
+    the description's.
 
     Raises:
         UsageError: the folder's ``config.json`` is missing or incomplete.
@@ -217,7 +209,6 @@ def describe_model(name: str) -> ModelDescription:
     if folder.is_dir():
         return read_folder(folder)
     shipped, configs = _shipped(), _configs()
-    requested, name = name, _correct_publisher(name, known_models())
     for normalize in (str.lower, _architecture_key):
         if found := _match(name, shipped, normalize):
             return _with_requested_name(shipped[found], name, found)
@@ -226,10 +217,8 @@ def describe_model(name: str) -> ModelDescription:
     known = known_models()
     close = get_close_matches(_architecture_key(name), [_architecture_key(k) for k in known], n=1)
     if _package() is None and not close:
-        raise MissingExtra(
-            "aiconfigurator_core", "llm", f"describing {requested} without its folder"
-        )
-    raise UnknownName("model", requested, known, "or give a folder with its config.json")
+        raise MissingExtra("aiconfigurator_core", "llm", f"describing {name} without its folder")
+    raise UnknownName("model", name, known, "or give a folder with its config.json")
 
 
 def known_models() -> list[str]:
@@ -240,14 +229,6 @@ def known_models() -> list[str]:
 def _match(name: str, known: Iterable[str], normalize: Callable[[str], str]) -> str | None:
     """Return the known name equal to ``name`` after ``normalize``, if any."""
     return next((candidate for candidate in known if normalize(candidate) == normalize(name)), None)
-
-
-def _correct_publisher(name: str, known: Iterable[str]) -> str:
-    """Return a name with a misspelled publisher corrected."""
-    publisher, slash, model = name.partition("/")
-    publishers = {k.partition("/")[0].lower(): k.partition("/")[0] for k in known}
-    close = get_close_matches(publisher.lower(), publishers, n=1, cutoff=MIN_PUBLISHER_SIMILARITY)
-    return f"{publishers[close[0]]}/{model}" if slash and close else name
 
 
 def _architecture_key(name: str) -> str:

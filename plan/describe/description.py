@@ -12,22 +12,13 @@ from foretune.errors import ProblemError
 
 @dataclass(frozen=True)
 class Mla:
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), with a compressed cache.
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), with a compressed cache."""
 
-    Attributes:
-        q_lora_rank: width of the compressed queries; 0 if not compressed.
-        kv_lora_rank: width of the compressed keys and values; the cache holds this plus ``qk_rope``
-            per token.
-        qk_nope: width of a head's query without position.
-        qk_rope: width of the rotary part, shared by all heads.
-        v_head: width of a head's value.
-    """
-
-    q_lora_rank: int
-    kv_lora_rank: int
-    qk_nope: int
-    qk_rope: int
-    v_head: int
+    q_lora_rank: int  # width of the compressed queries; 0 if not compressed
+    kv_lora_rank: int  # width of the compressed keys and values; cached, with ``qk_rope``
+    qk_nope: int  # width of a head's query without position
+    qk_rope: int  # width of the rotary part, shared by all heads
+    v_head: int  # width of a head's value
 
 
 @dataclass(frozen=True)
@@ -67,13 +58,6 @@ class LinearAttention:
     (arXiv:2405.21060): its groups are key heads, its state size is the key width, its heads are
     value heads. A ``convolution`` (LFM2) has no state but the last tokens, and a gate per channel
     before and after.
-
-    Attributes:
-        key_heads, key_dim, value_heads, value_dim: shape of the state.
-        convolution: length of the convolution.
-        kind: ``gdn``, ``kda`` or ``mamba2``: the kernel that updates the state; or ``convolution``.
-        gate_rank: width that a per-channel gate is compressed to; 0 for one number per head.
-        beside_softmax: whether these layers also have softmax attention (Falcon-H1).
     """
 
     layers: int
@@ -81,10 +65,10 @@ class LinearAttention:
     key_dim: int
     value_heads: int
     value_dim: int
-    convolution: int
-    kind: str = "gdn"
-    gate_rank: int = 0
-    beside_softmax: bool = False
+    convolution: int  # its length
+    kind: str = "gdn"  # kernel that updates the state, or ``convolution``
+    gate_rank: int = 0  # width that a per-channel gate is compressed to; 0: one number per head
+    beside_softmax: bool = False  # whether these layers also have softmax attention (Falcon-H1)
 
     @property
     def channels(self) -> int:
@@ -105,19 +89,13 @@ class Indexer:
 
     DeepSeek-V3.2 selects single keys by weighted head scores. MiniMax-M3 selects blocks by their
     largest score (vLLM, ``models/minimax_m3``).
-
-    Attributes:
-        heads, head_dim: scoring heads, which share one key per token.
-        top_k: number of selected keys.
-        layers: layers with an indexer; 0 means all with softmax attention.
-        block: keys per block.
     """
 
-    heads: int
+    heads: int  # scoring heads, which share one key per token
     head_dim: int
-    top_k: int
-    layers: int = 0
-    block: int = 1
+    top_k: int  # number of selected keys
+    layers: int = 0  # layers with an indexer; 0 means all with softmax attention
+    block: int = 1  # keys per block
 
     @property
     def selects_blocks(self) -> bool:
@@ -141,24 +119,16 @@ class CompressedAttention:
 
     All heads share one vector per key, which is also its value. Layers compress ``ratio`` tokens
     into a key. Where an indexer selects keys (``indexed_ratio``), compression windows overlap
-    (vLLM, ``models/deepseek_v4``).
-
-    Attributes:
-        q_lora_rank: width of the compressed queries.
-        o_groups, o_lora_rank: groups of heads whose outputs are compressed, and the compressed
-            width.
-        ratios: (tokens per compressed key, layers); 0 tokens for layers with only the window.
-        residual_streams: residual streams mixed around each layer.
-        indexed_ratio: ratio of the layers with an indexer.
+    (vLLM, ``models/deepseek_v4``). Layers with only the window have ratio 0.
     """
 
-    q_lora_rank: int
-    o_groups: int
-    o_lora_rank: int
+    q_lora_rank: int  # width of the compressed queries
+    o_groups: int  # groups of heads whose outputs are compressed
+    o_lora_rank: int  # width of the compressed outputs
     window: int
-    ratios: tuple[tuple[int, int], ...]
-    residual_streams: int = 1
-    indexed_ratio: int = 4
+    ratios: tuple[tuple[int, int], ...]  # (tokens per compressed key, layers)
+    residual_streams: int = 1  # mixed around each layer
+    indexed_ratio: int = 4  # of the layers with an indexer
 
     def overlap(self, ratio: int) -> int:
         """Return the number of compressed keys that a token contributes to."""
@@ -190,27 +160,18 @@ class CompressedAttention:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of weights in all layers, by how they are split.
+    """Numbers of weights in all layers, by how they are split."""
 
-    Attributes:
-        attention: projections split by heads, except keys and values.
-        key_value: key and value projections: split by key heads, replicated beyond.
-        replicated: projections replicated on every rank (MLA's compression, indexers, experts'
-            input and output projections).
-        mlp, shared, experts: dense MLPs, shared experts, routed experts.
-        head: output projection; 0 if it is the embedding table.
-    """
-
-    attention: int
-    key_value: int
-    replicated: int
+    attention: int  # projections split by heads, except keys and values
+    key_value: int  # key and value projections: split by key heads, replicated beyond
+    replicated: int  # on every rank: MLA's compression, indexers, experts' input and output
     mlp: int
-    shared: int
-    experts: int
+    shared: int  # shared experts
+    experts: int  # routed experts
     router: int
     norms: int
     embedding: int
-    head: int
+    head: int  # output projection; 0 if it is the embedding table
 
     @property
     def total(self) -> int:

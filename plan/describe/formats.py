@@ -1,22 +1,21 @@
-"""Number formats of a deployment: names, sizes, hardware support, and published quality.
+"""Number formats: names, sizes, hardware support, published quality, and those of a checkpoint.
 
 Names are those of the run table. A weight format implies the format of activations. The KV cache
 has separate formats.
 """
 
-import csv
 import os
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import inf
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
-from foretune.errors import RunTableError, UnknownName
-from foretune.files import read_bytes, translate_read_errors
-from foretune.plan.describe import shipped_rows, shipped_text
-from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX
+from foretune.errors import RunTableError, UnknownName, UsageError
+from foretune.plan.describe import parse_rows, read_text, shipped_json, shipped_rows, shipped_text
 from foretune.plan.describe.description import ModelDescription
 
 Support = Literal["native", "emulated", "no"]
@@ -25,25 +24,15 @@ WORST_FIRST: tuple[Support, ...] = ("no", "emulated", "native")
 
 @dataclass(frozen=True)
 class Format:
-    """A number format.
+    """A number format."""
 
-    Attributes:
-        name: as in the run table's ``config.format``.
-        bits: per number.
-        group: numbers that share a scale; 0 for one scale per tensor or row.
-        scale_bits: per scale.
-        activations: format of the activations multiplied with it.
-        block: columns of weights that engines cannot split; 1 if they pad.
-        head_bits: of a cache, per scale of a token, head, and key or value.
-    """
-
-    name: str
-    bits: int
-    group: int = 0
-    scale_bits: int = 0
-    activations: str = "bf16"
-    block: int = 1
-    head_bits: int = 0
+    name: str  # as in the run table's ``config.format``
+    bits: int  # per number
+    group: int = 0  # numbers that share a scale; 0 for one scale per tensor or row
+    scale_bits: int = 0  # per scale
+    activations: str = "bf16"  # format of the activations multiplied with it
+    block: int = 1  # columns of weights that engines cannot split; 1 if they pad
+    head_bits: int = 0  # of a cache, per scale of a token, head, and key or value
 
     @property
     def bytes(self) -> float:
@@ -186,20 +175,15 @@ EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
 
 @dataclass(frozen=True)
 class AccuracyResult:
-    """One benchmark of one model in one format.
+    """One benchmark of one model in one format."""
 
-    Attributes:
-        format: weight format, as in `FORMATS`; cache formats are written ``kv:fp8``.
-        better: ``higher`` or ``lower``.
-    """
-
-    format: str
+    format: str  # weight format, as in `FORMATS`; cache formats are written ``kv:fp8``
     method: str
     model: str
     benchmark: str
     baseline: float
     quantized: float
-    better: str
+    better: str  # ``higher`` or ``lower``
     source: str
 
     @property
@@ -223,8 +207,7 @@ def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
 
     Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
     """
-    with translate_read_errors(path, RunTableError, "is not a readable table of accuracies: {}"):
-        return _parse_results(read_bytes(path).decode("utf-8-sig"), str(path))
+    return _parse_results(read_text(path, "accuracies"), str(path))
 
 
 def recovery(
@@ -264,12 +247,8 @@ def _base_name(name: str) -> str:
 
 
 def _parse_results(text: str, name: str) -> tuple[AccuracyResult, ...]:
-    reader = csv.DictReader(text.splitlines())
-    if missing := [c for c in RESULT_COLUMNS if c not in (reader.fieldnames or ())]:
-        raise RunTableError(
-            f"{name} has no column {missing[0]!r}: expected {', '.join(RESULT_COLUMNS)}"
-        )
-    return tuple(_parse_result(row, f"{name}, row {i}") for i, row in enumerate(reader, 1))
+    rows = parse_rows(text, name, RESULT_COLUMNS)
+    return tuple(_parse_result(row, f"{name}, row {i}") for i, row in enumerate(rows, 1))
 
 
 def _parse_result(row: dict[str, str], where: str) -> AccuracyResult:
@@ -286,3 +265,107 @@ def _parse_result(row: dict[str, str], where: str) -> AccuracyResult:
         raise RunTableError(f"{where}: unknown number format {row['format']!r}")
     texts = {c: row[c] for c in RESULT_COLUMNS if c not in ("baseline", "quantized")}
     return AccuracyResult(baseline=scores[0], quantized=scores[1], **texts)
+
+
+_NAMES = shipped_json("checkpoint_formats.json")
+FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
+"""Last word of a checkpoint's name -> format of its projections and experts."""
+MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
+"""NVIDIA ModelOpt's name -> Foretune's."""
+CACHE_ONLY_TOOLS = (None, "modelopt", "compressed-tensors")
+"""Tools named in a file that may quantize only the cache."""
+FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
+
+_UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
+_INTEGER_BITS = {3: "int3_wo", 4: "int4_wo", 8: "int8_wo"}
+"""Bits of weight-only integers -> format; GPTQ and AWQ leave out 4."""
+_PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
+_LAYER = re.compile(r"layers\.(\d+)\.")
+MAX_UNQUANTIZED_LAYERS = 2
+"""If more layers keep attention unquantized, all count as such, as engines skip the first few."""
+
+
+def format_in_name(name: str) -> str:
+    """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
+    for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
+        if word in FORMAT_OF_SUFFIX:
+            # Qwen publishes blockwise fp8 (``weight_block_size`` in ``config.json``).
+            blockwise = word == "fp8" and name.lower().startswith("qwen/")
+            return "fp8_block" if blockwise else FORMAT_OF_SUFFIX[word]
+    return ""
+
+
+def stored_formats(config: Mapping[str, Any], quantization: Mapping[str, Any]) -> Formats:
+    """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``.
+
+    Raises UsageError for an unknown quantization method.
+    """
+    stored = quantization.get("quantization") or config.get("quantization_config")
+    if not isinstance(stored, Mapping):
+        return Formats()
+    found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored)
+    if not found:
+        found, tool = "bf16", stored.get("quant_algo") or stored.get("quant_method")
+        if tool not in CACHE_ONLY_TOOLS or stored.get("config_groups"):
+            raise UsageError(
+                f"checkpoints quantized by {tool} cannot be planned yet: plan its unquantized "
+                "model with --formats"
+            )
+    cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
+    unquantized = [
+        str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
+    ]
+    weights = "bf16" if _attention_unquantized(unquantized) else found
+    return Formats(weights, kv="fp8" if cache else "bf16", moe=found)
+
+
+def _attention_unquantized(modules: Iterable[str]) -> bool:
+    """Return whether attention's projections are among the unquantized modules."""
+    layers = set()
+    for module in modules:
+        if not _PROJECTION.search(module):
+            continue
+        layer = _LAYER.search(module)
+        if layer is None:
+            return True
+        layers.add(layer[1])
+    return len(layers) > MAX_UNQUANTIZED_LAYERS
+
+
+def _by_algorithm(stored: Mapping[str, Any]) -> str:
+    """Return the format in ModelOpt's configuration; the most frequent of a mixture."""
+    layers = stored.get("quantized_layers")
+    if isinstance(layers, Mapping) and layers:
+        counts = Counter(
+            MODELOPT_FORMATS.get(str(v.get("quant_algo")), "") for v in layers.values()
+        )
+        return counts.most_common(1)[0][0]
+    return MODELOPT_FORMATS.get(str(stored.get("quant_algo", "")).upper(), "")
+
+
+def _by_method(stored: Mapping[str, Any]) -> str:
+    method = stored.get("quant_method")
+    if method == "fbgemm_fp8":
+        return "fp8"
+    if method == "fp8":
+        return "fp8_block" if stored.get("weight_block_size") else "fp8"
+    if method in ("gptq", "awq"):
+        return _INTEGER_BITS.get(stored.get("bits", 4), "")
+    return "mxfp4" if method == "mxfp4" else ""
+
+
+def _by_groups(stored: Mapping[str, Any]) -> str:
+    """Return the format of compressed-tensors' first group."""
+    groups = stored.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        return ""
+    group = next(iter(groups.values()))
+    weights = group.get("weights") or {}
+    bits = weights.get("num_bits", 0)
+    if weights.get("type") == "float":
+        if bits == 4:
+            return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
+        return "fp8_block" if weights.get("strategy") == "block" else "fp8"
+    if bits == 8 and group.get("input_activations"):
+        return "int8"
+    return _INTEGER_BITS.get(bits, "")

@@ -10,7 +10,6 @@ from typing import Any
 from foretune import files
 from foretune.errors import UsageError
 from foretune.plan.describe import shipped_json
-from foretune.plan.describe.checkpoint import stored_formats
 from foretune.plan.describe.description import (
     GATED_MATRICES,
     Indexer,
@@ -18,6 +17,7 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
+from foretune.plan.describe.formats import stored_formats
 from foretune.plan.describe.mixed_layers import mixed_layers
 
 Fields = Mapping[str, Any]
@@ -27,76 +27,15 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 
 GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
 """Parts of the names of architectures that generate text."""
-UNSUPPORTED_FIELDS = {
-    "encoder_layers": "an encoder",
-    "is_encoder_decoder": "an encoder",
-    "hidden_size_per_layer_input": "embeddings of every layer",
-    "hc_count": "several residual streams",
-    "per_layer_config": "layers with different heads",
-    "num_codebooks": "prediction of several tokens at a time",
-}
-"""Field -> unsupported kind of layer."""
-UNSUPPORTED_FAMILIES = {
-    "blt": "byte patches",
-    "doge": "attention with a dynamic mask",
-    "dory": "layers that run several times",
-    "electra": "embeddings of another width",
-    "falcon_mamba": "Mamba layers",
-    "hrm_text": "layers that run several times",
-    "jetmoe": "attention experts",
-    "longcat_flash": "experts that do nothing",
-    "mamba": "Mamba layers",
-    "mamba2": "layers without attention",
-    "reformer": "attention by hashing",
-    "rembert": "embeddings of another width",
-    "roc_bert": "embeddings of audio",
-    "rwkv": "RWKV layers",
-    "xlm": "layers before the residual norm",
-    "xlnet": "two attention streams",
-    "xlstm": "xLSTM layers",
-    "xmod": "language adapters",
-}
-"""Family -> unsupported kind of layer."""
-STATE_FIELDS = {
-    "mamba_d_state": "Mamba layers", "mamba_d_conv": "Mamba layers", "lru_width": "RG-LRU layers",
-    "layer_group_size": "layers of linear attention",
-    "attn_layer_period": "layers without attention",
-}  # fmt: skip
-"""Field -> layers that only `mixed_layers` can plan."""
 _FAMILIES = shipped_json("families.json")
-LAYER_FIELDS = ("layer_types", "mlp_layer_types", "moe_layer_freq", "indexer_types",
-                "hybrid_layer_pattern", "compress_ratios")  # fmt: skip
-"""Lists with an entry per layer; entries beyond the layers are of those that draft tokens."""
-KIND_FIELDS = ("layer_types", "layers_block_type", "block_types")
-PLANNED_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention",
-                 "deepseek_sparse_attention", "indexed_attention", "attention")  # fmt: skip
-"""Kinds of layers that every family may mix."""
-
-UNGATED_FAMILIES = (
-    "apertus", "apertus1p5_text", "arcee", "bert", "big_bird", "biogpt", "bloom", "camembert",
-    "codegen", "ctrl", "data2vec-text", "ernie", "falcon", "fuyu", "git", "gpt2",
-    "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "jais2", "megatron-bert",
-    "mpt", "nanochat", "nemotron", "nemotron_h", "openai-gpt", "opt", "persimmon", "phi",
-    "roberta", "roberta-prelayernorm", "roformer", "starcoder2", "xglm",
-    "xlm-roberta", "xlm-roberta-xl", )  # fmt: skip
-"""Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
-
-QUADRUPLE_FAMILIES = (
-    "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox_japanese", "gptj",
-    "mpt", "openai-gpt",
-)  # fmt: skip
-"""Families whose MLP is four times as wide as the model, unless the file says otherwise."""
-
-KEY_HEADS_FIELDS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads", "kv_n_heads")
-PART_FIELDS = ("ffn_hidden_size", "kv_n_heads", "moe_num_experts", "moe_top_k")
-"""Fields that MPT and DBRX keep in parts of the file."""
-SHARED_FIELDS = (
-    "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"
-)  # fmt: skip
-CHOSEN_FIELDS = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k",
-                 "moe_topk", "moe_k")  # fmt: skip
-LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-WIDTH_FIELDS = ("intermediate_size", "ffn_hidden_size")
+_TABLES = shipped_json("config_fields.json")
+"""``unsupported_fields`` and ``unsupported_families`` (``model_type``) -> kind of layer;
+``state_fields`` -> layers that only `mixed_layers` can plan; ``ungated_families``, whose MLPs and
+experts have two matrices; ``quadruple_families``, whose MLP is four times as wide as the model if
+the file does not say; ``planned_kinds`` of layers, which every family may mix."""
+NAMES: dict[str, list[str]] = _TABLES["names"]
+"""Size -> its names in files. Lists ``per_layer`` also have entries of layers that draft tokens;
+``in_parts`` are fields that MPT and DBRX keep in parts of the file."""
 
 
 def read_folder(folder: Path) -> ModelDescription:
@@ -133,12 +72,12 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         raise UsageError(f"{name}: architectures in {CONFIG_FILE} must be a list of names")
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
         raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
-    for field, layers in UNSUPPORTED_FIELDS.items():
+    for field, layers in _TABLES["unsupported_fields"].items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
     family = str(text.get("model_type"))
-    if family in UNSUPPORTED_FAMILIES:
-        raise UsageError(f"{name}: {UNSUPPORTED_FAMILIES[family]} ({family}) cannot be planned yet")
+    if layers := _TABLES["unsupported_families"].get(family):
+        raise UsageError(f"{name}: {layers} ({family}) cannot be planned yet")
     heads = _required_int(text, name, "num_attention_heads")
     hidden = _required_int(text, name, "hidden_size")
     window, windowed = _windows(text)
@@ -147,7 +86,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     # transformers omits a family's default
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     gemma = family.startswith("gemma")
-    matrices = GATED_MATRICES - 1 if family in UNGATED_FAMILIES else GATED_MATRICES
+    matrices = GATED_MATRICES - int(family in _TABLES["ungated_families"])
     common = {
         "hidden": hidden,
         "heads": heads,
@@ -166,10 +105,8 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "weight_format": formats.weights,
         "moe_format": formats.moe,
         "kv_format": formats.kv,
-        "longest": _positive_int(text, *LENGTH_FIELDS),
-        "drafting_layers": _positive_int(
-            text, "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
-        ),
+        "longest": _positive_int(text, *NAMES["length"]),
+        "drafting_layers": _positive_int(text, *NAMES["drafting_layers"]),
         "images": "vision_config" in config
         or any("ConditionalGeneration" in kind for kind in kinds),
     }
@@ -192,7 +129,7 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
     The defaults are those of transformers, from ``benchmarks/plan_families.py``.
     """
     parts = {**(text.get("ffn_config") or {}), **(text.get("attn_config") or {})}
-    text = {**{name: parts[name] for name in PART_FIELDS if name in parts}, **text}
+    text = {**{name: parts[name] for name in NAMES["in_parts"] if name in parts}, **text}
     facts = _FAMILIES.get(str(text.get("model_type") or f"{config.get('model_type')}_text"))
     if facts is None:
         return text
@@ -204,7 +141,7 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
 
 def _without_drafting_layers(text: Fields) -> Fields:
     layers = _positive_int(text, "num_hidden_layers") or None
-    lists = (field for field in LAYER_FIELDS if isinstance(text.get(field), list))
+    lists = (field for field in NAMES["per_layer"] if isinstance(text.get(field), list))
     return {**text, **{field: text[field][:layers] for field in lists}}
 
 
@@ -212,14 +149,14 @@ def _key_heads(text: Fields, heads: int) -> int:
     shared = text.get("multi_query", text.get("model_type") in ("falcon", "gpt_bigcode"))
     if shared and not text.get("new_decoder_architecture"):
         return 1
-    return _positive_int(text, *KEY_HEADS_FIELDS) or heads
+    return _positive_int(text, *NAMES["key_heads"]) or heads
 
 
 def _require_planned_kinds(text: Fields, name: str) -> None:
     """Raise UsageError if a layer is of a kind that would wrongly be planned as attention."""
-    kinds = [kind for field in KIND_FIELDS for kind in text.get(field) or ()]
-    unknown = [f"layers of kind {kind!r}" for kind in kinds if kind not in PLANNED_KINDS]
-    unknown += [layers for field, layers in STATE_FIELDS.items() if text.get(field)]
+    kinds = [kind for field in NAMES["kinds"] for kind in text.get(field) or ()]
+    unknown = [f"layers of kind {kind!r}" for kind in kinds if kind not in _TABLES["planned_kinds"]]
+    unknown += [layers for field, layers in _TABLES["state_fields"].items() if text.get(field)]
     if 0 in (text.get("attn_type_list") or ()):  # MiniMax-Text-01's
         unknown.append("layers of linear attention")
     if unknown:
@@ -227,25 +164,23 @@ def _require_planned_kinds(text: Fields, name: str) -> None:
 
 
 def _experts(text: Fields, name: str) -> dict[str, int]:
-    experts = _positive_int(
-        text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
-    )
-    dense = _positive_int(text, "intermediate_size_mlp", "dense_intermediate_size")
+    experts = _positive_int(text, *NAMES["experts"])
+    dense = _positive_int(text, *NAMES["dense_width"])
     if experts < 2:
-        if text.get("model_type") in QUADRUPLE_FAMILIES:
-            dense = _positive_int(text, *WIDTH_FIELDS) or 4 * text["hidden_size"]
-        return {"intermediate": dense or _required_int(text, name, *WIDTH_FIELDS)}
+        if text.get("model_type") in _TABLES["quadruple_families"]:
+            dense = _positive_int(text, *NAMES["width"]) or 4 * text["hidden_size"]
+        return {"intermediate": dense or _required_int(text, name, *NAMES["width"])}
     expert_width = _positive_int(text, "moe_intermediate_size") or _required_int(
-        text, name, *WIDTH_FIELDS
+        text, name, *NAMES["width"]
     )
-    width = _positive_int(text, "shared_expert_intermediate_size", "shared_intermediate_size")
-    shared = _positive_int(text, *SHARED_FIELDS) or int(width > 0)
+    width = _positive_int(text, *NAMES["shared_width"])
+    shared = _positive_int(text, *NAMES["shared_experts"]) or int(width > 0)
     if _is_llama4(text):
         shared, width = 1, 0
     return {
         "intermediate": dense or _positive_int(text, "intermediate_size"),
         "experts": experts,
-        "experts_per_token": _required_int(text, name, *CHOSEN_FIELDS),
+        "experts_per_token": _required_int(text, name, *NAMES["chosen_experts"]),
         "shared_experts": shared,
         "shared_intermediate": width,
         "moe_intermediate": expert_width,
@@ -268,7 +203,7 @@ def _dense_layers(text: Fields, layers: int) -> int:
     if step > 1 or without:
         step = step or 1
         return sum(i in without or (i + 1) % step > 0 for i in range(layers))
-    return _positive_int(text, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+    return _positive_int(text, *NAMES["dense_layers"])
 
 
 def _windows(text: Fields) -> tuple[int, int]:
@@ -291,8 +226,7 @@ def _windows(text: Fields) -> tuple[int, int]:
 def _mla(text: Fields, name: str) -> Mla | None:
     if not _positive_int(text, "kv_lora_rank"):
         return None
-    fields = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    required = (_required_int(text, name, field) for field in fields)
+    required = (_required_int(text, name, field) for field in NAMES["mla"])
     return Mla(_positive_int(text, "q_lora_rank"), *required)
 
 
@@ -304,9 +238,7 @@ def _linear(text: Fields, name: str) -> LinearAttention | None:
         count = sum(kind == "linear_attention" for kind in kinds)
     else:
         count = layers - layers // _required_int(text, name, "full_attention_interval")
-    fields = ("num_key_heads", "key_head_dim", "num_value_heads", "value_head_dim",
-              "conv_kernel_dim")  # fmt: skip
-    heads = [_required_int(text, name, f"linear_{field}") for field in fields]
+    heads = [_required_int(text, name, field) for field in NAMES["linear"]]
     return LinearAttention(count, *heads)  # type: ignore[arg-type]  # kind has its default
 
 

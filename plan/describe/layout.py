@@ -211,14 +211,10 @@ class Offload:
     """Data in host memory while a deployment serves, in GiB per GPU.
 
     Raises UsageError if a value is negative or not finite.
-
-    Attributes:
-        weights_gib: maximum of a GPU's layer weights; they are read in every step.
-        cache_gib: cache of prefixes, which are fetched when a request needs them.
     """
 
-    weights_gib: float = 0.0
-    cache_gib: float = 0.0
+    weights_gib: float = 0.0  # maximum of a GPU's layer weights; they are read in every step
+    cache_gib: float = 0.0  # cache of prefixes, which are fetched when a request needs them
 
     def __post_init__(self) -> None:
         for value in (self.weights_gib, self.cache_gib):

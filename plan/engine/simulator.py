@@ -9,6 +9,7 @@ their tokens, so none is evicted.
 import os
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from heapq import heappop, heappush
 from math import ceil, inf
@@ -74,19 +75,26 @@ class Requests:
         return Requests(*arrays, -(-self.in_flight // parts))
 
 
+def read_numbers(
+    path: str | os.PathLike[str], columns: Sequence[str], what: str, optional: str = ""
+) -> pd.DataFrame:
+    """Return numeric columns of a CSV or Parquet file, NaN for texts; raises RunTableError."""
+    table = read_table(Path(path), columns)
+    require(table, columns, Path(path), what)
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        found = [name for name in (*columns, optional) if name in table]
+        return table[found].apply(pd.to_numeric, errors="coerce")
+
+
 def read_trace(path: str | os.PathLike[str]) -> Requests:
     """Return the requests of a CSV or Parquet file.
 
     Columns are ``at_s``, ``isl``, ``osl`` and optionally ``cached``. Raises RunTableError if the
     file cannot be read, lacks a column, or has an invalid row.
     """
-    table = read_table(Path(path), COLUMNS)
-    require(table, COLUMNS, Path(path), "a trace of requests")
-    if table.empty:
+    numbers = read_numbers(path, COLUMNS, "a trace of requests", CACHED)
+    if numbers.empty:
         raise RunTableError(f"{path} has no rows: it needs one per request")
-    columns = [*COLUMNS, *([CACHED] if CACHED in table else [])]
-    with translate_read_errors(path, RunTableError, "is damaged: {}"):
-        numbers = table[columns].apply(pd.to_numeric, errors="coerce")
     numbers[CACHED] = numbers.get(CACHED, 0)
     integral = (numbers[["isl", "osl", CACHED]] % 1 == 0).all(axis=1)
     valid = integral & (numbers["at_s"] >= 0) & (numbers["at_s"] < np.inf) & (numbers["isl"] >= 1)
@@ -119,21 +127,15 @@ class Host:
 
     Defaults are those of TensorRT-LLM 1.0 (PyTorch flow), fitted to published throughputs of
     Llama-3.1-70B in pipelines and Qwen3-30B-A3B on one GPU.
-
-    Attributes:
-        request_ms: per request in the step, for inputs and outputs.
-        token_ms: per prompt token in the step.
-        active_ms: per admitted request, in the step or not: engines scan them all.
-        layer_ms: to launch a layer's kernels without a CUDA graph.
-        overlaps: whether a step is prepared while the GPU computes the previous one (overlap
-            scheduling). Kernel launches overlap in either case.
+    If it ``overlaps``, a step is prepared while the GPU computes the previous one. Kernel launches
+    overlap in either case.
     """
 
     step_ms: float = 1.0
-    request_ms: float = 0.015
-    token_ms: float = 0.002
-    active_ms: float = 0.003
-    layer_ms: float = 0.4
+    request_ms: float = 0.015  # per request in the step, for inputs and outputs
+    token_ms: float = 0.002  # per prompt token in the step
+    active_ms: float = 0.003  # per admitted request, in the step or not: engines scan them all
+    layer_ms: float = 0.4  # to launch a layer's kernels without a CUDA graph
     overlaps: bool = True
 
     @classmethod
@@ -162,27 +164,16 @@ class Host:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Limits of one attention-DP group.
+    """Limits of one attention-DP group."""
 
-    Attributes:
-        step_tokens: maximum tokens per step.
-        max_batch: maximum requests per step; a pipeline has one step per stage in flight.
-        cache_tokens: capacity of the cache, over all requests in flight.
-        chunked: whether prompts may be split over steps; else they wait for a step with room.
-        host: CPU times.
-        graph_sizes: captured batch sizes, ascending; decode steps are padded to the next one.
-        drafted: tokens drafted per request and step, verified in the next.
-        accepted_tokens: mean tokens per request and step.
-    """
-
-    step_tokens: int
-    max_batch: int
-    cache_tokens: float
-    chunked: bool = True
-    host: Host = Host()
-    graph_sizes: tuple[int, ...] = CUDA_GRAPH_SIZES
-    drafted: int = 0
-    accepted_tokens: float = 1.0
+    step_tokens: int  # maximum tokens per step
+    max_batch: int  # maximum requests per step; a pipeline has one step per stage in flight
+    cache_tokens: float  # capacity of the cache, over all requests in flight
+    chunked: bool = True  # whether prompts are split over steps, else wait for one with room
+    host: Host = Host()  # CPU times
+    graph_sizes: tuple[int, ...] = CUDA_GRAPH_SIZES  # captured batches; steps are padded
+    drafted: int = 0  # tokens drafted per request and step, verified in the next
+    accepted_tokens: float = 1.0  # mean tokens per request and step
 
     def graph_size(self, requests: int) -> int:
         """Return the size of the CUDA graph for ``requests`` answers; 0 if none fits."""
@@ -237,26 +228,16 @@ def simulate_requests(
 
 @dataclass
 class _Batch:
-    """Requests computed together.
-
-    Attributes:
-        ready_ms: when it returns from the last stage.
-        answers: decoding requests.
-        context: their cached tokens.
-        completions: (last step, request) of decoding requests, as a heap.
-        partial_prompts: partly prefilled requests, with their prefilled tokens.
-        finished_prompts: requests whose prefill ends in this step.
-        pending_removal: finished requests that are still in the next, already prepared step.
-    """
+    """Requests computed together; it returns from the last stage at ``ready_ms``."""
 
     ready_ms: float = 0.0
-    answers: int = 0
-    context: float = 0.0
+    answers: int = 0  # decoding requests
+    context: float = 0.0  # their cached tokens
     step: int = 0
-    completions: list[tuple[int, int]] = field(default_factory=list)
-    partial_prompts: list[tuple[int, int]] = field(default_factory=list)
-    finished_prompts: list[int] = field(default_factory=list)
-    pending_removal: list[int] = field(default_factory=list)
+    completions: list[tuple[int, int]] = field(default_factory=list)  # heap of last step, request
+    partial_prompts: list[tuple[int, int]] = field(default_factory=list)  # with prefilled tokens
+    finished_prompts: list[int] = field(default_factory=list)  # prefill ends in this step
+    pending_removal: list[int] = field(default_factory=list)  # finished, but in the prepared step
 
     @property
     def requests(self) -> int:

@@ -31,21 +31,13 @@ PROMPT_BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class StepLoad:
-    """The work of one attention-DP group in one step.
+    """The work of one attention-DP group in one step."""
 
-    Attributes:
-        answers: decoding requests.
-        context: total cached tokens of the decoding requests.
-        prompts: (new tokens, cached tokens) of each prompt in the step.
-        finished_prompts: prompts whose last token is computed.
-        tokens_per_answer: computed tokens per decoding request.
-    """
-
-    answers: int
-    context: float
-    prompts: Sequence[tuple[int, int]] = ()
-    finished_prompts: int = 0
-    tokens_per_answer: int = 1
+    answers: int  # decoding requests
+    context: float  # total cached tokens of the decoding requests
+    prompts: Sequence[tuple[int, int]] = ()  # (new tokens, cached tokens) of each in the step
+    finished_prompts: int = 0  # prompts whose last token is computed
+    tokens_per_answer: int = 1  # computed tokens per decoding request
 
     @property
     def tokens(self) -> int:
@@ -132,18 +124,8 @@ class StageTimes:
             sent = self._sent(tokens)
             stages = [ms + sent for ms in stages[:-1]] + stages[-1:]
         if self._draft_times:
-            stages[-1] += self._drafted_ms(load, padded, self._draft_times)
+            stages[-1] += _drafted_ms(load, padded, self._draft_times)
         return [StageWork(ms, n) for ms, n in zip(stages, self._layers, strict=True)]
-
-    @staticmethod
-    def _drafted_ms(load: StepLoad, padded: int, draft_times: "StageTimes") -> float:
-        """Return the drafting time: prompts once, answers token by token."""
-        prompts_only = replace(load, answers=0, context=0.0, tokens_per_answer=1)
-        answers_only = replace(load, prompts=(), finished_prompts=0, tokens_per_answer=1)
-        ms = draft_times(prompts_only)[0].ms if load.prompts else 0.0
-        return ms + (load.tokens_per_answer - 1) * (
-            draft_times(answers_only, padded)[0].ms if load.answers else 0.0
-        )
 
     @cached_property
     def _prompt_after_prefix(self) -> "_Surface":
@@ -172,6 +154,15 @@ class StageTimes:
     def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:
         times = self._timer.times(list(works))
         return times["total"].to_numpy(dtype=float)
+
+
+def _drafted_ms(load: StepLoad, padded: int, draft_times: StageTimes) -> float:
+    """Return the drafting time: prompts once, answers token by token."""
+    prompts_only = replace(load, answers=0, context=0.0, tokens_per_answer=1)
+    answers_only = replace(load, prompts=(), finished_prompts=0, tokens_per_answer=1)
+    ms = draft_times(prompts_only)[0].ms if load.prompts else 0.0
+    answer_ms = draft_times(answers_only, padded)[0].ms if load.answers else 0.0
+    return ms + (load.tokens_per_answer - 1) * answer_ms
 
 
 def _sizes(last: int, halves: bool = False) -> list[int]:

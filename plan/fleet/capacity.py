@@ -8,21 +8,18 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
-from foretune.files import translate_read_errors
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, recovery
 from foretune.plan.describe.layout import Layout, Workload, divisors
-from foretune.plan.engine.simulator import MAX_TOKENS
+from foretune.plan.engine.simulator import MAX_TOKENS, read_numbers
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.requirements import LoadCurve, Requirements
@@ -51,10 +48,7 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     Rows of one length are summed; zero rates are dropped. Raises RunTableError if the file cannot
     be read, lacks a column, or has an invalid row.
     """
-    table = read_table(Path(path), COLUMNS)
-    require(table, COLUMNS, Path(path), "a table of requests")
-    with translate_read_errors(path, RunTableError, "is damaged: {}"):
-        numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
+    numbers = read_numbers(path, COLUMNS, "a table of requests")
     for i, row in enumerate(numbers.to_dict("records"), 1):
         if error := _row_error(row):
             raise RunTableError(f"{path}, row {i}: {error}")
@@ -79,25 +73,16 @@ def _row_error(row: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True)
 class InstanceType:
-    """GPUs rented together, and how a model is served on them.
-
-    Attributes:
-        layout: of one replica.
-        usd_per_hour: price of the instance.
-        power_w: provisioned watts: GPUs at their boards' limits, and the host.
-        rates: per request length, the highest rate (requests per second) at which 90 % of them meet
-            the limits; 0 if even single requests do not.
-        in_flight: mean requests in flight per replica at these rates.
-    """
+    """GPUs rented together, and how a model is served on them."""
 
     system: str
     gpus: int
-    layout: Layout
+    layout: Layout  # of one replica
     formats: Formats
-    usd_per_hour: float
-    power_w: float
-    rates: tuple[float, ...]
-    in_flight: tuple[float, ...]
+    usd_per_hour: float  # price of the instance
+    power_w: float  # provisioned watts: GPUs at their boards' limits, and the host
+    rates: tuple[float, ...]  # per length, the most requests per second of which 90 % keep limits
+    in_flight: tuple[float, ...]  # mean requests in flight per replica at these rates
 
     @property
     def replicas(self) -> int:
@@ -241,17 +226,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Share:
-    """Instances of one type, and the requests they serve.
-
-    Attributes:
-        served: share of each demand that they serve, 0 … 1.
-        utilization: used share of their sustained rates, 0 … 1.
-    """
+    """Instances of one type, and the requests they serve."""
 
     kind: InstanceType
     count: int
-    served: tuple[float, ...]
-    utilization: float
+    served: tuple[float, ...]  # share of each demand that they serve, 0 … 1
+    utilization: float  # used share of their sustained rates, 0 … 1
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,8 @@ from foretune.plan.describe.layout import (
     divisors,
     legal_layouts,
 )
-from foretune.plan.serve.deployments.analytic import (
-    StepTimers,
-    analytic_times,
-    apply_prefill_limit,
-    decode_ms,
-    deployment_power,
-    formula_latencies,
-    prompt_ms,
-    prompts_per_token,
-    tokens_per_s,
-)
+from foretune.plan.serve.deployments import analytic
+from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import unsupported_formats, unsupported_layout
@@ -117,10 +108,9 @@ def candidate_deployments(
 
 
 def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
-    """Return the GiB of weights per GPU to try in host memory, none first.
+    """Return the whole GiB of weights per GPU to try in host memory, none first.
 
-    Engines take whole GiB: the minimum for a request to fit, and a quarter, half and all of the
-    allowed size.
+    The minimum for a request to fit, and a quarter, half and all of the allowed size.
     """
     if max_gib <= 0:
         return [0.0]
@@ -163,7 +153,7 @@ def two_pool_candidates(
     candidates = []
     for group in by_formats.values():
         loaded = one_pool_candidates(group)
-        steps = decode_ms(loaded, timers)
+        steps = analytic.decode_ms(loaded, timers)
         for prefill_layout, prompt_time_ms in _prefill_layouts(group, timers):
             for d, step in zip(loaded, steps, strict=True):
                 busy_workers = d.concurrency * prompt_time_ms / (d.workload.osl * step)
@@ -174,7 +164,7 @@ def two_pool_candidates(
 def _prefill_layouts(group: Sequence[Deployment], timers: StepTimers) -> list[tuple[Layout, float]]:
     """Return the best prefill layouts, with a worker's milliseconds per prompt."""
     deployments = [replace(d, concurrency=d.layout.dp) for d in group]
-    first_ms, per_prompt_ms = prompt_ms(deployments, timers)
+    first_ms, per_prompt_ms = analytic.prompt_ms(deployments, timers)
     sizes = np.array([d.gpus for d in deployments])
     best = sorted({int(np.argmin(per_prompt_ms * sizes)), int(np.argmin(first_ms))})
     return [(deployments[i].layout, float(per_prompt_ms[i])) for i in best]
@@ -210,18 +200,18 @@ def predict(
     Without a ``correction``, latencies come from the formulas alone. Without ``accuracy``,
     qualities are the published ones. ``calibration`` is the user's stack.
     """
-    rows = analytic_times(candidates, timers)
-    latencies = correction.predict(rows) if correction else formula_latencies(rows)
+    rows = analytic.analytic_times(candidates, timers)
+    latencies = correction.predict(rows) if correction else analytic.formula_latencies(rows)
     if calibration:
         latencies = calibration.apply(rows, latencies)
-    latencies = apply_prefill_limit(rows, latencies)
+    latencies = analytic.apply_prefill_limit(rows, latencies)
     ttft_columns = [name for name in latencies if name.startswith("ttft_ms")]
     latencies = latencies.assign(**{name: latencies[name] + rows["fetch"] for name in ttft_columns})
     table = pd.DataFrame([_candidate_columns(c) for c in candidates]).join(latencies)
     table["memory_gib"] = _memory_gib(candidates)
     kept = cache(lambda formats, model: recovery(formats, model, accuracy))
     table["accuracy"] = np.array([kept(d.formats, d.model) for d in candidates], dtype=float)
-    per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
+    per_s = analytic.tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
     all_per_s = per_s * table["replicas"].to_numpy(dtype=float)
     table["requests_per_s"] = all_per_s / rows["osl"]
     table["tokens_per_s_per_gpu"] = all_per_s / table["gpus"]
@@ -232,9 +222,9 @@ def predict(
     # A format that no engine supports was never measured.
     unsupported = [bool(unsupported_formats(d, d.backend)) for d in candidates]
     table.loc[unsupported, "guessed"] = 1.0
-    bound_ms = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
+    bound_ms = rows["decode_bound"] + analytic.prompts_per_token(rows) * rows["prefill_bound"]
     table["bound_share"] = bound_ms / latencies["tpot_ms"]
-    table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
+    table = table.join(analytic.deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
     table["limited_by"] = np.array(PARTS)[largest_part]
     hourly = np.array([d.system.price_per_hour for d in candidates], dtype=float)

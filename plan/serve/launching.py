@@ -1,7 +1,7 @@
 """The engine that runs a planned deployment, and the commands that start it.
 
-The flags are those of `ENGINE_VERSIONS`. Disaggregated serving uses NixlConnector in vLLM and each
-engine's own documented options.
+The flags are those of the versions in `ENGINES`. Disaggregated serving uses NixlConnector in vLLM
+and each engine's own documented options.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from foretune.errors import UnknownName
 from foretune.plan.cost.memory import GIB, USABLE_SHARE
+from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
@@ -21,22 +22,12 @@ from foretune.plan.describe.formats import (
     supported,
 )
 from foretune.plan.describe.layout import Layout, Offload
-from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
+from foretune.plan.serve.deployments.deployment import Deployment
 
-ENGINE_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0rc23"}
-"""Engine -> the version that its commands are for; all flags were checked against it."""
 PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 SIDE_CHANNEL_PORT = 5600
 """First port of vLLM's cache transfer; each server and each of its DP ranks needs a port."""
-ONLINE_QUANTIZATION = {
-    "vllm": {"fp8": "fp8", "fp8_block": "fp8_per_block", "mxfp4": "mxfp4"},
-    "sglang": {"fp8": "fp8"},
-    "trtllm": {},
-}
-"""Engine -> format it can quantize a 16-bit checkpoint to while loading -> option."""
-SUPPORTED_ARCHITECTURES = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "vllm": ()}
-"""Engine -> prefixes of supported GPU architectures, as documented; empty means all."""
 MAX_CAPTURED_REQUESTS = 512
 """Largest decode batch captured as a CUDA graph, as the engines do by default."""
 PROXY_NOTES = (
@@ -46,13 +37,6 @@ PROXY_NOTES = (
 CACHE_SCALE_NOTE = (
     "the checkpoint needs scales for an NVFP4 cache: NVIDIA Model Optimizer, kv_cache_quant"
 )
-CACHE_NAMES = {
-    "vllm": {"bf16": "bfloat16", "fp8": "fp8", "nvfp4": "nvfp4",
-             "int4_head": "int4_per_token_head"},
-    "sglang": {"bf16": "bf16", "fp8": "fp8_e4m3", "fp4_e2m1": "fp4_e2m1"},
-    "trtllm": {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"},
-}  # fmt: skip
-"""Engine -> supported cache format -> the engine's name for it."""
 LATENT_CACHE_FORMATS = ("fp4_e2m1",)
 """Unusual formats that engines support for latent caches."""
 NVFP4_CACHE_WEIGHTS = ("fp8", "fp8_static")
@@ -61,22 +45,16 @@ NVFP4_CACHE_WEIGHTS = ("fp8", "fp8_static")
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start a deployment with one engine.
+    """How to start a deployment with one engine, with a command per server or router.
 
-    Attributes:
-        commands: one per server or router, split into words as a shell does. Words with ``=``
-            before the program set its environment.
-        files: name -> text of the files that commands read.
-        notes: what else to do.
-        version: the engine's name and the version that the commands are for.
-        unsupported: why this engine cannot run the deployment; empty if it can.
+    Commands are split into words. Words with ``=`` before the program set its environment.
     """
 
     commands: Sequence[Sequence[str]]
-    files: dict[str, str]
-    notes: Sequence[str]
-    version: str = ""
-    unsupported: str = ""
+    files: dict[str, str]  # name -> text of the files that commands read
+    notes: Sequence[str]  # what else to do
+    version: str = ""  # the engine's name and the version that the commands are for
+    unsupported: str = ""  # why this engine cannot run the deployment; empty if it can
 
     def __str__(self) -> str:
         if self.unsupported:
@@ -119,7 +97,7 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     if engine == "vllm" and deployment.pools:
         notes += PROXY_NOTES
     commands, files = LAUNCHERS[engine](deployment, name, quantization, per_server)
-    return Launch(commands, files, notes, f"{ENGINE_NAMES[engine]} {ENGINE_VERSIONS[engine]}")
+    return Launch(commands, files, notes, "{name} {version}".format(**ENGINES[engine]))
 
 
 def _unsupported(deployment: Deployment, engine: str) -> str:
@@ -150,7 +128,7 @@ def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
     if (formats.weights, formats.moe) == (published.weights, published.moe):
         return model.name, "", ""
     if (published.weights, published.moe) == ("bf16", "bf16") and formats.weights == formats.moe:
-        quantization = ONLINE_QUANTIZATION[engine].get(formats.weights, "")
+        quantization = ENGINES[engine]["online_quantization"].get(formats.weights)
         if quantization:
             return model.name, quantization, ""
     kinds = list(dict.fromkeys((formats.weights, formats.moe)))
@@ -171,15 +149,14 @@ def unsupported_layout(layout: Layout, engine: str) -> str:
 
 def unsupported_system(system: System, engine: str) -> str:
     """Return why an engine does not run on a system's GPUs; empty if it does."""
-    architectures = SUPPORTED_ARCHITECTURES[engine]
-    if not architectures or system.device.architecture.startswith(architectures):
+    if system.device.architecture.startswith(tuple(ENGINES[engine]["architectures"])):
         return ""
-    return f"{ENGINE_NAMES[engine]} does not run on {system.name}: use --backend vllm"
+    return f"{ENGINES[engine]['name']} does not run on {system.name}: use --backend vllm"
 
 
 def engines_with(kind: str) -> list[str]:
     """Return the engines that support a cache format."""
-    return [engine for engine, names in CACHE_NAMES.items() if kind in names]
+    return [name for name, engine in ENGINES.items() if kind in engine["caches"]]
 
 
 def unsupported_formats(deployment: Deployment, engine: str) -> str:
@@ -190,15 +167,15 @@ def unsupported_formats(deployment: Deployment, engine: str) -> str:
     if deployment.model.is_moe and formats.moe == "int3_wo":
         return "no engine has 3-bit experts: use --formats int4_wo"
     if formats.weights == "int3_wo" and engine == "trtllm":
-        return f"{ENGINE_NAMES[engine]} has no 3-bit weights: use --backend vllm"
+        return f"{ENGINES[engine]['name']} has no 3-bit weights: use --backend vllm"
     return ""
 
 
 def _unsupported_cache(deployment: Deployment, engine: str) -> str:
-    kind, model, title = deployment.formats.kv, deployment.model, ENGINE_NAMES[engine]
+    kind, model, title = deployment.formats.kv, deployment.model, ENGINES[engine]["name"]
     if kind in DEFAULT_CACHE_FORMATS:
         return ""
-    if kind not in CACHE_NAMES[engine]:
+    if kind not in ENGINES[engine]["caches"]:
         other = engines_with(kind)[0]
         return f"{title} has no {kind} cache: use --backend {other} or --formats /fp8"
     system = deployment.system
@@ -215,7 +192,7 @@ def unsupported_offload(offload: Offload, engine: str) -> str:
     """Return why an engine cannot offload these data; empty if it can."""
     if offload.weights_gib and engine == "trtllm":
         return (
-            f"{ENGINE_NAMES[engine]} cannot offload weights to host memory: use "
+            f"{ENGINES[engine]['name']} cannot offload weights to host memory: use "
             "--backend vllm, or leave out --offload"
         )
     return ""
@@ -369,7 +346,7 @@ LAUNCHERS = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     """Return a server's options that have no flags, as YAML."""
     cache: dict[str, Any] = {
-        "dtype": CACHE_NAMES["trtllm"][deployment.formats.kv],
+        "dtype": ENGINES["trtllm"]["caches"][deployment.formats.kv],
         "enable_block_reuse": deployment.workload.prefix > 0,
         "free_gpu_memory_fraction": USABLE_SHARE,
     }
@@ -427,7 +404,7 @@ def _placement_notes(deployment: Deployment, servers: int) -> Iterator[str]:
 def _cache_name(deployment: Deployment, engine: str) -> str:
     """Return the engine's name of the cache format; empty if cache and checkpoint have 16 bits."""
     kind = deployment.formats.kv
-    return "" if kind == deployment.model.kv_format == "bf16" else CACHE_NAMES[engine][kind]
+    return "" if kind == deployment.model.kv_format == "bf16" else ENGINES[engine]["caches"][kind]
 
 
 def _attention_backend(deployment: Deployment) -> str:

@@ -1,6 +1,6 @@
 """Predicts every deployment of a model on the given GPUs and ranks them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -243,17 +243,28 @@ def plan(
     systems = [system] if isinstance(system, System) else list(system)
     if speculation is not None:
         speculation.drafter(model)  # raises if the model has none
-    candidates, refused = _candidates(
-        lambda system: candidate_deployments(
-            model, system, gpus, workload, backend, formats, speculation, caches, offload
-        ),
-        model, systems, gpus, backend, timers if pools else None,
-    )  # fmt: skip
+    candidates: list[Deployment] = []
+    excluded: dict[str, str] = {}
+    for one in systems:
+        if reason := unsupported_system(one, backend):
+            excluded[one.name] = reason
+            continue
+        found = list(
+            candidate_deployments(
+                model, one, gpus, workload, backend, formats, speculation, caches, offload
+            )
+        )
+        fitting = one_pool_candidates(found)
+        if not fitting:
+            excluded[one.name] = _too_large_message(model, one, gpus, found, backend)
+        candidates += fitting
+        if pools:
+            candidates += two_pool_candidates(found, gpus, timers)
     if not candidates:
-        raise UsageError("; ".join(refused.values()))
+        raise UsageError("; ".join(excluded.values()))
     table = predict(candidates, timers, correction, accuracy, calibration)
     table = _with_ranking(table, rate, workload.osl, requirements, correction)
-    result = Plan(table, candidates, requirements, refused)
+    result = Plan(table, candidates, requirements, excluded)
     if correction is None:
         return result
     return replace(result, probability_best=_probability_best(result, timers, correction))
@@ -285,34 +296,6 @@ def _with_ranking(
     values = np.column_stack([-score, table["tpot_ms"]])
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
     return table
-
-
-def _candidates(
-    find: Callable[[System], Iterator[Deployment]],
-    model: ModelDescription,
-    systems: Sequence[System],
-    gpus: int,
-    backend: str,
-    pool_timers: StepTimers | None,
-) -> tuple[list[Deployment], dict[str, str]]:
-    """Return all candidates, and the systems that have none with the reason.
-
-    ``find`` yields those of a system; ``pool_timers`` are given if pools are allowed.
-    """
-    candidates: list[Deployment] = []
-    excluded: dict[str, str] = {}
-    for system in systems:
-        if reason := unsupported_system(system, backend):
-            excluded[system.name] = reason
-            continue
-        found = list(find(system))
-        fitting = one_pool_candidates(found)
-        if not fitting:
-            excluded[system.name] = _too_large_message(model, system, gpus, found, backend)
-        candidates += fitting
-        if pool_timers:
-            candidates += two_pool_candidates(found, gpus, pool_timers)
-    return candidates, excluded
 
 
 def _check_options(

@@ -12,11 +12,12 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.layout import Offload, Workload
 from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prefill_step
-from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import PART_PHRASES, describe_candidate, notes, sentences
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
@@ -28,7 +29,6 @@ from foretune.tune.report.page import (
     interval,
     number,
     percent,
-    ratio,
     render,
     write_page,
 )
@@ -79,25 +79,18 @@ MAX_LISTED_SYSTEMS = 3
 
 @dataclass(frozen=True)
 class Question:
-    """The inputs of `foretune.plan.plan`, and its data.
-
-    Attributes:
-        rate: requests per second; None plans each number in flight.
-        tables: whether operator times come from measured tables.
-        corrected: whether latencies were corrected with measured deployments.
-        seconds: planning time; NaN if unknown.
-    """
+    """The inputs of `foretune.plan.plan`, and its data."""
 
     model: ModelDescription
     systems: tuple[System, ...]
     gpus: int
     workload: Workload
     backend: str
-    rate: float | None = None
+    rate: float | None = None  # requests per second; None plans each number in flight
     pools: bool = False
-    tables: bool = True
-    corrected: bool = False
-    seconds: float = math.nan
+    tables: bool = True  # whether operator times come from measured tables
+    corrected: bool = False  # whether latencies were corrected with measured deployments
+    seconds: float = math.nan  # planning time; NaN if unknown
     offload: Offload = Offload()  # noqa: RUF009  # immutable
 
     def __str__(self) -> str:
@@ -235,7 +228,7 @@ def write_plan_report(
         plan=plan,
         question=question,
         commands=commands or {},
-        engines=ENGINE_NAMES,
+        engines=ENGINES,
         known=lambda rows: [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()],
         format_candidate=format_candidate,
         interval_of=interval_of,
@@ -243,7 +236,6 @@ def write_plan_report(
         chosen=candidates,
         chosen_lines=pd.DataFrame(list(candidates.values())),
         best_of_systems=best,
-        compared=_compare_systems(plan, best),
         without=[
             plan.excluded_systems.get(name, f"{name}: no deployment meets the limits")
             for name in (system.name for system in question.systems)
@@ -275,25 +267,6 @@ def _links(question: Question, commands: Mapping[str, str] | None) -> dict[str, 
     return {anchor: name for anchor, name in links.items() if not unused.get(anchor)}
 
 
-def _compare_systems(plan: Plan, best: pd.DataFrame) -> list[str]:
-    """Compare the best deployments of the systems, as sentences."""
-    first, prices = best.iloc[0], best["usd_per_million_tokens"].dropna()
-    text = f"Best in {plan.requirements.goal}: {format_candidate(plan, first)}."
-    others, words = best.iloc[1:], ["the throughput", *["that"] * len(best)]
-    gains = first["tokens_per_s_per_gpu"] / others["tokens_per_s_per_gpu"]
-    compared = [
-        f"{ratio(gain)} {word} of {name}"
-        for gain, word, name in zip(gains, words, others["system"], strict=False)
-    ]
-    if compared:
-        text += f" Each GPU has {', '.join(compared)}."
-    if len(prices) < 2:
-        return [text]
-    cheapest, most = best["system"][prices.idxmin()], number(prices.max(), "USD")
-    price = f"{number(prices.min(), 'USD')} per million tokens"
-    return [text, f"Cheapest: {cheapest}, {price}; the most expensive costs {most}."]
-
-
 def _summarize_front(plan: Plan) -> str:
     """Describe the chart of the front in words."""
     best = plan.best
@@ -317,7 +290,7 @@ def _asked(plan: Plan, question: Question) -> list[tuple[str, str]]:
     return [
         ("Model", described),
         ("GPUs", " or ".join(f"{question.gpus} × {s.name}" for s in question.systems)),
-        ("Engine", ENGINE_NAMES.get(question.backend, question.backend)),
+        ("Engine", ENGINES[question.backend]["name"]),
         ("Requests", f"prompts of {load.isl:,} tokens{cached}, answers of {load.osl:,}"),
         ("Load", rate or "the best number of requests in flight"),
         ("Limits", "; ".join(limits(plan.requirements)) or "none"),

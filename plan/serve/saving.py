@@ -18,11 +18,12 @@ from typing import Any
 import pandas as pd
 
 from foretune.errors import OutputError, TrackingError, UsageError
+from foretune.plan.describe import ENGINES
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.correction import package_versions
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import describe_candidate, notes, sentences
-from foretune.plan.serve.launching import ENGINE_VERSIONS, PORT, launch
+from foretune.plan.serve.launching import PORT, launch
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report import Question, write_plan_report
 from foretune.plan.serve.requirements import UPPER_LIMITS
@@ -206,12 +207,6 @@ def _new_folder(out: Path, question: Question) -> Path:
             return folder
 
 
-IMAGES = {
-    "vllm": f"vllm/vllm-openai:v{ENGINE_VERSIONS['vllm']}",
-    "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",
-    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{ENGINE_VERSIONS['trtllm']}",
-}
-"""Engine -> its published image for NVIDIA GPUs."""
 CONFIG_DIRECTORY = "/etc/engine"
 """Mount path of the files that commands read."""
 MAX_OBJECT_NAME = 52
@@ -253,7 +248,7 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10}
     container = {
         "name": engine,
-        "image": IMAGES[engine],
+        "image": ENGINES[engine]["image"].format(ENGINES[engine]["version"]),
         "command": [*command, "--host", "0.0.0.0"],  # inside the pod's network
         "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {
             "name": "hf-token-secret", "key": "token", "optional": True}}}],

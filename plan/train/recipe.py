@@ -21,27 +21,20 @@ Gradients = Literal["fp32", "bf16"]
 class TrainingTask:
     """The work of one optimizer step.
 
-    Attributes:
-        batch: sequences of all replicas together.
-        sequence: tokens per sequence.
-        precision: of matrix products; other operations are bf16, the optimizer fp32.
-        attention: ``flash`` keeps no scores; ``unfused`` writes and keeps scores and dropout masks,
-            as before FlashAttention (arXiv:2205.14135).
-        gradients: format of gradients summed over micro-batches and replicas.
-        overlap: whether tensor-parallel exchanges overlap with products (Transformer Engine's user
-            buffers).
+    Attention is ``unfused`` if it writes and keeps scores and dropout masks, as before
+    FlashAttention (arXiv:2205.14135).
 
     Raises:
         ProblemError: batch or sequence is not positive.
         UnknownName: an unknown precision, attention or gradient format.
     """
 
-    batch: int
-    sequence: int
-    precision: Precision = "bf16"
+    batch: int  # sequences of all replicas together
+    sequence: int  # tokens per sequence
+    precision: Precision = "bf16"  # of matrix products; others are bf16, the optimizer fp32
     attention: Attention = "flash"
-    gradients: Gradients = "fp32"
-    overlap: bool = False
+    gradients: Gradients = "fp32"  # format of gradients summed over micro-batches and replicas
+    overlap: bool = False  # of tensor-parallel exchanges and products, as with user buffers
 
     def __post_init__(self) -> None:
         for field in ("batch", "sequence"):
@@ -79,24 +72,16 @@ RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 class TrainingLayout:
     """Degrees of parallelism; neighboring ranks differ in ``tp`` first, then cp, dp, pp.
 
-    Attributes:
-        tp: ranks that split each projection.
-        pp: pipeline stages.
-        dp: replicas with different sequences.
-        cp: pieces of each sequence (context parallelism).
-        ep: ranks of a stage that a layer's experts are divided over.
-        chunks: runs of consecutive layers per stage (interleaving); 1 is the plain one-forward,
-            one-backward schedule.
-        zero_bubble: with 1 or 2, weights' gradients fill the pipeline's bubbles, using 1 or 2 times
-            the activations of one forward, one backward (Qi et al., arXiv:2401.10241).
+    With ``zero_bubble`` 1 or 2, weights' gradients fill the pipeline's bubbles, using 1 or 2 times
+    the activations of one forward, one backward (Qi et al., arXiv:2401.10241).
     """
 
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    cp: int = 1
-    ep: int = 1
-    chunks: int = 1
+    tp: int = 1  # ranks that split each projection
+    pp: int = 1  # pipeline stages
+    dp: int = 1  # replicas with different sequences
+    cp: int = 1  # pieces of each sequence (context parallelism)
+    ep: int = 1  # ranks of a stage that a layer's experts are divided over
+    chunks: int = 1  # runs of consecutive layers per stage (interleaving)
     zero_bubble: int = 0
 
     def __str__(self) -> str:
@@ -129,26 +114,19 @@ class TrainingLayout:
 class Recipe:
     """A layout with its batch and memory settings.
 
-    Attributes:
-        layout: degrees of parallelism.
-        micro_batch: sequences that a replica computes at a time.
-        zero: states split over replicas (ZeRO, arXiv:1910.02054): 1 optimizer states, 2 also
-            gradients, 3 also weights.
-        recompute: recomputation in the backward pass: none, selective (attention's scores if kept,
-            else norms and the MLP's activation), or full.
-        sequence_parallel: whether tensor-parallel ranks also split operations between projections
-            (Korthikanti et al., arXiv:2205.05198).
-        offload: whether the host holds and updates optimizer states.
-        host_gib: maximum GiB of these per GPU; the GPU keeps and updates the rest.
+    ZeRO (arXiv:1910.02054) splits states over replicas: stage 1 optimizer states, 2 also gradients,
+    3 also weights. Selective recomputation repeats attention's scores if kept, else norms and the
+    MLP's activation. Sequence-parallel ranks also split operations between projections (Korthikanti
+    et al., arXiv:2205.05198).
     """
 
     layout: TrainingLayout = TrainingLayout()
-    micro_batch: int = 1
+    micro_batch: int = 1  # sequences that a replica computes at a time
     zero: int = 0
     recompute: Recompute = "none"
     sequence_parallel: bool = True
-    offload: bool = False
-    host_gib: float = inf
+    offload: bool = False  # whether the host holds and updates optimizer states
+    host_gib: float = inf  # maximum GiB of these per GPU; the GPU keeps and updates the rest
 
     def micro_batches(self, task: TrainingTask) -> int:
         """Return the micro-batches per replica and step."""

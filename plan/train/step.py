@@ -200,11 +200,8 @@ def predict_steps(
 def _exposed_layer_ms(
     recipe: Recipe, task: TrainingTask, times: Mapping[str, float], calibration: Calibration
 ) -> float:
-    """Return how long all layers wait for the exchanges of one micro-batch.
-
-    Projections wait for tensor-parallel sums unless they overlap, and experts for their tokens.
-    Keys of other pieces arrive while attention computes.
-    """
+    """Return how long all layers wait for the exchanges of one micro-batch."""
+    # Keys of other pieces arrive while attention computes.
     repeated = times["tensor_forward"] if recipe.recompute == "full" else 0.0
     sums = times["tensor_forward"] + times["tensor_backward"] + repeated
     waits = sums * (calibration.exposed if task.overlap else 1.0)

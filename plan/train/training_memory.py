@@ -49,17 +49,11 @@ class TrainingMemory(Memory):
 
 @dataclass(frozen=True)
 class StageParameters:
-    """Parameters of one rank of a stage, before any split over replicas.
+    """Parameters of one rank of a stage, before any split over replicas."""
 
-    Attributes:
-        dense: all except routed experts, including the tables.
-        experts: routed experts.
-        tables: embedding and output projection within ``dense``.
-    """
-
-    dense: float
-    experts: float
-    tables: float
+    dense: float  # all except routed experts, including the tables
+    experts: float  # routed experts
+    tables: float  # embedding and output projection within ``dense``
 
     @property
     def projections(self) -> float:
@@ -207,16 +201,12 @@ def _buffers(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage:
 
 
 class _LayerParts(NamedTuple):
-    """Bytes of an average layer and micro-batch.
+    """Bytes of an average layer and micro-batch."""
 
-    The parts are the inputs of norms (with dropout masks), of projections after norms, of the MLP's
-    second projection, attention's scores, and the rest.
-    """
-
-    residual: float
-    normed: float
-    activated: float
-    scores: float
+    residual: float  # inputs of norms, and dropout masks
+    normed: float  # inputs of projections after norms
+    activated: float  # inputs of the MLP's second projection
+    scores: float  # of attention
     rest: float
 
 

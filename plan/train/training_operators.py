@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from foretune.plan.cost.decoder import attention_operators
+from foretune.plan.cost.decoder import attention_operators, dense_operators
 from foretune.plan.cost.operator import BF16_BYTES, Operator, Part, collective, gemm, rowwise
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
@@ -52,19 +52,14 @@ BALANCED_ROUTING = "balanced"
 
 
 class MicroBatch(NamedTuple):
-    """Operators of one rank for one micro-batch in all layers.
-
-    ``weights`` are the gradients of weights, a part of ``backward``. ``recomputed`` is repeated by
-    selective recomputation; ``first`` is the embedding, ``last`` the output projection and the
-    loss, each in both passes.
-    """
+    """Operators of one rank for one micro-batch in all layers."""
 
     forward: list[Operator]
     backward: list[Operator]
-    weights: list[Operator]
-    recomputed: list[Operator]
-    first: list[Operator]
-    last: list[Operator]
+    weights: list[Operator]  # gradients of weights, a part of ``backward``
+    recomputed: list[Operator]  # repeated by selective recomputation
+    first: list[Operator]  # the embedding, in both passes
+    last: list[Operator]  # the output projection and the loss, in both passes
 
 
 def micro_batch_operators(
@@ -81,8 +76,9 @@ def micro_batch_operators(
             ("norm", "norm", 2 * model.layers + 1), ("elementwise", "add", 2 * model.layers)
         )
     ]  # fmt: skip
-    products = [*_mlps(model, task, tokens, layout.tp), *_experts(model, recipe, task, tokens)]
-    forward = [*attention, *norms, *products]
+    kind = table_name(task.formats.weights)
+    dense = dense_operators(model, layout.tp, kind, tokens, "prefill", fused=False)
+    forward = [*attention, *norms, *dense, *_experts(model, recipe, task, tokens)]
     if task.precision == "fp8":
         forward += _casts(forward, layout.tp)
     recomputed_names = SELECTIVE_RECOMPUTE[task.attention]
@@ -130,23 +126,6 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
     yield gemm("weighted", "prefill", op.count, rows, dim, keys, "bf16")
 
 
-def _mlps(
-    model: ModelDescription, task: TrainingTask, tokens: float, tp: int
-) -> Iterator[Operator]:
-    kind = table_name(task.formats.weights)
-    for name, layers, width, matrices in (
-        ("mlp", model.mlp_layers, model.intermediate, model.mlp_matrices),
-        ("shared", model.moe_layers, model.shared_width, model.expert_matrices),
-    ):
-        if not layers or not width:
-            continue
-        inner = ceil(width / tp)
-        up = (matrices - 1) * inner
-        yield gemm(f"{name}_up", "prefill", layers, tokens, up, model.hidden, kind)
-        yield rowwise("elementwise", "activation", "prefill", layers, tokens, up, tp)
-        yield gemm(f"{name}_down", "prefill", layers, tokens, model.hidden, inner, kind)
-
-
 def _experts(
     model: ModelDescription, recipe: Recipe, task: TrainingTask, tokens: float
 ) -> Iterator[Operator]:
@@ -173,11 +152,8 @@ def _experts(
 
 
 def _expert_groups(model: ModelDescription, ep: int, rank_tokens: float) -> int:
-    """Return the number of groups of ranks and experts for looking up a layer.
-
-    With uniform routing, a rank does the same work if each group computes its own tokens with its
-    own experts. Without groups, a training batch has many times the tokens of any table.
-    """
+    """Return the number of groups of ranks for looking up a layer, each with experts of its own."""
+    # With uniform routing, a rank's work is equal; whole batches have more tokens than any table.
     groups = 1
     while (
         rank_tokens * ep / groups > MAX_TABLE_TOKENS
@@ -236,21 +212,13 @@ RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 
 @dataclass(frozen=True)
 class Exchange:
-    """A repeated exchange.
+    """A repeated exchange."""
 
-    Attributes:
-        kernel: the collective; ``send_recv`` is between two ranks.
-        count: number of runs.
-        bytes: size of the whole message, as in ``problem.message_bytes``.
-        ranks: participating ranks.
-        stride: rank distance between neighbors of the group.
-    """
-
-    kernel: str
-    count: float
-    bytes: float
-    ranks: int
-    stride: int
+    kernel: str  # the collective; ``send_recv`` is between two ranks
+    count: float  # number of runs
+    bytes: float  # size of the whole message, as in ``problem.message_bytes``
+    ranks: int  # participating ranks
+    stride: int  # rank distance between neighbors of the group
 
     def fits_fast_domain(self, system: System) -> bool:
         """Return whether fast links join the whole group."""
@@ -279,16 +247,12 @@ class Exchange:
 
 
 class LayerExchanges(NamedTuple):
-    """Exchanges of one micro-batch in all layers.
+    """Exchanges of one micro-batch in all layers."""
 
-    ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts,
-    ``sequence`` sends keys between pieces. Both happen in both passes.
-    """
-
-    tensor_forward: tuple[Exchange, ...]
+    tensor_forward: tuple[Exchange, ...]  # between tensor-parallel ranks
     tensor_backward: tuple[Exchange, ...]
-    experts: tuple[Exchange, ...]
-    sequence: tuple[Exchange, ...]
+    experts: tuple[Exchange, ...]  # of tokens with their experts, in both passes
+    sequence: tuple[Exchange, ...]  # of keys between pieces, in both passes
 
 
 def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> LayerExchanges:
@@ -316,11 +280,7 @@ def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask)
 def _tensor(
     model: ModelDescription, recipe: Recipe, task: TrainingTask
 ) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
-    """Return the sums of tensor-parallel shares, after attention and MLPs.
-
-    Sequence-parallel ranks gather before and scatter after; the backward pass gathers its inputs
-    again for the weights' gradients.
-    """
+    """Return the sums of tensor-parallel shares, after attention and MLPs, in both passes."""
     tp = recipe.layout.tp
     if tp == 1:
         return (), ()
@@ -329,6 +289,7 @@ def _tensor(
     if not recipe.sequence_parallel:
         both = (Exchange("all_reduce", sums, size, tp, 1),)
         return both, both
+    # Ranks gather before and scatter after; gradients of weights need their inputs gathered again.
     gather = Exchange("all_gather", sums, size, tp, 1)
     scatter = Exchange("reduce_scatter", sums, size, tp, 1)
     return (gather, scatter), (gather, scatter, gather)

@@ -111,27 +111,26 @@ def plan_training(
         raise UsageError(f"{model.name}: training is planned only for models with equal layers")
     if not 0 <= offload < np.inf:
         raise UsageError(f"cannot offload {offload:g} GiB to host memory: give 0 or more")
-    recipes = possible_recipes(model, task, system, gpus, zero_bubble=zero_bubble)
-    if offload:
-        recipes += possible_recipes(model, task, system, gpus, True, offload, zero_bubble)
-    if not recipes:
+
+    def memories(offload: bool = False, host_gib: float = np.inf) -> dict[Recipe, TrainingMemory]:
+        recipes = possible_recipes(model, task, system, gpus, offload, host_gib, zero_bubble)
+        return {recipe: training_memory(model, recipe, task) for recipe in recipes}
+
+    considered = memories() | (memories(True, offload) if offload else {})
+    if not considered:
         raise UsageError(_indivisible_message(model, system, gpus, task))
-    considered = len(recipes)
-    memories = {recipe: training_memory(model, recipe, task) for recipe in recipes}
-    fitting = _fitting(memories, system)
+    fitting = _fitting(considered, system)
     if not fitting and not offload:  # offload the optimizer states
-        recipes = possible_recipes(model, task, system, gpus, offload=True, zero_bubble=zero_bubble)
-        considered += len(recipes)
-        memories = {recipe: training_memory(model, recipe, task) for recipe in recipes}
-        fitting = _fitting(memories, system)
+        considered |= memories(True)
+        fitting = _fitting(considered, system)
     if not fitting:
-        raise UsageError(_too_large_message(model, system, gpus, task, memories))
+        raise UsageError(_too_large_message(model, system, gpus, task, considered))
     timer = timers(system, BACKEND)
     steps = predict_steps(model, system, fitting, task, timer, calibration)
-    rows = pd.DataFrame([_candidate_row(model, recipe, memories[recipe]) for recipe in fitting])
+    rows = pd.DataFrame([_candidate_row(model, recipe, considered[recipe]) for recipe in fitting])
     table = rows.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
     price = np.nan if system.price_per_hour is None else system.price_per_hour
-    return TrainingPlan(task, table, considered, price * gpus)
+    return TrainingPlan(task, table, len(considered), price * gpus)
 
 
 def _fitting(memories: Mapping[Recipe, TrainingMemory], system: System) -> list[Recipe]:
@@ -147,10 +146,7 @@ def _candidate_row(
     return {
         "layout": str(recipe.layout),
         **vars(recipe.layout),
-        "micro_batch": recipe.micro_batch,
-        "zero": recipe.zero,
-        "recompute": recipe.recompute,
-        "offload": recipe.offload,
+        **{name: getattr(recipe, name) for name in ("micro_batch", "zero", "recompute", "offload")},
         "offloaded_gib": offloaded_gib(model, recipe),
         "memory_gib": memory.gib,
         **parts,

@@ -23,6 +23,7 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
@@ -288,20 +289,11 @@ def _pipeline_host_ms(deployment: Deployment) -> float:
 
 TPOT_COEFFICIENTS = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
 TTFT_COEFFICIENTS = {
-    "sglang burst": (1.00, 2.57, 12.4, 1.66, 0.057, 0.006, 0.94),
-    "sglang pools": (0.81, 1.73, 7.51, 1.17, 0.043, 0.016, 0.63),
-    "sglang steady": (1.45, 1.17, 14.3, 0.97, 0.028, 0.002, 0.92),
-    "trtllm burst": (1.39, 3.10, 3.04, 0.21, 0.006, 0.025, 0.42),
-    "trtllm pools": (0.65, 2.15, 4.83, 0.84, 0.042, 0.025, 0.47),
-    "trtllm speculative": (1.03, 0.60, 12.6, 0.71, 0.010, 0.011, 0.85),
-    "trtllm steady": (0.55, 0.91, 7.91, 0.31, 0.029, 0.0, 0.35),
-    "vllm burst": (0.94, 1.69, 2.15, 0.45, 0.0, 0.005, 0.10),
-    "vllm steady": (0.67, 1.33, 1.19, 0.66, 0.030, 0.0, 0.49),
+    row.pop("use"): [float(value) for value in row.values()]
+    for row in shipped_rows("ttft.csv", "foretune.plan.serve.deployments")
 }
-"""Engine and kind of load -> coefficients. Those of the time per token are equal for all."""
-OTHER_TTFT_COEFFICIENTS = (0.72, 1.59, 4.58, 0.60, 0.030, 0.0, 0.43)
-"""All coefficients were fitted to 1,639 measured deployments (a part of AIConfigurator's sample
-table, Apache-2.0)."""
+"""Engine and kind of load, or ``other`` -> coefficients. Those of the time per token are equal for
+all, and fitted to the same deployments."""
 MIN_MS = 1e-9
 OVERHEAD_MS = 20.0
 QUEUE_SHARE = 0.1
@@ -317,10 +309,9 @@ def formula_latencies(rows: pd.DataFrame) -> pd.DataFrame:
     """Return ``tpot_ms`` and ``ttft_ms`` of deployments; ``rows`` come from `analytic_times`."""
     tpot = np.maximum(_tpot_terms(rows) @ TPOT_COEFFICIENTS, rows["cpu"])
     memory_wait = memory_wait_ms(rows, tpot)
-    coefficients = [TTFT_COEFFICIENTS.get(use, OTHER_TTFT_COEFFICIENTS) for use in rows["use"]]
-    terms = _ttft_terms(rows, tpot) * np.array(coefficients).reshape(
-        len(rows), len(OTHER_TTFT_COEFFICIENTS)
-    )
+    other = TTFT_COEFFICIENTS["other"]
+    coefficients = [TTFT_COEFFICIENTS.get(use, other) for use in rows["use"]]
+    terms = _ttft_terms(rows, tpot) * np.array(coefficients).reshape(len(rows), len(other))
     ttft = np.maximum(terms.sum(axis=1) + memory_wait, MIN_MS)
     ttft = np.minimum(ttft, memory_wait + _max_wait_ms(rows))
     return pd.DataFrame({"tpot_ms": tpot, "ttft_ms": ttft}, index=rows.index)

@@ -10,7 +10,7 @@ import hashlib
 import importlib.resources
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -81,12 +81,12 @@ class LatencyPredictor:
     """Latencies of deployments: closed formulas, a learned correction, and intervals.
 
     Attributes:
-        widths: half width of the interval in standard deviations, per target and whether the model
-            is known.
+        widths: half width of the interval in standard deviations, per target: of unknown and of
+            known models.
     """
 
     processes: dict[str, GroupedGaussianProcess] = field(default_factory=dict)
-    widths: dict[tuple[str, bool], float] = field(default_factory=dict)
+    widths: dict[str, list[float]] = field(default_factory=dict)
     known_models: frozenset[str] = frozenset()
 
     def fit(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
@@ -105,14 +105,9 @@ class LatencyPredictor:
 
     def fit_processes(self, rows: pd.DataFrame, measured: pd.DataFrame) -> Self:
         """Fit the processes, with their own intervals."""
-        analytic = formula_latencies(rows)
-        points = deployment_points(rows, analytic["tpot_ms"].to_numpy())
         self.known_models = frozenset(rows["model"])
-        for target in TARGETS:
-            error = _log_ratio(measured[target], analytic[target])
-            process = GroupedGaussianProcess(COMPONENTS[target], NOISE[target])
-            self.processes[target] = process.fit(points, error)
-            self.widths |= {(target, seen): T_QUANTILE_95 for seen in (False, True)}
+        self.processes = _fit_processes(rows, measured, formula_latencies(rows), TARGETS)
+        self.widths = {target: [T_QUANTILE_95, T_QUANTILE_95] for target in TARGETS}
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +129,7 @@ class LatencyPredictor:
         Layouts of one model on one system share most of their error. Square roots of the diagonal
         are scales of Student's t, with the 90 % interval of `predict`.
         """
-        points, scaled = deployment_points(rows, formula_latencies(rows)["tpot_ms"].to_numpy()), {}
+        points, scaled = deployment_points(rows), {}
         for target, process in self.processes.items():
             widths = self._row_widths(rows, target) / T_QUANTILE_95
             scaled[target] = process.covariance(points) * np.outer(widths, widths)
@@ -143,7 +138,7 @@ class LatencyPredictor:
     def predict_mean(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the latencies, and the standard deviations of their logarithms."""
         mean, spread = formula_latencies(rows), pd.DataFrame(index=rows.index)
-        points = deployment_points(rows, mean["tpot_ms"].to_numpy())
+        points = deployment_points(rows)
         for target, process in self.processes.items():
             error, spread[target] = process.predict(points)
             mean[target] *= np.exp(error)
@@ -153,10 +148,7 @@ class LatencyPredictor:
         """Write the correction as one JSON file."""
         content = {
             "known": sorted(self.known_models),
-            "widths": [
-                {"target": target, "known": seen, "width": width}
-                for (target, seen), width in self.widths.items()
-            ],
+            "widths": self.widths,
             "processes": {target: one.to_json() for target, one in self.processes.items()},
         }
         text = json.dumps(content)
@@ -173,7 +165,7 @@ class LatencyPredictor:
                 processes={
                     t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
                 },
-                widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
+                widths={target: list(map(float, data["widths"][target])) for target in TARGETS},
                 known_models=frozenset(data["known"]),
             )
 
@@ -191,11 +183,24 @@ class LatencyPredictor:
         level = min(COVERAGE * (1.0 + 1.0 / len(rows)), 1.0)
         for target in TARGETS:
             scores = np.abs(_log_ratio(measured[target], predicted[target])) / spread[target]
-            self.widths[target, seen] = float(np.quantile(scores, level))
+            self.widths[target][seen] = float(np.quantile(scores, level))
 
     def _row_widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
         seen = rows["model"].isin(self.known_models).to_numpy()
-        return np.where(seen, self.widths[target, True], self.widths[target, False])
+        return np.array(self.widths[target])[seen.astype(int)]
+
+
+def _fit_processes(
+    rows: pd.DataFrame, measured: pd.DataFrame, predicted: pd.DataFrame, targets: Iterable[str]
+) -> dict[str, GroupedGaussianProcess]:
+    """Return the process of each target's log(measured / predicted)."""
+    points = deployment_points(rows)
+    return {
+        target: GroupedGaussianProcess(COMPONENTS[target], NOISE[target]).fit(
+            points, _log_ratio(measured[target], predicted[target])
+        )
+        for target in targets
+    }
 
 
 def _log_ratio(measured: "pd.Series[float]", analytic: "pd.Series[float]") -> np.ndarray:
@@ -280,6 +285,12 @@ CODE_PACKAGES = (
     foretune.plan.serve.deployments,
 )
 """Packages whose code determines the correction."""
+DATA_FILES = (
+    "cost/kinds.csv", "describe/checkpoint_formats.json", "describe/config_fields.json",
+    "describe/families.json", "describe/formats.csv", "describe/models.csv",
+    "serve/deployments/ttft.csv", "serve/deployments/variances.csv",
+)  # fmt: skip
+"""Shipped tables that determine it."""
 
 
 def fit_or_load_correction(
@@ -321,8 +332,8 @@ def fit_or_load_correction(
 def _fingerprint(path: Path) -> str:
     """Return a hash of the training data, versions and code."""
     digest = hashlib.sha256(path.read_bytes())
-    for name in ("formats.csv", "checkpoint_formats.json", "families.json", "models.csv"):
-        digest.update((importlib.resources.files("foretune.plan.describe") / name).read_bytes())
+    for name in DATA_FILES:
+        digest.update((importlib.resources.files("foretune.plan") / name).read_bytes())
     tables = find_tables()
     inputs = {
         "versions": package_versions(),
@@ -349,21 +360,13 @@ class Calibration:
         cls, rows: pd.DataFrame, measured: pd.DataFrame, correction: LatencyPredictor | None
     ) -> Self:
         """Condition on deployments; ``rows`` are from `analytic_times`."""
-        formulas = formula_latencies(rows)
-        predicted = correction.predict(rows) if correction else formulas
-        points = deployment_points(rows, formulas["tpot_ms"].to_numpy())
-        processes = {
-            target: GroupedGaussianProcess(COMPONENTS[target], NOISE[target]).fit(
-                points, np.log(measured[target] / predicted[target]).to_numpy(dtype=float)
-            )
-            for target, count in MIN_LINES.items()
-            if len(rows) >= count
-        }
-        return cls(processes)
+        predicted = correction.predict(rows) if correction else formula_latencies(rows)
+        targets = [target for target, count in MIN_LINES.items() if len(rows) >= count]
+        return cls(_fit_processes(rows, measured, predicted, targets))
 
     def apply(self, rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
         """Return shifted latencies, with their intervals; ``rows`` are from `analytic_times`."""
-        points = deployment_points(rows, formula_latencies(rows)["tpot_ms"].to_numpy())
+        points = deployment_points(rows)
         for target, process in self.processes.items():
             factor = np.exp(process.predict(points)[0])
             columns = [name for name in latencies if name.startswith(target)]

@@ -24,53 +24,28 @@ from foretune.plan.cost.memory import (
     rank_memory,
     request_bytes,
 )
+from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import System, describe_model, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, supported
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
-"""Engine -> its official spelling."""
-ENGINES = tuple(ENGINE_NAMES)
-"""Engines with measured operators and deployments."""
-ZERO_COPY_ENGINES = ("vllm",)
-"""Engines whose kernels read weights directly from host memory (``cpu_offload_gb``, unified
-addressing), and experts only if tokens are routed there. SGLang copies every layer before running
-it. Neither overlaps this with compute."""
-LAYERWISE_FETCH_ENGINES = ("sglang",)
-"""Engines that fetch a layer of a cached prefix while computing the previous one (hierarchical
-cache). In vLLM and TensorRT-LLM, the request waits while others compute."""
-
 
 @dataclass(frozen=True)
 class Pools:
-    """Separate workers for prefill and decode (disaggregation).
-
-    Attributes:
-        prefill_workers: their number; 0 means as many as are needed.
-        decode_workers: workers with the deployment's own layout.
-    """
+    """Separate workers for prefill and decode (disaggregation)."""
 
     prefill: Layout
-    prefill_workers: int = 0
-    decode_workers: int = 1
+    prefill_workers: int = 0  # their number; 0 means as many as are needed
+    decode_workers: int = 1  # workers with the deployment's own layout
 
 
 @dataclass(frozen=True)
 class Deployment:
     """A model on a system, with its engine, layout, formats and load.
 
-    Attributes:
-        concurrency: requests in flight of the replica (of all workers of ``pools``).
-        load: ``steady`` if each finished request is replaced; ``burst`` if requests start in waves
-            or one by one, as some benchmarks send them.
-        speculative: whether the model drafts tokens; set for measured deployments, where the method
-            is unknown.
-        version: engine version; empty if unknown.
-        speculation: how a planned deployment drafts tokens.
-        max_request_tokens: length of the longest request, if longer than in ``workload``.
-        step_tokens: maximum tokens of a step.
-        replicas: equal copies, each with these requests.
+    The load is ``steady`` if each finished request is replaced, ``burst`` if requests start in
+    waves or one by one, as some benchmarks send them.
     """
 
     model: ModelDescription
@@ -79,16 +54,16 @@ class Deployment:
     layout: Layout
     formats: Formats
     workload: Workload
-    concurrency: float
+    concurrency: float  # requests in flight of the replica (of all workers of ``pools``)
     pools: Pools | None = None
     load: Literal["steady", "burst"] = "steady"
-    speculative: bool = False
-    version: str = ""
-    speculation: Speculation | None = None
+    speculative: bool = False  # a measured deployment drafts tokens; the method is unknown
+    version: str = ""  # engine version; empty if unknown
+    speculation: Speculation | None = None  # how a planned deployment drafts tokens
     offload: Offload = Offload()  # noqa: RUF009  # immutable
-    max_request_tokens: int = 0
-    step_tokens: int = MAX_STEP_TOKENS
-    replicas: int = 1
+    max_request_tokens: int = 0  # of the longest request, if longer than in ``workload``
+    step_tokens: int = MAX_STEP_TOKENS  # maximum tokens of a step
+    replicas: int = 1  # equal copies, each with these requests
 
     @property
     def architecture(self) -> str:
@@ -176,7 +151,7 @@ class Deployment:
         dense and expert weights have equal shares.
         """
         size, model = self.offloaded_weight_bytes, self.model
-        if size and model.is_moe and self.backend in ZERO_COPY_ENGINES:
+        if size and model.is_moe and ENGINES[self.backend]["reads_host_weights"]:
             dense, experts = layer_bytes(model, self.layout, self.formats)
             idle = (1.0 - model.experts_per_token / model.experts) ** (tokens * self.layout.dp)
             size = size * (dense + experts * (1.0 - idle)) / (dense + experts)
@@ -196,7 +171,7 @@ class Deployment:
     def exposed_fetch_ms(self, prompt_ms: float) -> float:
         """Return how long fetching the prefix delays a request that takes ``prompt_ms`` without."""
         fetch = self.prefix_fetch_ms
-        if self.backend not in LAYERWISE_FETCH_ENGINES:
+        if not ENGINES[self.backend]["fetches_by_layer"]:
             return fetch
         return max(fetch - prompt_ms, fetch / self.model.layers)
 
@@ -228,22 +203,14 @@ Larger labels include attention-DP ranks, over all of which experts are distribu
 
 @dataclass(frozen=True)
 class MeasuredDeployments:
-    """Deployments and their measured latencies, in the same order.
-
-    Attributes:
-        measured: ``tpot_ms`` and ``ttft_ms``.
-        groups: number of each row's configuration; rows of one differ only in load.
-        rows: row numbers in the table.
-        excluded: number of rows without a concurrency, batch or latency.
-        unknown: number of rows of an unknown model or system.
-    """
+    """Deployments and their measured latencies, in the same order."""
 
     deployments: list[Deployment]
-    measured: pd.DataFrame
-    groups: np.ndarray
-    rows: np.ndarray
-    excluded: int
-    unknown: int
+    measured: pd.DataFrame  # ``tpot_ms`` and ``ttft_ms``
+    groups: np.ndarray  # number of each row's configuration; rows of one differ only in load
+    rows: np.ndarray  # row numbers in the table
+    excluded: int  # number of rows without a concurrency, batch or latency
+    unknown: int  # number of rows of an unknown model or system
 
     @property
     def models(self) -> np.ndarray:
@@ -255,8 +222,8 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
     """Return the measured deployments of a table; raises WrongFile for another table."""
     table = read_table(path, list(COLUMNS)).reset_index(drop=True)
     require(table, list(COLUMNS), path, "a table of measured deployments")
-    kept_rows, excluded, unknown = [], 0, 0
-    deployments = []
+    kept_rows, deployments = [], []
+    excluded = unknown = 0
     for number, row in enumerate(table.to_dict("records")):
         numbers = [_number(row, name) for name in POSITIVE]
         if not all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0)):
@@ -269,16 +236,11 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
             continue
         kept_rows.append(number)
     rows = table.iloc[kept_rows]
+    measured = rows[["silicon_tpot_ms", "silicon_ttft_ms"]].astype(float)
+    measured = measured.rename(columns=lambda name: name.removeprefix("silicon_"))
     return MeasuredDeployments(
-        deployments=deployments,
-        measured=pd.DataFrame(
-            {"tpot_ms": rows["silicon_tpot_ms"].to_numpy(dtype=float),
-             "ttft_ms": rows["silicon_ttft_ms"].to_numpy(dtype=float)}
-        ),
-        groups=_groups(rows),
-        rows=np.array(kept_rows, dtype=int),
-        excluded=excluded,
-        unknown=unknown,
+        deployments, measured.reset_index(drop=True), _groups(rows), rows.index.to_numpy(),
+        excluded, unknown,
     )  # fmt: skip
 
 
@@ -291,8 +253,7 @@ def _groups(rows: pd.DataFrame) -> np.ndarray:
 
 def _deployment(row: Mapping[str, Any]) -> Deployment:
     model, system = _model(row["model_path"]), _system(row["system"])
-    pools = None
-    prefix = ""
+    pools, prefix = None, ""
     if row["mode"] == "disagg":
         prefix = "decode_"
         workers = int(_number(row, "decode_num_workers"))

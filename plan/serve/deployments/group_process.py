@@ -15,6 +15,8 @@ import pandas as pd
 
 from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
 from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.plan.describe import shipped_rows
+from foretune.plan.serve.deployments.analytic import formula_latencies
 
 LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
@@ -30,47 +32,18 @@ REWEIGHTINGS = 3
 
 @dataclass(frozen=True)
 class VarianceComponent:
-    """Variance shared by rows that agree in a label.
+    """Variance shared by rows that agree in a label."""
 
-    ``constant`` is the variance of an offset, ``slow`` and ``fast`` those of functions with long
-    and short length scales.
-    """
-
-    constant: float = 0.0
-    slow: float = 0.0
-    fast: float = 0.0
+    constant: float = 0.0  # of an offset
+    slow: float = 0.0  # of a function with long length scales
+    fast: float = 0.0  # of a function with short length scales
 
 
-COMPONENTS: dict[str, dict[str, VarianceComponent]] = {
-    "tpot_ms": {
-        "": VarianceComponent(0.01, 0.005),
-        "model": VarianceComponent(0.0015, 0.001),
-        "model use": VarianceComponent(0.005, 0.0015, 0.0025),
-        "model use system formats": VarianceComponent(0.0015, 0.0025, 0.0075),
-        "model use system formats layout": VarianceComponent(0.0075, 0.0, 0.001),
-        "use version": VarianceComponent(0.0, 0.0, 0.0025),
-        "model use version": VarianceComponent(0.0015, 0.0025),
-        "model use system version": VarianceComponent(0.0025),
-    },
-    "ttft_ms": {
-        "": VarianceComponent(0.04, 0.06),
-        "use": VarianceComponent(0.007, 0.007),
-        "use load": VarianceComponent(0.003, 0.007),
-        "use system": VarianceComponent(0.01, 0.003),
-        "use generation formats": VarianceComponent(0.03),
-        "use kind": VarianceComponent(0.02, 0.02),
-        "model": VarianceComponent(0.007, 0.01),
-        "model use": VarianceComponent(0.007, 0.02, 0.01),
-        "model use system formats": VarianceComponent(0.02, 0.01, 0.003),
-        "model use system formats layout": VarianceComponent(0.01),
-        "model use version": VarianceComponent(0.01),
-    },
-}
-"""Target -> label columns -> variance components.
-
-Chosen on one half of the configurations by leaving out whole groups, and validated on the other
-half.
-"""
+COMPONENTS: dict[str, dict[str, VarianceComponent]] = {}
+"""Target -> label columns -> variance components."""
+for _row in shipped_rows("variances.csv", "foretune.plan.serve.deployments"):
+    _sizes = (float(_row[size]) for size in ("constant", "slow", "fast"))
+    COMPONENTS.setdefault(_row["target"], {})[_row["labels"]] = VarianceComponent(*_sizes)
 NOISE = {"tpot_ms": 0.02, "ttft_ms": 0.04}
 """Variance of the logarithm of a repeated measurement."""
 LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "layout", "version")
@@ -202,8 +175,9 @@ class GroupedGaussianProcess:
         return np.column_stack([*scaled, *numbers])
 
 
-def deployment_points(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
-    """Return `LABELS` and `LENGTH_SCALES` of `analytic_times` and the formulas' TPOT."""
+def deployment_points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return `LABELS` and `LENGTH_SCALES` of rows from `analytic_times`."""
+    tpot_ms = formula_latencies(rows)["tpot_ms"].to_numpy()
     kind = np.where(rows["is_latent"] > 0, "latent", np.where(rows["is_moe"] > 0, "moe", "dense"))
     labels = {name: kind if name == "kind" else rows[name].to_numpy(dtype=str) for name in LABELS}
     prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)

@@ -9,8 +9,8 @@ from foretune.plan.cost.kinds import (
     DECODE,
     MODULES,
     PREFILL,
-    SparseAttention,
     attention_modules,
+    family_of,
     to_module_rows,
 )
 from foretune.plan.cost.operator import Part
@@ -55,7 +55,7 @@ def test_other_models_and_layers_that_choose_nothing_are_left_out():
 
 
 def test_the_work_of_a_decode_step_by_hand():
-    decode = SparseAttention(DECODE)
+    decode = family_of(DECODE)
     problem = {"batch": 2, "heads": 16, "kv_len": 3000, "shape": "deepseek"}
     cost = decode.cost(problem, {"gemm_format": "fp8_block", "kv_format": "fp8"})
     weights = 7168 * (1536 + 512 + 64 + 128) + 1536 * (16 * 192 + 128 * 64)
@@ -73,11 +73,9 @@ def test_work_in_columns_is_that_of_single_rows_and_grows(kernel):
         "seq_len": [10, 10, 5000], "prefix_len": [0, 50, 50], "kv_len": [9, 9, 9000],
     }  # fmt: skip
     columns = {name: np.array(values) for name, values in known.items()}
-    together = SparseAttention(kernel).cost(columns, {"gemm_format": "bf16"})
+    together = family_of(kernel).cost(columns, {"gemm_format": "bf16"})
     for i in range(3):
-        one = SparseAttention(kernel).cost(
-            {n: v[i] for n, v in known.items()}, {"gemm_format": "bf16"}
-        )
+        one = family_of(kernel).cost({n: v[i] for n, v in known.items()}, {"gemm_format": "bf16"})
         assert np.asarray(together.flops)[i] == pytest.approx(one.flops)
         assert np.asarray(together.bytes_moved)[i] == pytest.approx(one.bytes_moved)
     assert together.flops[2] > together.flops[0]

@@ -14,7 +14,7 @@ from foretune.features.families.gemm import Gemm
 from foretune.features.families.moe import Moe
 from foretune.plan import Formats, Layout, describe_model
 from foretune.plan.cost.decoder import mixed_operators
-from foretune.plan.cost.kinds import Recurrent
+from foretune.plan.cost.kinds import family_of
 from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
@@ -149,7 +149,7 @@ def test_layers_of_one_part_each(small):
     update = named(found, "recurrence")
     assert (update.kernel, update.count, update.problem["num_v_heads"]) == ("mamba2", 1, 2)
     by_hand = 2 * (4 * 16 * 8) * 3 + 2 * 2 * 3 * (2 * 8 + 16)  # states of 32 bits, rows of 16
-    assert Recurrent("mamba2").cost(update.problem, {}).bytes_moved == by_hand
+    assert family_of("mamba2").cost(update.problem, {}).bytes_moved == by_hand
 
 
 def test_gates_per_channel_are_compressed(small):

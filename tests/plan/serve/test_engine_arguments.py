@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 from foretune.plan import Formats, Layout, Speculation, Workload, find_system
+from foretune.plan.describe import ENGINES
 from foretune.plan.describe.layout import Offload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.launching import ENGINE_VERSIONS, launch, launch_commands
+from foretune.plan.serve.launching import launch, launch_commands
 
+FOLDER = Path(__file__).with_name("flags")
 FLAGS = {
-    engine: set((Path(__file__).parent / "flags" / f"{engine}-{version}.txt").read_text().split())
-    for engine, version in ENGINE_VERSIONS.items()
-    if engine != "trtllm"
+    engine: set((FOLDER / f"{engine}-{ENGINES[engine]['version']}.txt").read_text().split())
+    for engine in ("vllm", "sglang")
 }
 """Engine -> all flags of the version that commands are for, from ``benchmarks/plan_flags.py``."""
 SGLANG_ROUTER = {"--pd-disaggregation", "--prefill", "--decode", "--host", "--port", "--policy"}
@@ -88,7 +89,7 @@ def test_engines_know_every_flag(name, small, sparse):
 def test_commands_name_the_version_that_they_are_for(small):
     for engine, text in launch_commands(deploy(small, Layout(2))).items():
         assert text.startswith("# for ")
-        assert text.splitlines()[0].endswith(ENGINE_VERSIONS[engine])
+        assert text.splitlines()[0].endswith(ENGINES[engine]["version"])
 
 
 def test_options_of_trtllm_files_are_known(sparse):

@@ -190,11 +190,9 @@ def test_names_are_shown_not_run(tmp_path, small):
     assert f"<b>x{EVIL} on 2" in page.text
 
 
-def test_several_systems_say_which_is_cheapest(tmp_path, small):
+def test_several_systems_are_compared(tmp_path, small):
     answer, question = made(small, systems=("a100_sxm", "h100_sxm"))
     page = Page(written(tmp_path, answer, question))
-    prices = answer.candidates.groupby("system")["usd_per_million_tokens"].min()
-    assert f"Cheapest: {prices.idxmin()}, {number(prices.min())} USD" in page.text
     rows = page.tables["The best deployment of each system"]
     assert len(rows) == 3
     assert "USD per GPU and hour" in rows[0]
