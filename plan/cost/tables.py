@@ -33,7 +33,12 @@ OPERATIONS = (
 
 
 class EngineTables:
-    """Measured operators of engines: ``FOLDER/SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``."""
+    """Measured operators of engines.
+
+    There is a file per system, engine, version and operation
+    (``FOLDER/SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``), or one per operation
+    (``FOLDER/OP.parquet``).
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,12 +46,14 @@ class EngineTables:
     @cached_property
     def systems(self) -> list[str]:
         """Short names of the measured systems."""
-        return sorted({path.relative_to(self.folder).parts[0] for path in self._paths})
+        nested = {path.relative_to(self.folder).parts[0] for path in self._paths}
+        return sorted(nested | {*self._flat["system"]})
 
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``."""
-        found = {path.parts[-3] for path in self._paths if system in path.parts}
-        return sorted(found - set(COLLECTIVE_BACKENDS))
+        nested = {path.parts[-3] for path in self._paths if system in path.parts}
+        flat = self._flat.loc[self._flat["system"] == system, "backend"]
+        return sorted((nested | {*flat}) - {*COLLECTIVE_BACKENDS})
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         """Return the run table of ``kernel`` on ``system`` with ``backend``, or None.
@@ -71,10 +78,26 @@ class EngineTables:
         files = self.folder.rglob("*_perf.parquet")
         return sorted(p for p in files if operation_of(p) in OPERATIONS)
 
+    @cached_property
+    def _flat(self) -> pd.DataFrame:
+        """The systems and engines in files that hold one operation."""
+        columns = ["system", "backend"]
+        paths = [] if self._paths else [self.folder / f"{op}.parquet" for op in OPERATIONS]
+        files = [path for path in paths if path.is_file()]
+        found = [pd.read_parquet(path, columns=columns).drop_duplicates() for path in files]
+        return pd.concat(found) if found else pd.DataFrame(columns=columns)
+
+    @cached_property
+    def _flat_rows(self) -> dict[str, pd.DataFrame]:
+        """Operation -> the rows of its file, cached when it is read."""
+        return {}
+
     def _versions(
         self, op: str, kernel: str, system: str, backends: tuple[str, ...]
     ) -> list[pd.DataFrame]:
         """Return the tables of every version, oldest first."""
+        if not self._paths:
+            return self._flat_versions(op, kernel, system, backends)
         found = [
             p for p in self._paths
             if operation_of(p) == op and system in p.parts and p.parts[-3] in backends
@@ -82,6 +105,20 @@ class EngineTables:
         found.sort(key=lambda p: _version_key(p.parts[-2]))
         tables = [read(path, Request(kernel=kernel)) for path in found]
         return [rows for rows in tables if len(rows)]
+
+    def _flat_versions(
+        self, op: str, kernel: str, system: str, backends: tuple[str, ...]
+    ) -> list[pd.DataFrame]:
+        path = self.folder / f"{op}.parquet"
+        if not path.is_file():
+            return []
+        if op not in self._flat_rows:
+            self._flat_rows[op] = read(path, Request())
+        table = self._flat_rows[op]
+        mine = (table["kernel"] == kernel) & (table["device"] == device_of_system(system))
+        mine &= table["config.backend"].isin(backends)
+        versions = table[mine].groupby("environment", observed=True)
+        return [rows for _, rows in sorted(versions, key=lambda pair: _version_key(str(pair[0])))]
 
 
 def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
