@@ -339,7 +339,7 @@ def test_on_the_command_line(capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out)["accepted"] is True
     assert "Times in ms" in captured.err
-    assert "correct, and faster" in captured.err
+    assert re.search("correct, and (faster|inconclusive)", captured.err)  # a busy machine
     assert main(["judge", f"{CHEATS}:is_narrow", *words]) == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["refused"].startswith("it gives numpy.ndarray of float32")
