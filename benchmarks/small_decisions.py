@@ -127,8 +127,8 @@ DYING = """
 import numpy as np
 from foretune.collect import InProcessRunner, IsolatedRunner, local_device
 from foretune.space import Configuration
-from foretune.testing.runners import MisbehavingKernel
-kernel = MisbehavingKernel()
+from foretune.testing.runners import _MisbehavingKernel
+kernel = _MisbehavingKernel()
 works, dies = (Configuration(does=does, rounds=1) for does in ("works", "dies"))
 with {runner}(local_device(), power=False) as runner:
     for m in runner.run(kernel, kernel.problem({{"n": 10}}), [works, dies, *[works] * 8]):
@@ -141,6 +141,8 @@ def survived(name: str) -> list[str]:
     runner = "InProcessRunner" if name == "in this process" else "IsolatedRunner"
     command = [sys.executable, "-c", DYING.format(runner=runner)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Traceback" in done.stderr:
+        raise RuntimeError(done.stderr)
     return [str(len(done.stdout.split()))]
 
 
