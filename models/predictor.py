@@ -13,13 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from foretune.datasets.runs import (
-    configurations_of,
-    device_of,
-    newest_runs,
-    read_runs,
-    write_runs,
-)
+from foretune.datasets.runs import configurations_of, device_of, newest_runs, read_runs, write_runs
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
 from foretune.errors import PredictorError, require_known

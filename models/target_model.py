@@ -18,11 +18,7 @@ from foretune.features.arrays import Rows
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
-from foretune.models.distinct_problems import (
-    distinct_problems,
-    exact_problems,
-    has_few_problems,
-)
+from foretune.models.distinct_problems import distinct_problems, exact_problems, has_few_problems
 from foretune.models.experts import (
     INTERPOLATION,
     Experts,

@@ -15,13 +15,10 @@ from foretune.problem import Problem
 from foretune.space import ABSENT, Configuration, SearchSpace
 from foretune.values import FrozenParameters, Value
 
-SCALING_SAMPLE = 5000
-"""Configurations sampled to scale the axes and to find redundant ones."""
-MAX_CORRELATION = 0.9999
-"""Correlation above which the later of two axes is redundant."""
+SCALING_SAMPLE = 5000  # configurations sampled to scale the axes and to find redundant ones
+MAX_CORRELATION = 0.9999  # correlation above which the later of two axes is redundant
 
-Axes = dict[str, np.ndarray]
-"""Coordinates of some rows, by axis name."""
+Axes = dict[str, np.ndarray]  # coordinates of some rows, by axis name
 
 
 def value_axes(name: str, values: np.ndarray) -> Axes:
@@ -142,8 +139,7 @@ class ConfigurationEncoder:
         )
         axes, lengths = self._config_axes(some), dict[str, float]()
         other_axes = Axes()
-        self._here: dict[str, float] = {}
-        """Coordinates of this problem on the axes of problems."""
+        self._here: dict[str, float] = {}  # coordinates of this problem on the axes of problems
         if others:
             sizes = _columns([problem or Problem(), *(m.problem for m in others)])
             for name, values in sizes.items():
@@ -212,12 +208,10 @@ def _logarithm(values: np.ndarray) -> np.ndarray:
     return np.log2(1 + values) if (values >= 0).all() else values
 
 
-MIN_OCTAVES = 4.0
-"""Minimum length of a problem-size axis, so that nearby sizes stay close."""
+MIN_OCTAVES = 4.0  # minimum length of a problem-size axis, so that nearby sizes stay close
 FULL_OCCUPANCY_WARPS = 16.0
 """Warps per multiprocessor that hide most latencies; scales the waves of small programs."""
-CATEGORY_DISTANCE = 8.0
-"""Distance of two problems that differ in a string, in octaves of a size."""
+CATEGORY_DISTANCE = 8.0  # distance of two problems that differ in a string, in octaves of a size
 
 Columns = dict[str, np.ndarray]
 """Values by name: floats, or objects if one is a string; NaN or "" if a row has none."""

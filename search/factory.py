@@ -24,8 +24,7 @@ SearcherKind: TypeAlias = "str | Callable[..., Searcher] | BaseSampler"
 
 GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
 """Proposals by the guide before the other searcher's first, enough to check the prior."""
-TURN_PERIOD = 3
-"""Every n-th later proposal comes from the other searcher."""
+TURN_PERIOD = 3  # every n-th later proposal comes from the other searcher
 
 
 class GuidedSearcher(Searcher):

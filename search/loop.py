@@ -17,8 +17,7 @@ from foretune.result import Result
 from foretune.search.searcher import AskTell
 from foretune.search.stopping import Stopping, StopReason
 
-C = TypeVar("C", bound=Hashable)
-"""A `Configuration`, or a problem with one."""
+C = TypeVar("C", bound=Hashable)  # a `Configuration`, or a problem with one
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,10 @@ LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 """Length scale of the smooth error, in deviations of the axes times the root of their number."""
 INDEPENDENT, REPEATED = Hyperprior(0.36, 0.0), Hyperprior(0.004, 1.0, 1e-5, 1.0)
 """Variance of the independent error, with and without a prior."""
-OFFSET = Hyperprior(100.0, 0.0)
-"""Variance of a problem's offset."""
-PRIOR_ERRORS = 10.0
-"""The observed errors are averaged with this many errors of the expected size."""
-NO_PRIOR_SPREAD = 0.5
-"""Standard deviation of the smooth error of log times without a prior."""
-MIN_FIT = 6
-"""Number of runs from which the process is fitted without a prior."""
+OFFSET = Hyperprior(100.0, 0.0)  # variance of a problem's offset
+PRIOR_ERRORS = 10.0  # the observed errors are averaged with this many errors of the expected size
+NO_PRIOR_SPREAD = 0.5  # standard deviation of the smooth error of log times without a prior
+MIN_FIT = 6  # number of runs from which the process is fitted without a prior
 FIRST_MEASUREMENTS, LATER_MEASUREMENTS, KNOWN_PROBLEMS = 4, 3, 8
 """Minimum number of measurements, and the minimum once this many other problems were measured."""
 MIN_P_VALID = 1e-3

@@ -21,12 +21,9 @@ from foretune.search.factory import SearcherKind, make_searcher
 from foretune.search.searcher import AskTell, Prior, Searcher
 from foretune.space import Configuration, SearchSpace
 
-AUGMENTATION = 0.05
-"""Knowles' weight of the sum; it breaks ties of the maximum."""
-CHUNK = 256
-"""Number of points that are compared with all others at a time."""
-WEIGHT_STEPS = 4
-"""Steps between two ends of the weights: five weightings of two objectives."""
+AUGMENTATION = 0.05  # Knowles' weight of the sum; it breaks ties of the maximum
+CHUNK = 256  # number of points that are compared with all others at a time
+WEIGHT_STEPS = 4  # steps between two ends of the weights: five weightings of two objectives
 
 
 def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:

@@ -10,13 +10,10 @@ from scipy.special import erfcx, log_ndtr, ndtr
 from foretune.models.gaussian_process import Posterior
 from foretune.search.surrogate_process import one_blas_thread
 
-SHORTLIST = 256
-"""Maximum number of candidates whose joint posterior is sampled."""
+SHORTLIST = 256  # maximum number of candidates whose joint posterior is sampled
 DRAWS = 256
-REPEAT_LOG_SPREAD = 0.01
-"""Log standard deviation of repeated measurements."""
-JITTER = 1e-10
-"""Share of the mean variance added to each candidate's, for numerical stability."""
+REPEAT_LOG_SPREAD = 0.01  # log standard deviation of repeated measurements
+JITTER = 1e-10  # share of the mean variance added to each candidate's, for numerical stability
 
 
 def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:

@@ -23,8 +23,7 @@ from foretune.space import Configuration, ListedSpace, SearchSpace
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
 
-ANY_DEVICE = Device("any", "cpu")
-"""The device that models get if none is given."""
+ANY_DEVICE = Device("any", "cpu")  # the device that models get if none is given
 CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
 """A predictor from elsewhere is corrected after these numbers of successful measurements."""
 

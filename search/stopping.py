@@ -6,10 +6,8 @@ from typing import Any, Literal
 from foretune.errors import UsageError
 from foretune.search.searcher import AskTell
 
-DEFAULT_BUDGET = 10
-"""Measurements of a search without a budget in measurements or seconds."""
-DEFAULT_REGRET = 0.03
-"""Accepted expected regret of the budget "auto"."""
+DEFAULT_BUDGET = 10  # measurements of a search without a budget in measurements or seconds
+DEFAULT_REGRET = 0.03  # accepted expected regret of the budget "auto"
 StopReason = Literal["budget", "seconds", "regret", "exhausted"]
 
 MIN_GAIN_SHARE = 0.1

@@ -32,8 +32,7 @@ from foretune.search.surrogate_process import (
 )
 from foretune.space import SearchSpace
 
-MAX_ROWS = 300
-"""Maximum number of rows, nearest problems first."""
+MAX_ROWS = 300  # maximum number of rows, nearest problems first
 FAILURE_LOG = 1.0
 """A failure counts as the slowest success, but at least this much above the median log."""
 
@@ -88,8 +87,7 @@ def log_losses(values: np.ndarray) -> np.ndarray:
     return logs
 
 
-EXPANDED_BEST = 5
-"""Number of best configurations whose neighbors join the pool."""
+EXPANDED_BEST = 5  # number of best configurations whose neighbors join the pool
 MAX_CHANGES = 3
 """In spaces too large to enumerate, neighbors differ from the best in up to three parameters."""
 
@@ -130,12 +128,9 @@ def candidate_pool(
 
 POOL_SIZE = 8000
 """Maximum number of candidates; those of a larger space change as the search learns."""
-INITIAL_DESIGN_SIZE = 6
-"""Measurements of the initial design without a prior."""
-NEIGHBOR_PERIOD = 4
-"""Without a prior, every n-th proposal is a random neighbor of the best."""
-MIN_P_VALID = 0.05
-"""Lower bound of a prior's probabilities to run."""
+INITIAL_DESIGN_SIZE = 6  # measurements of the initial design without a prior
+NEIGHBOR_PERIOD = 4  # without a prior, every n-th proposal is a random neighbor of the best
+MIN_P_VALID = 0.05  # lower bound of a prior's probabilities to run
 
 Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
 """Fitted processes by axes, with the number of rows used in each fit."""
@@ -164,8 +159,7 @@ class SurrogateSearcher(Searcher):
         self._prior_mean, self._scale, self._amplitude = self._read_prior()
         self._posterior: Posterior | None = None
         self._fitted_count = 0
-        self._seen: set[int] = set()
-        """Configurations that the posterior has seen."""
+        self._seen: set[int] = set()  # configurations that the posterior has seen
         self._posterior_indices: list[int] = []
         """The seen configurations that the posterior contains, in its order."""
         self._refresh_pool()

@@ -16,14 +16,11 @@ from foretune.models.covariance import (
 )
 from foretune.models.gaussian_process import GaussianProcess
 
-FIT_STEPS = 15
-"""Optimizer steps per fit; it starts from the last result."""
+FIT_STEPS = 15  # optimizer steps per fit; it starts from the last result
 REFIT_FACTOR = 1.15
 """Refit the process when it has this many times the measurements of the last fit."""
-MAX_FITTED = 200
-"""Maximum number of measurements that hyperparameters are fitted to."""
-OFFSET = ConstantCovariance(Hyperprior(1.0, 0.0))
-"""Constant offset of all residuals."""
+MAX_FITTED = 200  # maximum number of measurements that hyperparameters are fitted to
+OFFSET = ConstantCovariance(Hyperprior(1.0, 0.0))  # constant offset of all residuals
 LENGTH_SCALE = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 MULTIPLE = Hyperprior(0.5, 0.7, np.exp(-5.0), np.exp(2.0))
 """Standard deviation of the multiple of the prior by which the prior is wrong."""

@@ -21,8 +21,7 @@ from foretune.search.searcher import AskTell
 from foretune.search.surrogate import Fits, SurrogateSearcher
 from foretune.space import Configuration, SearchSpace
 
-MIN_SUCCESSES = 8
-"""Number of successes of a kernel from which a choice is predicted."""
+MIN_SUCCESSES = 8  # number of successes of a kernel from which a choice is predicted
 REGRET_OFFSET = 0.1
 """Added to every regret, because the model may be overconfident. For the same reason, losses are
 divided by the number of measurements."""
@@ -74,8 +73,7 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         device: Device | None = None,
     ) -> None:
         self.parts, self.objective, self.seed, self.device = list(parts), objective, seed, device
-        self.measured: list[list[Measurement]] = [[] for _ in parts]
-        """Measurements of each part."""
+        self.measured: list[list[Measurement]] = [[] for _ in parts]  # measurements of each part
         self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
         self._searchers: dict[int, tuple[int, SurrogateSearcher]] = {}

@@ -88,11 +88,9 @@ def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.Data
 
 IDLE_SHARE = 0.06
 """Maximum power at idle, as a share of the way from the device's lowest power to its limit."""
-MAX_LOWEST_SHARE = 0.4
-"""If the lowest power is a larger share of the limit, no row counts as idle."""
+MAX_LOWEST_SHARE = 0.4  # if the lowest power is a larger share of the limit, no row counts as idle
 BUSY_SHARE = 0.2  # minimum share of the roofline's rate that no idle board reaches
-SHORT_MS = 0.03
-"""During shorter launches, the board idles between launches, so its power is low."""
+SHORT_MS = 0.03  # during shorter launches, the board idles between launches, so its power is low
 IDLE_OVERHEAD_MS, EFFICIENCY = 0.05, 0.5
 """Assumptions for rows without a time: launch overhead, and share of the roofline's rate."""
 

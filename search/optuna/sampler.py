@@ -37,8 +37,7 @@ from foretune.search.surrogate_process import (
 from foretune.space import Configuration
 from foretune.values import Value
 
-MIN_P_VALID = 0.05
-"""Lower bound of a predicted probability to run."""
+MIN_P_VALID = 0.05  # lower bound of a predicted probability to run
 
 
 class PredictorPrior:
@@ -69,8 +68,7 @@ class PredictorPrior:
         self._known: dict[Configuration, tuple[float, float]] = {}
         self.foreign = bool(guide.mismatch)
         """Whether it comes from another device, which the sampler checks early."""
-        self.spread = guide.log_spread(device)
-        """Standard deviation of its log errors."""
+        self.spread = guide.log_spread(device)  # standard deviation of its log errors
 
     def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
         """Return predicted log values and probabilities to run.
@@ -88,16 +86,12 @@ class PredictorPrior:
         return logs, np.maximum(valid, MIN_P_VALID)
 
 
-INITIAL_DESIGN_SIZE = 8
-"""Trials of the initial design."""
-MAX_GRID_SIZE = 8000
-"""Maximum size of a search space that is enumerated."""
+INITIAL_DESIGN_SIZE = 8  # trials of the initial design
+MAX_GRID_SIZE = 8000  # maximum size of a search space that is enumerated
 MAX_COVARIANCE_SIZE = 200_000
 """Maximum trials × candidates per suggestion; this many take about ten milliseconds."""
-MIN_CANDIDATES = 500
-"""Minimum number of candidates."""
-EXPANDED_BEST = 5
-"""Half of the candidates are near this many of the best trials."""
+MIN_CANDIDATES = 500  # minimum number of candidates
+EXPANDED_BEST = 5  # half of the candidates are near this many of the best trials
 
 _SUGGEST_LOCK = threading.Lock()
 """Threads of one process suggest one at a time, so that each knows the others' running trials."""

@@ -17,8 +17,7 @@ from foretune.search.searcher import Searcher
 from foretune.space import ABSENT, Configuration
 from foretune.values import Value
 
-MAX_RETRIES = 20
-"""Invalid or repeated proposals before the nearest free configuration is taken."""
+MAX_RETRIES = 20  # invalid or repeated proposals before the nearest free configuration is taken
 NEAREST_SAMPLE = 8000
 """Random configurations from which the nearest is taken in spaces too large to enumerate."""
 

@@ -15,8 +15,7 @@ from foretune.search.encoding import ConfigurationEncoder
 from foretune.search.pareto import AUGMENTATION
 from foretune.space import SearchSpace
 
-MIN_MOVE, MAX_MOVE = 1e-3, 0.3
-"""Distance of neighbors in the unit cube."""
+MIN_MOVE, MAX_MOVE = 1e-3, 0.3  # distance of neighbors in the unit cube
 
 
 class Dimensions:
@@ -146,12 +145,9 @@ class _Choice:
 
 SUGGESTED = "foretune:suggested"
 """Trial attribute with the suggested row, by name, for trials that still run."""
-MAX_LOSS = 4.0
-"""Upper bound of losses: much larger ones say nothing about the best."""
-MAX_VIOLATION = 3.0
-"""Bounds of scaled constraints."""
-MAX_RESULT = 1e100
-"""Larger values and NaN are failures."""
+MAX_LOSS = 4.0  # upper bound of losses: much larger ones say nothing about the best
+MAX_VIOLATION = 3.0  # bounds of scaled constraints
+MAX_RESULT = 1e100  # larger values and NaN are failures
 
 
 @dataclass(frozen=True)

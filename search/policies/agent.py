@@ -17,8 +17,7 @@ from foretune.search.policies.decisions import Decisions
 require("torch", "rl", "a policy")
 import torch  # noqa: E402
 
-HIDDEN = 128
-"""Width of the two hidden layers."""
+HIDDEN = 128  # width of the two hidden layers
 
 
 class Agent:

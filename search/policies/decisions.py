@@ -19,8 +19,7 @@ from foretune.values import Value
 
 FAILURE_REWARD = -float(np.log(10.0))
 """Reward of a failure, and lower bound of all rewards: ten times the reference."""
-MAX_OBSERVATION = 5.0
-"""Bound of observations, because networks extrapolate wildly."""
+MAX_OBSERVATION = 5.0  # bound of observations, because networks extrapolate wildly
 
 
 class Decisions(ABC):
@@ -77,8 +76,7 @@ class Task:
     reward: Reward | None = None
 
 
-MIN_DISTINCT = 5
-"""Minimum number of problems, or devices, for their sizes and specs to be inputs."""
+MIN_DISTINCT = 5  # minimum number of problems, or devices, for their sizes and specs to be inputs
 
 
 @dataclass(frozen=True)

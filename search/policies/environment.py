@@ -54,8 +54,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         self.observation_space = spaces.Box(-bound, bound, shape, np.float32)
         self.action_space = spaces.Discrete(decisions.choices)
         self._task = np.zeros(1, dtype=np.int64)
-        self.chosen = np.zeros(0, dtype=np.int64)
-        """The choices of this episode so far."""
+        self.chosen = np.zeros(0, dtype=np.int64)  # the choices of this episode so far
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

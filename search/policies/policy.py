@@ -34,8 +34,7 @@ from foretune.space import Configuration, SearchSpace
 require("torch", "rl", "a policy")
 import torch  # noqa: E402
 
-BEAM_WIDTH = 256
-"""Width of the beam search for the likeliest configurations."""
+BEAM_WIDTH = 256  # width of the beam search for the likeliest configurations
 FULL_TRAINING = TrainingSchedule()
 
 
@@ -97,8 +96,7 @@ SMALL_SPACE = 20_000
 """Minimum number of configurations predicted per call, because calls have a high fixed cost."""
 REFERENCE_SAMPLE = 512
 """Number of random configurations whose median is the reference of a predicted task."""
-MIN_P_VALID = 1e-3
-"""Lower bound of the probability to run."""
+MIN_P_VALID = 1e-3  # lower bound of the probability to run
 
 
 def predicted_tasks(
@@ -169,14 +167,10 @@ def _expected(prior: Prior) -> np.ndarray:
 
 SHORT_TRAINING = TrainingSchedule(updates=100, episodes=128, rate=1e-2)
 """Training of a policy for a single space on its prior."""
-UPDATES_PER_TELL = 5
-"""Updates per measurement."""
-LEARNING_RATE = 1e-3
-"""Adam's learning rate in these updates."""
-ANCHOR_DRAWS = 64
-"""Samples of the initial policy; together they weigh as much as all measurements."""
-FAILURE_PENALTY = float(np.log(2.0))
-"""Log slowdown of a failure, relative to the slowest success."""
+UPDATES_PER_TELL = 5  # updates per measurement
+LEARNING_RATE = 1e-3  # Adam's learning rate in these updates
+ANCHOR_DRAWS = 64  # samples of the initial policy; together they weigh as much as all measurements
+FAILURE_PENALTY = float(np.log(2.0))  # log slowdown of a failure, relative to the slowest success
 
 
 class PolicySearcher(Searcher):

@@ -11,14 +11,11 @@ from foretune.errors import OutputError, UsageError
 from foretune.search.replay.replay import ReplayResult
 
 FORMATS = (".svg", ".png")
-MAX_COLUMNS = 4
-"""Maximum number of spaces side by side."""
-MAX_BANDS = 4
-"""Maximum number of searchers with quartile bands."""
+MAX_COLUMNS = 4  # maximum number of spaces side by side
+MAX_BANDS = 4  # maximum number of searchers with quartile bands
 COLORS = ("#0b6fb8", "#d1495b", "#2e933c", "#8f5fbf", "#e08e1b")
 STYLES = [(color, dashes) for dashes in ("-", "--", "-.") for color in COLORS]
-RANDOM_STYLE = ("#8a8f98", ":")
-"""The baseline is grey at any position."""
+RANDOM_STYLE = ("#8a8f98", ":")  # the baseline is grey at any position
 
 
 def check_figure_name(path: str | os.PathLike[str]) -> Path:
