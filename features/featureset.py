@@ -1,6 +1,6 @@
 """The feature set: a transformer from runs to float columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,25 +20,16 @@ if TYPE_CHECKING:
 
         n_features_in_: int
 
-        def get_params(self, deep: bool = True) -> dict[str, Any]:
-            """Return the constructor's arguments."""
-
-        def set_params(self, **parameters: Any) -> Self:
-            """Set some of the constructor's arguments."""
+        get_params: Callable[..., dict[str, Any]]
+        set_params: Callable[..., Any]
 
         def __sklearn_tags__(self) -> Any: ...
 
     class RegressorMixin:
         """Type stub of scikit-learn's class."""
 
-        def score(self, X: Any, y: Any) -> float:
-            """Return R² of the predictions for ``X``."""
-
     class TransformerMixin:
         """Type stub of scikit-learn's class."""
-
-        def fit_transform(self, X: Any, y: Any = None) -> Any:
-            """Fit, then transform."""
 
 else:
     from sklearn.base import BaseEstimator as Estimator

@@ -56,12 +56,12 @@ class Hyperprior:
 
 
 class CovarianceTerm(ABC):
-    """A covariance term; ``parameters`` are the logs of this term's parameters."""
+    """A covariance term; ``parameters`` are the logs of this term's parameters, if it has any."""
 
     @property
-    @abstractmethod
     def hyperpriors(self) -> list[Hyperprior]:
         """The prior of each parameter."""
+        return []
 
     @abstractmethod
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
@@ -71,11 +71,11 @@ class CovarianceTerm(ABC):
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
         """Return the diagonal of `covariance` of points with themselves."""
 
-    @abstractmethod
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
         """Return the covariances of points with each other, and the gradient function."""
+        return self.covariance(parameters, X, X), lambda slope: np.empty(0)
 
     def mean_function(
         self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray

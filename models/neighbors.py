@@ -216,7 +216,7 @@ class NeighborIndex:
         neighbors.
         """
         axis_features: list[tuple[Any, ...]] = []
-        total, weights = np.zeros(wanted.shape), np.zeros(wanted.shape)
+        total, weights = np.zeros((2, len(wanted.shared)))
         for i, axis in enumerate(self.axes):
             below, step_below, above, step_above = known.adjacent(i, values, wanted)
             if one_sided is not None:

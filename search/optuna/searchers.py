@@ -112,22 +112,14 @@ class OptunaSearcher(Searcher):
             self._study.tell(trial, value)
 
     def _decoded(self, params: Mapping[str, Any]) -> Configuration:
-        return Configuration(
-            {
-                name: params[name] if self._is_choice(name) else values[params[name]]
-                for name, values in self.space.parameters.items()
-            }
-        )
+        number = {n: int(d.to_internal_repr(params[n])) for n, d in self._distributions.items()}
+        return Configuration({n: v[number[n]] for n, v in self.space.parameters.items()})
 
     def _encoded(self, config: Configuration) -> dict[str, Value]:
         return {
-            name: value if self._is_choice(name) else values.index(value)
+            name: self._distributions[name].to_external_repr(values.index(config.get(name, ABSENT)))
             for name, values in self.space.parameters.items()
-            for value in [config.get(name, ABSENT)]
         }
-
-    def _is_choice(self, name: str) -> bool:
-        return isinstance(self._distributions[name], CategoricalDistribution)
 
 
 class TPESearcher(OptunaSearcher):

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
+from foretune.models.covariance import CovarianceTerm, Hyperprior
 from foretune.models.gaussian_process import GaussianProcess, Posterior
 
 LENGTH_SCALES = {
@@ -85,11 +85,6 @@ class GroupedCovariance(CovarianceTerm):
 
     components: tuple[VarianceComponent, ...]
 
-    @property
-    def hyperpriors(self) -> list[Hyperprior]:
-        """Empty: variances and length scales are fixed."""
-        return []
-
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return the covariances in single precision."""
         points, others = (x[:, : len(LENGTH_SCALES)] for x in (X, X2))
@@ -108,12 +103,6 @@ class GroupedCovariance(CovarianceTerm):
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
         """Return the sum of all components."""
         return np.full(len(X), sum(s.constant + s.slow + s.fast for s in self.components))
-
-    def covariance_and_gradient(
-        self, parameters: np.ndarray, X: np.ndarray
-    ) -> tuple[np.ndarray, GradientFunction]:
-        """Return the covariances and an empty gradient."""
-        return self.covariance(parameters, X, X), lambda slope: np.empty(0)
 
 
 @dataclass
