@@ -198,13 +198,14 @@ class Correction:
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
-        similarity, arrays = self.similarity, gp.posterior_arrays(self.posterior)
+        similarity = self.similarity
         scalars = {"share": self.tree_share, "widening": self.interval_factor}
         card = {"numbers": similarity.numbers, "texts": similarity.texts, **scalars}
         if self.trees is not None:
             self.trees.save(folder / f"{name}{BoostingModel.suffix}")
         (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
-        np.savez_compressed(folder / f"{name}.npz", **similarity.scaling.arrays(), **arrays)
+        arrays = gp.process_arrays(similarity.scaling, self.posterior)
+        np.savez_compressed(folder / f"{name}.npz", **arrays)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
@@ -213,8 +214,9 @@ class Correction:
         trees = None
         if share := card["share"]:
             trees = BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
-        similarity = Similarity(card["numbers"], card["texts"], gp.Scaling.from_arrays(data))
-        return cls(similarity, gp.posterior_from_arrays(data), trees, share, card["widening"])
+        scaling, posterior = gp.process_from_arrays(data)
+        similarity = Similarity(card["numbers"], card["texts"], scaling)
+        return cls(similarity, posterior, trees, share, card["widening"])
 
 
 def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:

@@ -81,25 +81,22 @@ class SmoothExpert:
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Predict, clipped to the range of the training values."""
         deviation = self._mean_function(self._points(X))
-        return self.mean + np.minimum(
-            np.maximum(deviation, self._value_range[0]), self._value_range[1]
-        )
+        return self.mean + np.clip(deviation, *self._value_range)
 
     def save(self, path: Path) -> None:
         """Write one file of arrays."""
         np.savez_compressed(
             path, order=self.order, first=self.gradual_count, octaves=self.octaves, mean=self.mean,
-            **self.scaling.arrays(), **gp.posterior_arrays(self.posterior),
+            **gp.process_arrays(self.scaling, self.posterior),
         )  # fmt: skip
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read from a file."""
         data = read_arrays(path)
-        return cls(
-            data["order"], int(data["first"]), data["octaves"], gp.Scaling.from_arrays(data),
-            float(data["mean"]), gp.posterior_from_arrays(data),
-        )  # fmt: skip
+        scaling, posterior = gp.process_from_arrays(data)
+        first, mean = int(data["first"]), float(data["mean"])
+        return cls(data["order"], first, data["octaves"], scaling, mean, posterior)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_mean_function"}

@@ -336,25 +336,6 @@ def fit_process(X: np.ndarray, y: np.ndarray, gradual_count: int) -> GaussianPro
     return feature_process(gradual_count, X.shape[1]).fitted(X, y, MAX_STEPS)
 
 
-def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
-    """Return the arrays that `posterior_from_arrays` reads."""
-    _, first, _ = posterior.process.terms_with_parameters()
-    return {
-        "X": posterior.X,
-        "y": posterior.y,
-        "gradual": np.array(len(first[1]) - 1),
-        "log_parameters": posterior.process.parameters,
-    }
-
-
-def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
-    """Return the posterior from its `posterior_arrays`, with observation noise."""
-    X = data["X"]
-    process = feature_process(int(data["gradual"]), X.shape[1])
-    process = replace(process, parameters=data["log_parameters"])
-    return Posterior(process, X, data["y"], observation_noise=True)
-
-
 MIN_DEVIATION = 1e-6  # inputs with a smaller deviation are constant up to rounding
 
 
@@ -383,11 +364,24 @@ class Scaling:
         varies = np.flatnonzero(self.scale > MIN_DEVIATION)
         return varies, self.center[varies], self.scale[varies]
 
-    def arrays(self) -> dict[str, Any]:
-        """Return the arrays that `from_arrays` reads."""
-        return {"centre": self.center, "scale": self.scale}
 
-    @classmethod
-    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
-        """Return the scaling that `arrays` returned."""
-        return cls(data["centre"], data["scale"])
+def process_arrays(scaling: Scaling, posterior: Posterior) -> dict[str, Any]:
+    """Return the arrays that `process_from_arrays` reads."""
+    _, first, _ = posterior.process.terms_with_parameters()
+    return {
+        "centre": scaling.center,
+        "scale": scaling.scale,
+        "X": posterior.X,
+        "y": posterior.y,
+        "gradual": np.array(len(first[1]) - 1),
+        "log_parameters": posterior.process.parameters,
+    }
+
+
+def process_from_arrays(data: Mapping[str, np.ndarray]) -> tuple[Scaling, Posterior]:
+    """Return the inputs' scaling and the posterior, with observation noise."""
+    X = data["X"]
+    process = feature_process(int(data["gradual"]), X.shape[1])
+    process = replace(process, parameters=data["log_parameters"])
+    posterior = Posterior(process, X, data["y"], observation_noise=True)
+    return Scaling(data["centre"], data["scale"]), posterior

@@ -27,13 +27,10 @@ WEIGHT_STEPS = 4  # steps between two ends of the weights: five weightings of tw
 
 
 def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that no other row dominates.
+    """Return a mask of the rows of ``values`` (points, objectives) that no other row dominates.
 
     A row dominates another if it is nowhere larger and somewhere smaller. Equal rows do not
     dominate each other. Rows with infinity or NaN are never on the front.
-
-    Args:
-        values: shape (points, objectives); smaller is better.
     """
     points = np.asarray(values, dtype=float)
     if not len(points):
@@ -49,14 +46,10 @@ def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 
 
 def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the exact volume that ``values`` dominate within ``reference``.
+    """Return the exact volume that ``values`` (points, objectives) dominate below ``reference``.
 
     Computed by slices along the last objective (While et al., IEEE Transactions on Evolutionary
     Computation 10, 2006), down to four objectives, whose slices share a grid of the first two.
-
-    Args:
-        values: shape (points, objectives); smaller is better.
-        reference: upper corner; points that are not below it add nothing.
     """
     points, corner = np.asarray(values, dtype=float), np.asarray(reference, dtype=float)
     points = points[(points < corner).all(axis=1)] if len(points) else points
@@ -97,13 +90,9 @@ def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) ->
 class Chebyshev:
     """The augmented Chebyshev function of several log objectives, as one objective.
 
-    ``max_i w_i (log f_i − log f_i*) + ρ Σ_i w_i (log f_i − log f_i*)`` with ρ = `AUGMENTATION`.
-    Values are its exponential, because searchers take logarithms.
-
-    Attributes:
-        objectives: the combined objectives.
-        weights: one per objective; they sum to 1.
-        ideal: logarithm of the best value of each objective, f*.
+    ``max_i w_i (log f_i − log f_i*) + ρ Σ_i w_i (log f_i − log f_i*)`` with ρ = `AUGMENTATION`,
+    weights w that sum to 1, and the ``ideal`` log f*. Values are its exponential, because searchers
+    take logarithms.
     """
 
     objectives: Sequence[Scalarization]

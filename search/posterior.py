@@ -44,11 +44,7 @@ def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     """Return the expected regret of every candidate: how much slower than the best, relative.
 
     It is the mean over draws from the joint log posterior. Failures and candidates off the
-    shortlist get infinity.
-
-    Args:
-        posterior: posterior of the candidates.
-        measured: measured objectives; infinite for failures, NaN if not measured.
+    shortlist get infinity. ``measured`` are objectives; infinite for failures, NaN if not measured.
     """
     expected = np.full(len(measured), np.inf)
     possible = np.flatnonzero(~np.isposinf(measured))
@@ -75,13 +71,10 @@ def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SearchPosterior:
-    """The posterior of a search.
+    """The posterior of the log objectives of a search's candidates, up to a constant.
 
-    Attributes:
-        indices: the candidates' indices in their space.
-        posterior: posterior of the log objectives, up to a constant.
-        p_valid: probability that each candidate runs.
-        objective: measured objectives; infinite for failures, NaN if not measured.
+    ``indices`` are the candidates' in their space, ``p_valid`` their probabilities to run,
+    ``objective`` the measured objectives; infinite for failures, NaN if not measured.
     """
 
     indices: np.ndarray

@@ -21,13 +21,11 @@ from foretune.space import Configuration, SearchSpace
 class Prior:
     """Prior over the configurations of a space.
 
-    Attributes:
-        log_mean: natural logarithm of the expected objective of every configuration.
-        log_spread: standard deviation of its error.
-        p_valid: probability that each configuration runs.
-        foreign: whether it comes from another device, which a searcher should check early.
-        log_mean_of: returns the prior log mean of measurements of other problems; None if unknown.
-        ranks: whether the first measurements follow its order; a rough rule has many ties.
+    ``log_mean`` is the log of every configuration's expected objective, ``log_spread`` the
+    deviation of its error, ``p_valid`` the probability to run. A ``foreign`` prior comes from
+    another device: searchers check it early. ``log_mean_of`` returns the log means of measurements
+    of other problems; None if unknown. ``ranks``: whether the first measurements follow its order;
+    a rough rule has many ties.
     """
 
     log_mean: np.ndarray

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 class SearchOutcome(SearchResult):
     """The result of a search.
 
-    Attributes:
-        best: the best configuration, known ones included; None if none ran.
-        best_value: its objective; infinite if none ran.
-        trace: the new measurements, in the order in which they finished.
+    ``best`` may be a known configuration; None if none ran, and ``best_value``, its objective, is
+    then infinite. ``trace`` has the new measurements in the order in which they finished.
     """
 
     best: Configuration | None

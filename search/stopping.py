@@ -17,15 +17,11 @@ accepted regret. The remaining regret is then spread over many candidates, each 
 
 @dataclass(frozen=True)
 class Stopping:
-    """When a search stops: at the first limit that it reaches.
+    """When a search stops: at the first limit that it reaches; None is no limit.
 
-    Attributes:
-        measurements: maximum number of measurements; None for no limit but the space's size.
-        regret: accepted expected regret, for example 0.03 for 3 %. The search also stops when one
-            more measurement is expected to gain less than `MIN_GAIN_SHARE` of it.
-        seconds: wall time after which no measurement is started.
-
-    Raises UsageError if a limit is negative.
+    It also stops when one more measurement is expected to gain less than `MIN_GAIN_SHARE` of
+    ``regret``, the accepted expected regret (0.03 for 3 %). No measurement starts after ``seconds``
+    of wall time. Raises UsageError if a limit is negative.
     """
 
     measurements: int | None = None
@@ -63,15 +59,11 @@ class Stopping:
 def make_stopping(
     budget: int | str | None, regret: float | None, seconds: float | None = None
 ) -> Stopping:
-    """Return the stopping rule of a budget.
+    """Return the stopping rule of a budget: a number of measurements, or "auto".
 
-    Args:
-        budget: maximum number of measurements; "auto" stops at a small expected regret. None is
-            `DEFAULT_BUDGET`, or no limit if ``seconds`` is given.
-        regret: accepted expected regret; with "auto", None is `DEFAULT_REGRET`.
-        seconds: maximum wall time.
-
-    Raises UsageError if the budget is neither a number nor "auto", or below 1.
+    "auto" stops at the expected ``regret``, by default `DEFAULT_REGRET`. None is `DEFAULT_BUDGET`,
+    or no limit if ``seconds`` is given. Raises UsageError if the budget is none of these, or below
+    1.
     """
     if budget == "auto":
         return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)

@@ -38,16 +38,12 @@ FAILURE_LOG = 1.0
 
 
 class Experience:
-    """Measurements of other problems.
+    """Measurements of other problems, the nearest to ``problem`` first.
 
     Each problem's values are relative to its own median, because only differences between
-    configurations matter for a choice.
-
-    Attributes:
-        measurements: the nearest to ``problem`` first.
-        log_mean: their prior; 0 without one.
-        residuals: log losses less the prior, relative to the problem's median.
-        problems: the number of each row's problem, from 1.
+    configurations matter for a choice. Of each row: its prior ``log_mean`` (0 without one), the
+    ``residuals`` (log losses less the prior, relative to the problem's median), and the number of
+    its problem, from 1.
     """
 
     def __init__(
@@ -98,13 +94,8 @@ def candidate_pool(
     """Return the sorted indices of all configurations, or of about ``max_candidates``.
 
     The pool has the measured configurations and the neighbors of the best. Half of the rest have
-    the largest ``log_acquisition``, or are further neighbors in spaces too large to enumerate. The
-    others are random.
-
-    Args:
-        searcher: the searcher whose space is sampled.
-        max_candidates: approximate size of the pool.
-        log_acquisition: acquisition of every configuration; None without a prior.
+    the largest ``log_acquisition`` (None without a prior), or are further neighbors in spaces too
+    large to enumerate. The others are random.
     """
     space, observed = searcher.space, searcher.observed
     if len(space) <= max_candidates:

@@ -33,10 +33,7 @@ def surrogate_process(
 ) -> GaussianProcess:
     """Return the process before any data, in units of the residuals' scale.
 
-    Args:
-        axes: number of leading columns along which values are smooth.
-        amplitude: expected standard deviation of the smooth part.
-        extra_terms: further covariance terms.
+    Values are smooth along the first ``axes``; ``amplitude`` is that part's expected deviation.
     """
     scale = Hyperprior(amplitude**2, 1.5, np.exp(-8.0), np.exp(3.0))
     smooth = MaternCovariance(slice(0, axes), scale, LENGTH_SCALE, MATERN_SMOOTHNESS)

@@ -56,14 +56,7 @@ WorkloadItem = tuple[WorkloadProblem, Configuration]
 
 
 class WorkloadSearcher(AskTell[WorkloadItem]):
-    """Proposes which problem to measure next, and with which configuration.
-
-    Args:
-        parts: the problems.
-        objective: the minimized value.
-        seed: seed of the searchers.
-        device: the device that is tuned for.
-    """
+    """Proposes which problem to measure next, and with which configuration."""
 
     def __init__(
         self,

@@ -272,14 +272,11 @@ class SurrogateSampler(BaseSampler):
         candidates: np.ndarray,
         logs: np.ndarray,
     ) -> tuple[Posterior, float]:
-        """Return the posterior of the candidates' losses; ``logs`` are their predictions.
+        """Return the candidates' posterior loss, and the smallest loss so far in its units.
 
-        The process models the predictions' errors in units of their spread, or the scaled losses
-        without a predictor. A failure counts as the worst of all others, at least one unit above
-        the median.
-
-        Returns:
-            the posterior, and the smallest loss so far in the same units.
+        The process models the errors of the predictions ``logs`` in units of their spread, or the
+        scaled losses without a predictor. A failure counts as the worst of all others, at least one
+        unit above the median.
         """
         known = subsample_measurements(evidence.losses, self._rng)
         rows = np.vstack([evidence.finished[known], evidence.running, candidates])

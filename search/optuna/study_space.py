@@ -154,14 +154,10 @@ MAX_RESULT = 1e100  # larger values and NaN are failures
 class Observations:
     """Rows of `Dimensions` and their results.
 
-    Attributes:
-        finished: rows of the finished trials.
-        losses: their losses; 0 is the best, 1 the median, infinity a failure.
-        violations: their worst constraint in units of its usual size; satisfied at zero and below,
-            NaN if unknown.
-        running: rows of the trials that are still running.
-        repeatable: whether trials have more parameters than their row.
-        unit: difference of the first objective, or its logarithm, between a loss of 0 and 1.
+    ``losses`` of the ``finished`` trials: 0 is the best, 1 the median, infinity a failure.
+    ``violations``: their worst constraint in units of its usual size, satisfied up to zero, NaN if
+    unknown. ``repeatable``: whether trials have more parameters than their row. ``unit``:
+    difference of the first objective, or its logarithm, between a loss of 0 and 1.
     """
 
     finished: np.ndarray
@@ -227,11 +223,7 @@ class StudyHistory:
 def _row(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> list[float] | None:
     distributions = trial.distributions
     for name, d in search_space.items():  # no study has two lists of choices of one name
-        if (
-            name in distributions
-            and not isinstance(d, CategoricalDistribution)
-            and distributions[name] != d
-        ):
+        if not isinstance(d, CategoricalDistribution) and distributions.get(name, d) != d:
             return None
     known = dict(trial.system_attrs.get(SUGGESTED, {}))
     known |= {name: distributions[name].to_internal_repr(v) for name, v in trial.params.items()}

@@ -22,7 +22,6 @@ from foretune.search.policies.decisions import (
     FAILURE_REWARD,
     MAX_OBSERVATION,
     ConfigurationDecisions,
-    Decisions,
     Task,
 )
 from foretune.space import Configuration
@@ -45,7 +44,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, decisions: Decisions, render_mode: str | None = None) -> None:
+    def __init__(self, decisions: ConfigurationDecisions, render_mode: str | None = None) -> None:
         self.decisions = decisions
         self.render_mode = render_mode
         if decisions.steps == 0:

@@ -42,10 +42,7 @@ FULL_TRAINING = TrainingSchedule()
 class Policy:
     """Probabilities of configurations, given a problem's sizes and a device's specs.
 
-    Attributes:
-        vocabulary: the parameters and values it can choose.
-        context: encoding of problems and devices.
-        agent: the network.
+    It can choose the values of its ``vocabulary``; ``context`` encodes problems and devices.
     """
 
     vocabulary: Vocabulary
@@ -56,15 +53,9 @@ class Policy:
     def train(
         cls, tasks: Sequence[Task], schedule: TrainingSchedule = FULL_TRAINING, seed: int = 0
     ) -> Self:
-        """Train on the rewards of ``tasks``.
+        """Train on the rewards of ``tasks``, usually predicted ones (`predicted_tasks`).
 
-        Args:
-            tasks: problems with rewards, usually predicted ones (`predicted_tasks`).
-            schedule: length of the training.
-            seed: seed of the network and of all draws.
-
-        Raises:
-            UsageError: there is no task, or tasks have different parameters.
+        Raises UsageError if there is no task, or tasks have different parameters.
         """
         decisions = ConfigurationDecisions(tasks)
         agent = Agent(decisions, seed)

@@ -28,13 +28,10 @@ from foretune.space import Configuration
 class ReplayResult:
     """Result of replaying one searcher on one recorded space.
 
-    Attributes:
-        space: the recorded space's name.
-        searcher: the searcher's name.
-        curves: optimum / best so far after n evaluations, shape (repeats, budget); zero before the
-            first success, constant after the last evaluation.
-        overhead_ms: the searcher's own milliseconds (`tell` and `ask`) before each evaluation, same
-            shape; NaN once the space is exhausted.
+    ``curves``: optimum / best so far after n evaluations, shape (repeats, budget); zero before the
+    first success, constant after the last evaluation. ``overhead_ms``: the searcher's own
+    milliseconds (`tell` and `ask`) before each evaluation, same shape; NaN once the space is
+    exhausted.
     """
 
     space: str
@@ -164,9 +161,7 @@ def prior_from_source(
 ) -> tuple[Prior | None, list[str]]:
     """Return the prior of a model, or of a predictor trained on runs of other devices.
 
-    Returns:
-        the prior, None without a source; and its training devices, or a user's model's name.
-
+    Also returns its training devices, or a user's model's name. The prior is None without a source.
     Raises PredictorError: see `check_prior_source`; or there are too few runs.
     """
     if source is None:
