@@ -80,10 +80,9 @@ class Axis:
     """A numeric column along which rows have neighbors: a problem size, or the device's bandwidth.
 
     Tunable parameters are not axes: times jump between their values, and interpolation misled the
-    models of every search space tried.
-
-    An axis is measured in ``octaves``, else in eighths of ``span``, the range of the training
-    values. ``error`` is the typical interpolation error along it, at a gap of one.
+    models of every search space tried. An axis is measured in ``octaves``, else in eighths of
+    ``span``, the range of the training values. ``error`` is the typical interpolation error along
+    it, at a gap of one.
     """
 
     column: str
@@ -210,10 +209,8 @@ class NeighborIndex:
 
         Per axis: the interpolated value, the neighbors' values (all three less ``interpolation``)
         and the steps to them; NaN if there are none. Then ``interpolation``, the mean of the axes'
-        values weighted by distance and axis error, and ``trust``, the log of the weights' sum.
-
-        A run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper
-        neighbors.
+        values weighted by distance and axis error, and ``trust``, the log of the weights' sum. A
+        run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper neighbors.
         """
         axis_features: list[tuple[Any, ...]] = []
         total, weights = np.zeros((2, len(wanted.shared)))

@@ -77,9 +77,8 @@ class NetworkPrediction:
 class NetworkPredictor:
     """Predicts networks from measured operators, of this or of other networks.
 
-    ``runs``: rows of ``foretune collect --operators MODEL.pt2``, of one device.
-
-    Raises PredictorError if there are none.
+    ``runs``: rows of ``foretune collect --operators MODEL.pt2``, of one device. Raises
+    PredictorError if there are none.
     """
 
     def __init__(self, runs: pd.DataFrame) -> None:

@@ -130,10 +130,9 @@ class Predictor(Estimator):
         """Return time, its 90 % interval, validity and, if learned, power of each row.
 
         Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, the same of
-        ``energy_mj`` (power × time) with power, ``p_valid``, and ``outside``: the distance from
-        the training range in octaves (`explain_outside` names the columns).
-
-        Raises PredictorError if the rows are of another kernel, or lack a training column.
+        ``energy_mj`` (power × time) with power, ``p_valid``, and ``outside``: the distance from the
+        training range in octaves (`explain_outside` names the columns). Raises PredictorError if
+        the rows are of another kernel, or lack a training column.
         """
         check_is_fitted(self, "targets_")
         rows = Rows(runs)
@@ -204,7 +203,6 @@ class Predictor(Estimator):
         Ten runs correct the scale; some hundred also correct how it depends on sizes and formats.
         `choose` selects the rows to measure; otherwise draw them at random from the rows to
         predict. Earlier calibration runs still count. Predictions for other devices do not change.
-
         Raises RunTableError if a row is impossible; PredictorError if a row is of another kernel,
         or a device has fewer than five runs.
         """

@@ -32,9 +32,7 @@ class GuidedSearcher(Searcher):
 
     It takes turns with a surrogate searcher, the guide, whose Gaussian process corrects the prior;
     each learns from the other's proposals. The guide proposes first, which replaces the other's
-    random start.
-
-    ``other``: a new searcher that cannot use its prior.
+    random start. ``other``: a new searcher that cannot use its prior.
     """
 
     uses_prior = True

@@ -43,10 +43,9 @@ class OrderedSearcher(Searcher):
     """Measures the candidates that the prior and earlier runs expect to be fastest.
 
     It is made for short lists: every candidate is predicted at every step. Earlier runs may also be
-    of the same problem, and of configurations outside the space.
-
-    ``args`` and ``named``: as for `Searcher`; ``statics``: known properties of each configuration
-    before it runs (`Measurement.static`).
+    of the same problem, and of configurations outside the space. ``args`` and ``named``: as for
+    `Searcher`; ``statics``: known properties of each configuration before it runs
+    (`Measurement.static`).
     """
 
     uses_prior = True

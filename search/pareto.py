@@ -124,12 +124,9 @@ def weightings(objectives: int) -> list[tuple[float, ...]]:
 class ParetoSearcher(AskTell[Configuration]):
     """Searches one space for the Pareto front of several objectives.
 
-    The weightings take turns, in a new random order each round.
-
-    All ``objectives`` are minimized; each has one of the ``priors``. Searchers of the ``kind`` must
-    learn from each other's proposals.
-
-    ``observed``: newest measurement of each configuration.
+    The weightings take turns, in a new random order each round. All ``objectives`` are minimized;
+    each has one of the ``priors``. Searchers of the ``kind`` must learn from each other's
+    proposals. ``observed``: newest measurement of each configuration.
     """
 
     def __init__(

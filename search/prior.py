@@ -39,12 +39,10 @@ def prior_from_predictor(
 ) -> Prior:
     """Return the prior of all (or the given) configurations of ``space``.
 
-    ``guide`` may be any model (`foretune.models.saved.guides.make_guide`).
-
-    The probability to run includes the probability of staying within ``limits``.
-
-    Raises PredictorError if a target that ``objective`` needs, or a column of the training data, is
-    missing, or a user's model fails or predicts nothing in the space.
+    ``guide`` may be any model (`foretune.models.saved.guides.make_guide`). The probability to run
+    includes the probability of staying within ``limits``. Raises PredictorError if a target that
+    ``objective`` needs, or a column of the training data, is missing, or a user's model fails or
+    predicts nothing in the space.
     """
     if not isinstance(guide, SearchPredictor):
         guide = SearchPredictor.for_device(guide, device)

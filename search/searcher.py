@@ -74,7 +74,6 @@ class Searcher(AskTell[Configuration]):
 
     A searcher only knows its space and its measurements: no devices, files or clocks. It never
     proposes a configuration twice. The same seed and measurements give the same proposals.
-
     ``prior`` predicts every configuration. The sizes of the ``problem`` and the cores of the
     ``device`` give numbers of tiles and waves. ``other_measurements`` are of the same kernel on
     other problems; most searchers ignore them.

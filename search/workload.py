@@ -33,7 +33,6 @@ class WorkloadProblem:
 
     Problems of one ``kernel`` inform each other. ``calls`` is the number of calls, ``work`` is
     proportional to the expected time, for example operations; ``default`` runs without tuning.
-
     Raises UsageError if calls or work are not positive.
     """
 

@@ -71,10 +71,8 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
 
     ``fresh`` is a run table measured after training. More problems detect smaller drift. Use random
     configurations, or ones measured before: configurations chosen because they are predicted fast
-    are slower than predicted, even without drift.
-
-    Raises RunTableError if a row is impossible, PredictorError if the runs are of another kernel,
-    or fewer than five succeeded.
+    are slower than predicted, even without drift. Raises RunTableError if a row is impossible,
+    PredictorError if the runs are of another kernel, or fewer than five succeeded.
     """
     fresh = validate(fresh).reset_index(drop=True)
     predictor.require_same_kernel(fresh)

@@ -24,10 +24,9 @@ NO_FOLD = -1  # the fold of rows that are never tested
 def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
     """Return the columns that define a group.
 
-    Raises UnknownName if there is no such column.
-
-    ``group`` is ``problem`` (on any device), ``task`` (a problem on one device), ``device``, or
-    run-table columns separated by commas, such as ``problem.N,problem.K``.
+    Raises UnknownName if there is no such column. ``group`` is ``problem`` (on any device),
+    ``task`` (a problem on one device), ``device``, or run-table columns separated by commas, such
+    as ``problem.N,problem.K``.
     """
     problem = columns_of(runs, "problem")
     if group in ("problem", "task"):

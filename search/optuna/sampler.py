@@ -44,10 +44,9 @@ class PredictorPrior:
     """Predicts log values of a problem's configurations, each once.
 
     ``named`` is the predictor or any model (`foretune.models.saved.lookup`). ``device`` is by
-    default the predictor's only training device, or none for other models.
-
-    Raises PredictorError, TrackingError, UsageError if there is no such predictor, no problem is
-    given, or the predictor has several training devices and none is named.
+    default the predictor's only training device, or none for other models. Raises PredictorError,
+    TrackingError, UsageError if there is no such predictor, no problem is given, or the predictor
+    has several training devices and none is named.
     """
 
     def __init__(

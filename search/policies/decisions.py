@@ -158,11 +158,8 @@ class ConfigurationDecisions:
 
     Episodes are two arrays: ``tasks``, each episode's task number, and ``chosen``, shape (episodes,
     choices so far), the numbers of the chosen values. A choice is legal if a configuration of the
-    space has this prefix.
-
-    ``vocabulary`` and ``context`` are by default those of the ``tasks``. An episode has `steps`
-    choices among at most `choices` values; an observation has `width` numbers.
-
+    space has this prefix. ``vocabulary`` and ``context`` are by default those of the ``tasks``. An
+    episode has `steps` choices among at most `choices` values; an observation has `width` numbers.
     Raises UsageError if there is no task, or tasks have different parameters.
     """
 

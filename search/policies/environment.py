@@ -37,9 +37,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
     """Episodes of ``decisions``, each of a random task.
 
     ``reset(options={"task": i})`` chooses the task. ``info`` has ``action_mask`` (int8, one per
-    choice) and ``task``, its number.
-
-    Raises UsageError if there is nothing to decide.
+    choice) and ``task``, its number. Raises UsageError if there is nothing to decide.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012

@@ -72,9 +72,7 @@ class Policy:
     def propose(self, task: Task, n: int = 10) -> list[tuple[Configuration, float]]:
         """Return up to ``n`` configurations and their probabilities, likeliest first.
 
-        Nothing is predicted or measured.
-
-        Raises UsageError: see `decisions`.
+        Nothing is predicted or measured. Raises UsageError: see `decisions`.
         """
         decisions = self.decisions(task)
         chosen, log_p = self.agent.beam_search(decisions, 0, max(n, BEAM_WIDTH))
@@ -121,9 +119,8 @@ def predicted_task(
     """Return a task with the reward log(reference / predicted objective), predicted on demand.
 
     The reference is the median of random configurations. The objective is divided by the
-    probability to run.
-
-    Raises PredictorError if the predictor has not learned a target that ``objective`` needs.
+    probability to run. Raises PredictorError if the predictor has not learned a target that
+    ``objective`` needs.
     """
     known = np.full(len(space), np.nan)
 
@@ -169,13 +166,9 @@ class PolicySearcher(Searcher):
 
     Without a given policy, it trains one on the prior of this space; without a prior, it starts
     from uniform probabilities. A given policy was already trained on predictions; a prior then gets
-    its own guide.
-
-    ``args`` and ``named``: as for `Searcher`; ``policy``: trained on other problems of the same
-    kernel.
-
-    Raises UsageError if the policy's parameters differ from the space's; MissingExtra if torch is
-    not installed.
+    its own guide. ``args`` and ``named``: as for `Searcher`; ``policy``: trained on other problems
+    of the same kernel. Raises UsageError if the policy's parameters differ from the space's;
+    MissingExtra if torch is not installed.
     """
 
     def __init__(self, *args: Any, policy: Policy | None = None, **named: Any) -> None:

@@ -77,9 +77,7 @@ def recorded_spaces(
     """Return one recorded space per kernel, device and problem of ``runs``.
 
     The newest row of each configuration counts. Rows may lack parameters that do not apply
-    (`ListedSpace`).
-
-    Raises RunTableError if there is no row, or none has a value.
+    (`ListedSpace`). Raises RunTableError if there is no row, or none has a value.
     """
     if runs.empty:
         raise RunTableError(f"{name} holds no rows: there is nothing to search")

@@ -62,14 +62,11 @@ def replay(
     """Search ``recorded`` ``repeats`` times with ``budget`` evaluations each.
 
     Configurations are evaluated one at a time, and failures count. The same seed gives the same
-    curves; more repeats only add curves.
-
-    ``searcher`` is a registered name, or a `Searcher` class or factory; no Optuna sampler, whose
-    random state would carry over between repeats. The budget is at most the size of the space;
-    ``prior`` predicts every configuration; ``n_jobs`` is a number of processes, -1 one per core.
-
-    Raises UsageError if budget or repeats are below 1; UnknownName if there is no searcher of this
-    name.
+    curves; more repeats only add curves. ``searcher`` is a registered name, or a `Searcher` class
+    or factory; no Optuna sampler, whose random state would carry over between repeats. The budget
+    is at most the size of the space; ``prior`` predicts every configuration; ``n_jobs`` is a number
+    of processes, -1 one per core. Raises UsageError if budget or repeats are below 1; UnknownName
+    if there is no searcher of this name.
     """
     if budget < 1 or repeats < 1:
         raise UsageError(f"budget {budget} and repeats {repeats}: give at least 1 of each")
@@ -119,9 +116,8 @@ def _search(
 def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
     """Return the rows of ``recorded``'s kernel on other devices.
 
-    Rows of its device are left out for all problems.
-
-    Raises PredictorError if there are no such rows.
+    Rows of its device are left out for all problems. Raises PredictorError if there are no such
+    rows.
     """
     here = canonical_name(recorded.device.name)
     names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
