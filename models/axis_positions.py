@@ -22,7 +22,6 @@ class AxisPositions:
     _line_cache: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, rows: np.ndarray) -> "AxisPositions":
-        """Return some rows."""
         return AxisPositions(self.coordinates[:, rows], self.keys[:, rows], self.shared[rows])
 
     def combination(self, axes: Sequence[int]) -> np.ndarray:

@@ -237,7 +237,6 @@ def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:
 
 
 def _left_out_tree_errors(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the trees' cross-validated error on each run."""
     X, fold, errors = X.astype(np.float32), np.arange(len(y)) % FOLDS, np.empty(len(y))
     for number in range(FOLDS):
         out = fold == number

@@ -232,7 +232,6 @@ class KernelRuns:
         )
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.configs)
 
     def __add__(self, other: "KernelRuns") -> "KernelRuns":

@@ -115,14 +115,12 @@ class OrderedSearcher(Searcher):
 
     @property
     def _free(self) -> np.ndarray:
-        """A new mask of the unproposed candidates."""
         free = np.ones(len(self.space), dtype=bool)
         free[list(self.proposed)] = False
         return free
 
     @property
     def _known_values(self) -> dict[int, float]:
-        """The observations with a known objective."""
         return {i: value for i, value in self.observed.items() if not math.isnan(value)}
 
     @property
@@ -175,7 +173,6 @@ class OrderedSearcher(Searcher):
 
     @property
     def _here(self) -> np.ndarray:
-        """The points of the candidates."""
         return self._points[len(self._others) :]
 
     def _validity(self, known: Mapping[int, float]) -> np.ndarray:

@@ -63,7 +63,6 @@ def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) -> float:
-    """Return the volume that points below ``corner`` dominate."""
     points = points[np.argsort(points[:, -1])]
     depths = np.diff(points[:, -1], append=corner[-1])
     if len(corner) > 4:

@@ -128,7 +128,6 @@ class SearchPosterior:
 
     @property
     def _incumbent(self) -> float | None:
-        """Log objective of the best measured candidate."""
         finite = np.isfinite(self.objective)
         return float(np.log(self.objective[finite]).min()) if finite.any() else None
 
@@ -139,7 +138,6 @@ class SearchPosterior:
 
     @cached_property
     def _log_expected_improvement(self) -> np.ndarray:
-        """Log expected improvement of every candidate."""
         assert self._incumbent is not None
         improvement = log_expected_improvement(self.posterior, self._incumbent)
         return improvement + np.log(self.p_valid)

@@ -69,7 +69,6 @@ class Experience:
             self.residuals[here] = residuals - np.median(residuals)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.measurements)
 
 
@@ -192,7 +191,6 @@ class SurrogateSearcher(Searcher):
         return self._prior_mean is not None and self.prior is not None and self.prior.foreign
 
     def _can_fit(self) -> bool:
-        """Whether there is enough data to fit."""
         if len(self._experience):
             return True
         enough = self._prior_mean is not None or len(self.observed) >= INITIAL_DESIGN_SIZE
@@ -291,11 +289,9 @@ class SurrogateSearcher(Searcher):
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
     def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
-        """Return the log expected improvement on ``best``."""
         return log_expected_improvement(posterior, best)
 
     def _update_posterior(self) -> None:
-        """Update the posterior with all observations."""
         new = [i for i in self.observed if i not in self._seen]
         self._seen.update(new)
         known = np.isin(list(self.observed), self._pool).all()
@@ -355,7 +351,6 @@ class SurrogateSearcher(Searcher):
         return prior_mean, scale, float(np.clip(self.prior.log_spread / scale, 0.2, 1.0))
 
     def _points(self, indices: np.ndarray) -> np.ndarray:
-        """Return configurations as points of the process."""
         here = np.zeros(len(indices))
         return np.column_stack([self._encoder.encode(indices), self._prior_mean_of(indices), here])
 
@@ -363,7 +358,6 @@ class SurrogateSearcher(Searcher):
         return np.zeros(len(indices)) if self._prior_mean is None else self._prior_mean[indices]
 
     def _refresh_pool(self) -> None:
-        """Choose the candidate pool."""
         p_valid = None if self.prior is None else np.maximum(self.prior.p_valid, MIN_P_VALID)
         log_acquisition = None
         if self._prior_mean is not None and p_valid is not None:

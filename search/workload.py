@@ -165,7 +165,6 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         return sum(map(len, self.measured))
 
     def _success_count(self, kernel: str) -> int:
-        """Return the number of successful measurements of a kernel."""
         known = zip(self.parts, self.measured, strict=True)
         return sum(m.ok for part, found in known if part.kernel == kernel for m in found)
 

@@ -235,7 +235,6 @@ class SurrogateSampler(BaseSampler):
         return history
 
     def _suggest(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
-        """Return the next row."""
         candidates = self._candidates(dimensions, evidence)
         others = np.vstack([evidence.finished, evidence.running])
         ran, prior = np.isfinite(evidence.losses).any(), self._prior
