@@ -1,6 +1,7 @@
 """The feature set: a transformer from runs to float columns."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -86,11 +87,8 @@ class FeatureSet(TransformerMixin, Estimator):
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
         rows = with_rates(self.family, Rows(runs))
-        for column in [
-            c
-            for group in (*GROUPS, *self.extra_columns)
-            for c in short_names(rows.columns, group).values()
-        ]:
+        groups = (short_names(rows.columns, group) for group in (*GROUPS, *self.extra_columns))
+        for column in chain.from_iterable(named.values() for named in groups):
             values = rows[column]
             if values.dtype.kind == "U":
                 self.categories_[column] = sorted(set(values.tolist()) - {""})
@@ -109,11 +107,8 @@ class FeatureSet(TransformerMixin, Estimator):
         # constant columns are not needed for prediction
         self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
         used = set(self.columns_)
-        self.categories_ = {
-            c: known
-            for c, known in self.categories_.items()
-            if any(f"{c}={v}" in used for v in known)
-        }
+        texts = self.categories_.items()
+        self.categories_ = {c: v for c, v in texts if not used.isdisjoint(f"{c}={x}" for x in v)}
         return self
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ scales and lengths with weak hyperpriors, so that ten measurements suffice for m
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -51,8 +51,7 @@ class Hyperprior:
         Distances grow with the square root of the number of inputs, so lengths must too (Hvarfner
         et al., ICML 2024).
         """
-        median = self.median * max(inputs, 1) ** 0.5
-        return type(self)(median, self.width, self.low, self.high)
+        return replace(self, median=self.median * max(inputs, 1) ** 0.5)
 
 
 class CovarianceTerm(ABC):

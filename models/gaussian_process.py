@@ -280,7 +280,8 @@ class Posterior:
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Return each value's leave-one-out error and deviation (Rasmussen and Williams, 5.4.2)."""
-        variance = 1.0 / np.diag(self._precision())
+        n = len(self.y)
+        variance = 1.0 / np.diag(inverse_from_cholesky(self._factor[:n, :n]))
         return self._weights() * variance, self.scale * np.sqrt(variance)
 
     @property
@@ -290,9 +291,6 @@ class Posterior:
     def _weights(self) -> np.ndarray:
         """Return the inverse covariance of the measurements times their values."""
         return self._solve(self._whitened, "T")
-
-    def _precision(self) -> np.ndarray:
-        return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
 
     def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
         """Return ``values`` divided by the Cholesky factor of equally many measurements."""

@@ -95,14 +95,9 @@ class Axis:
         """The column that identifies positions; two devices may have the same bandwidth."""
         return "device" if self.column == DEVICE_AXIS else self.column
 
-    def column_values(self, rows: Rows) -> np.ndarray:
-        """Return the values of rows; NaN if a device's are unknown."""
-        if self.column in rows:
-            return rows[self.column]
-        return np.full(len(rows), np.nan)
-
-    def coordinates(self, values: np.ndarray) -> np.ndarray:
-        """Return the coordinates of ``values``."""
+    def coordinates(self, rows: Rows) -> np.ndarray:
+        """Return the coordinates of rows; NaN if a device's are unknown."""
+        values = rows[self.column] if self.column in rows else np.full(len(rows), np.nan)
         if self.octaves:
             return np.log2(np.maximum(values, 1e-30))
         return values / (self.span / 8.0)
@@ -156,7 +151,7 @@ class NeighborIndex:
         return "places", axes, tuple(self.group_columns), tuple(self.repeated)
 
     def _locate(self, rows: Rows) -> AxisPositions:
-        coordinates = [axis.coordinates(axis.column_values(rows)) for axis in self.axes]
+        coordinates = [axis.coordinates(rows) for axis in self.axes]
         keys = [_hash(axis.key, *rows.distinct(axis.key)) for axis in self.axes]
         shared = np.zeros(len(rows), dtype=np.uint64)
         for column in self.group_columns:

@@ -17,7 +17,7 @@ from foretune.errors import DataWarning, PredictorError, require_known
 from foretune.family import Family
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
-from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
+from foretune.models.targets import MIN_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.metrics import score
@@ -266,9 +266,7 @@ def learning_curve(
     points = []
     for share in shares:
         sampled = train[order[: max(int(share * len(train)), 1)]]
-        try:
-            usable_rows(target, runs.iloc[sampled])
-        except PredictorError:  # too few to learn from
+        if len(measured_rows(target, runs.iloc[sampled])) < MIN_ROWS:  # too few to learn from
             continue
         subset_predictor: Predictor = clone(predictor).set_params(targets=(target,))
         with warnings.catch_warnings(action="ignore", category=DataWarning):

@@ -51,10 +51,6 @@ class Stopping:
             return "regret"
         return None
 
-    def is_over(self, searcher: AskTell[Any], measured: int, elapsed_s: float = 0.0) -> bool:
-        """Whether to stop after ``measured`` measurements."""
-        return self.reason(searcher, measured, elapsed_s) is not None
-
 
 def make_stopping(
     budget: int | str | None, regret: float | None, seconds: float | None = None

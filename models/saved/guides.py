@@ -199,13 +199,6 @@ def select_columns(table: "pd.DataFrame", names: Sequence[str]) -> "pd.DataFrame
     return pd.DataFrame(found, index=table.index)
 
 
-def log_spread_of(predicted: "pd.DataFrame") -> float:
-    """Return the log spread of a completed table, from its median interval."""
-    widths = np.log(predicted["time_ms_high"] / predicted["time_ms_low"]).to_numpy()
-    spread = float(np.nanmedian(widths)) / (2 * 1.645)
-    return spread if 0 < spread < np.inf else DEFAULT_LOG_SPREAD
-
-
 def _of_tables(name: str, predict: Callable[["pd.DataFrame"], Any], hint: str = "") -> GuideModel:
     return GuideModel(name, lambda *which: predict(_parameter_table(*which)), hint)
 
@@ -402,9 +395,13 @@ class SearchPredictor:
 
         A user's model has only the intervals in the table ``predicted``.
         """
-        if isinstance(self.predictor, GuideModel):
-            return DEFAULT_LOG_SPREAD if predicted is None else log_spread_of(predicted)
-        return self.predictor.log_spread(device=device.name)
+        if not isinstance(self.predictor, GuideModel):
+            return self.predictor.log_spread(device=device.name)
+        if predicted is None:
+            return DEFAULT_LOG_SPREAD
+        widths = np.log(predicted["time_ms_high"] / predicted["time_ms_low"]).to_numpy()
+        spread = float(np.nanmedian(widths)) / (2 * 1.645)
+        return spread if 0 < spread < np.inf else DEFAULT_LOG_SPREAD
 
 
 def require_kernel(predictor: "Predictor", kernel: str) -> None:
