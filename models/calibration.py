@@ -151,8 +151,7 @@ class Correction:
     """Learns log(measured / predicted) from runs, to be added to predictions of similar rows.
 
     ``trees`` are fitted to the same errors as the process; None if their share of the correction,
-    ``tree_share``, is 0. ``interval_factor`` multiplies the process' deviation to give a 90 %
-    interval.
+    ``tree_share``, is 0. ``interval_factor`` times the process' deviation is a 90 % interval.
     """
 
     similarity: Similarity

@@ -14,8 +14,7 @@ MAX_SHARE = 0.45
 def holdout_kinds(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Return the sets of axes whose combination may be new.
 
-    Single axes; all problem axes; all but one of them (e.g. a new matrix at known batch sizes); all
-    axes.
+    Single axes; all problem axes; all but one (a new matrix at known batch sizes); all axes.
     """
     all_axes = tuple(range(len(axes)))
     problem = tuple(i for i in all_axes if axes[i].column.startswith("problem."))

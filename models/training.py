@@ -281,8 +281,7 @@ def learning_curve(
 class Training(Result):
     """A fitted predictor and its scores.
 
-    ``predictor`` was fitted on all rows; ``validation`` has scores on held-out rows, and those
-    rows.
+    ``predictor`` was fitted on all rows; ``validation`` has held-out rows and their scores.
     """
 
     predictor: Predictor = field(compare=False)
@@ -359,8 +358,7 @@ def train_predictor(
         sizes: the problem columns of a table that is not a run table; the others are the
             configuration. If empty, all columns are the problem.
 
-    Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if there is no such
-    validation level.
+    Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if no such level exists.
     """
     if sizes or not {"kernel", "device", "status"} & set(runs.columns):
         runs = plain_runs(runs, sizes)

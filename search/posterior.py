@@ -20,8 +20,7 @@ def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
     """Return the log expected improvement on ``best`` of every candidate.
 
     The improvement is that of Jones, Schonlau and Welch (Journal of Global Optimization 13, 1998).
-    It is computed in logarithms, because the plain formula underflows to zero (Ament et al.,
-    NeurIPS 2023).
+    In logarithms, because the plain formula underflows (Ament et al., NeurIPS 2023).
     """
     spread = posterior.spread
     z = (best - posterior.mean) / spread

@@ -58,8 +58,7 @@ def make_stopping(
     """Return the stopping rule of a budget: a number of measurements, or "auto".
 
     "auto" stops at the expected ``regret``, by default `DEFAULT_REGRET`. None is `DEFAULT_BUDGET`,
-    or no limit if ``seconds`` is given. Raises UsageError if the budget is none of these, or below
-    1.
+    or no limit if ``seconds`` is given. Raises UsageError if the budget is another text or below 1.
     """
     if budget == "auto":
         return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)

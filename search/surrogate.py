@@ -129,8 +129,7 @@ Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
 class SurrogateSearcher(Searcher):
     """Expected improvement under a prior corrected by a Gaussian process.
 
-    ``args`` and ``named``: as for `Searcher`; ``fits``: cache that the searches of one kernel
-    share.
+    ``args`` and ``named``: as for `Searcher`; ``fits``: cache of the searches of one kernel.
     """
 
     uses_prior = True

@@ -103,8 +103,7 @@ def make_guide(model: Any, name: str = "") -> "Predictor | GuideModel":
     ``model`` is an object with ``predict_space``; one with ``predict``, such as a scikit-learn
     estimator or pipeline; or a function. A function whose first parameter is ``config`` is called
     once per configuration, with a dictionary of its parameters and the problem's. Any other is
-    called once, with a table of them. Both return milliseconds, or the columns of `SpacePredictor`
-    by name.
+    called once, with a table of them. Both return milliseconds, or columns of `SpacePredictor`.
     """
     from foretune.models.predictor import Predictor
 

@@ -100,8 +100,7 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
 
     A kernel with little work may draw nearly the lowest power of its device. If it reached a good
     share of the roofline, the power was sampled after the kernel had ended. If the power limit is
-    unknown, the highest power of the device is used. Without a ``family`` the work is unknown, so
-    no row is idle.
+    unknown, the highest power of the device is used. Without a ``family``, no row is idle.
     """
     if family is None or metered.empty:
         return np.zeros(len(metered), dtype=bool)

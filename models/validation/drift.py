@@ -41,8 +41,7 @@ class Drift:
     errors; it is larger where these rows' intervals are wider. ``bias`` is the median of measured
     over predicted, less 1; ``bias_limit`` is the limit from the hold-outs for this number of
     problems, at least `MIN_BIAS`. ``repeats`` rows repeat runs of training; ``change`` is their
-    median change, with its 95 % interval. ``reasons`` say why the predictor has drifted; empty if
-    it has not.
+    median change, with its 95 % interval. ``reasons`` say why the predictor has drifted, if it has.
     """
 
     target: Target

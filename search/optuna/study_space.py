@@ -242,8 +242,7 @@ def _losses(
 ) -> tuple[np.ndarray, float]:
     """Return one loss per trial, and its unit.
 
-    Several objectives get random weights (ParEGO). Positive values are compared by their
-    logarithms.
+    Several objectives get random weights (ParEGO). Positive values are compared by logarithms.
     """
     values = np.full((len(trials), len(directions)), np.nan)
     for i, trial in enumerate(trials):

@@ -2,8 +2,7 @@
 
 It learns from predictions: the reward of a task is log(reference / objective). As a searcher, it
 takes policy-gradient steps on all measurements after each new one; advantages are standardized log
-objectives. Samples of the initial policy stay likely, so that a few measurements do not erase its
-training.
+objectives. Samples of the initial policy stay likely, so that few measurements do not erase it.
 """
 
 import copy
@@ -119,8 +118,7 @@ def predicted_task(
     """Return a task with the reward log(reference / predicted objective), predicted on demand.
 
     The reference is the median of random configurations. The objective is divided by the
-    probability to run. Raises PredictorError if the predictor has not learned a target that
-    ``objective`` needs.
+    probability to run. Raises PredictorError if a target of ``objective`` is not learned.
     """
     known = np.full(len(space), np.nan)
 

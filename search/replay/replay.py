@@ -30,8 +30,7 @@ class ReplayResult:
 
     ``curves``: optimum / best so far after n evaluations, shape (repeats, budget); zero before the
     first success, constant after the last evaluation. ``overhead_ms``: the searcher's own
-    milliseconds (`tell` and `ask`) before each evaluation, same shape; NaN once the space is
-    exhausted.
+    milliseconds (`tell` and `ask`) before each evaluation, same shape; NaN after the last one.
     """
 
     space: str
@@ -116,8 +115,7 @@ def _search(
 def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
     """Return the rows of ``recorded``'s kernel on other devices.
 
-    Rows of its device are left out for all problems. Raises PredictorError if there are no such
-    rows.
+    Rows of its device are left out for all problems. Raises PredictorError if there are none.
     """
     here = canonical_name(recorded.device.name)
     names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
