@@ -35,55 +35,53 @@ def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     Warns (`DataWarning`) about them, by row index. Rows are kept if many are too fast, or most of
     the long ones are far above the roofline; then the warning asks for their unit.
     """
-    for check in (_drop_impossible_times, _drop_idle_power):
-        runs, found = check(family, runs)
-        for text in found:
-            warnings.warn(text, DataWarning, stacklevel=3)
-    return runs
+    return _drop_idle_power(family, _drop_impossible_times(family, runs))
 
 
-def _drop_impossible_times(
-    family: Family | None, runs: pd.DataFrame
-) -> tuple[pd.DataFrame, list[str]]:
+def _drop_impossible_times(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     """Drop times below the roofline, if few; ask about the unit otherwise."""
     timed = measured_rows("time_ms", runs, renumber=False)
     if timed.empty:
-        return runs, []
+        return runs
     time_ms, roofline_ms = timed["time_ms"].to_numpy(float), row_roofline_ms(family, timed)
     ratio = time_ms / np.where(np.isfinite(roofline_ms), roofline_ms, np.nan)
     implausible = timed.index[ratio < 1.0 / TOO_FAST]
     many = len(implausible) >= MAX_DROPPED_SHARE * len(ratio)
-    found = []
     if len(implausible):
-        found.append(
+        _warn(
             f"{format_rows(implausible)} of {len(ratio):,} runs: over {TOO_FAST:.0f} times faster "
             f"than their device allows ({runs['time_ms'][implausible[0]]:g} ms is the first): "
             + (ASK if many else "left out")
         )
     long_ratio = ratio[roofline_ms > LONG_MS]
     if len(long_ratio) >= 5 and np.median(long_ratio) > TOO_SLOW:
-        found.append(
+        _warn(
             f"half of the long runs are over {TOO_SLOW:.0f} times slower than their roofline: {ASK}"
         )
-    return runs if many else runs.drop(index=implausible), found
+    return runs if many else runs.drop(index=implausible)
 
 
-def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     """Empty the power of idle rows; if few others remain, of all rows."""
     metered = measured_rows("power_w", runs, renumber=False)
     idle = metered.index[is_idle_power(family, metered)]
     if not len(idle):
-        return runs, []
+        return runs
     others = len(metered) - len(idle)
     emptied = runs.index.isin(idle) | (others < MIN_ROWS)
-    columns = [c for c in ("power_w", "energy_mj") if c in runs]
-    kept = runs.assign(**{c: runs[c].mask(emptied) for c in columns})
-    return kept[~emptied | runs["time_ms"].notna() | (runs["status"] != "ok")], [
+    _warn(
         f"power_w of {format_rows(idle)} ({len(idle):,} of {len(metered):,}) is that of an idle "
         f"board ({runs['power_w'][idle[0]]:g} W is the first) under load: was it sampled after the "
         "kernel? Left out"
         + (f", and power is not learned: {others} other rows are too few" * (others < MIN_ROWS))
-    ]
+    )
+    columns = [c for c in ("power_w", "energy_mj") if c in runs]
+    kept = runs.assign(**{c: runs[c].mask(emptied) for c in columns})
+    return kept[~emptied | runs["time_ms"].notna() | (runs["status"] != "ok")]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, DataWarning, stacklevel=5)  # at the call of `Predictor.fit`
 
 
 IDLE_SHARE = 0.06
