@@ -157,10 +157,7 @@ class Table:
 
     def subset(self, rows: np.ndarray) -> "Table":
         """Return the table of some rows."""
-        return Table(
-            self.columns, self.X[rows], self.y[rows], self.has_unit, self.neighbor_index,
-            self.positions[rows], self.kinds,
-        )  # fmt: skip
+        return replace(self, X=self.X[rows], y=self.y[rows], positions=self.positions[rows])
 
     def neighbor_features(
         self, known: np.ndarray, wanted: np.ndarray, one_sided: np.ndarray | None = None

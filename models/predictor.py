@@ -346,14 +346,12 @@ class Predictor(Estimator):
         Raises OutputError if the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
-        features = self.features_
+        features, family = self.features_, self.features_.family
         card = {
             "kernel": self.kernel_name_,
-            "kernel_source": features.family and features.family.source_hash,
-            "family": type(features.family).__name__ if features.family else None,
-            "work": features.family.to_json()
-            if isinstance(features.family, UserDefinedCost)
-            else None,
+            "kernel_source": family and family.source_hash,
+            "family": type(family).__name__ if family else None,
+            "work": family.to_json() if isinstance(family, UserDefinedCost) else None,
             "model": self.model,
             "seed": self.seed,
             "extra_columns": list(self.extra_columns),

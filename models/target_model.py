@@ -197,20 +197,12 @@ class TargetModel:
         """Return the rows in the form experts need; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
-        log_unit = self.scale.log_unit(features, rows)
-        log_target = log_target - self.scale.log_scale(rows)
+        y = log_target - self.scale.log_scale(rows) - self.scale.log_unit(features, rows)
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
-        neighbor_index.measure_axes(positions, log_target - log_unit)
-        return Table(
-            features.columns_ or (),
-            X,
-            log_target - log_unit,
-            self.scale.roofline is not None,
-            neighbor_index,
-            positions,
-            holdout_kinds(neighbor_index.axes),
-        )
+        neighbor_index.measure_axes(positions, y)
+        kinds, has_unit = holdout_kinds(neighbor_index.axes), self.scale.roofline is not None
+        return Table(features.columns_ or (), X, y, has_unit, neighbor_index, positions, kinds)
 
     def _holdouts(
         self, table: Table, rows: pd.DataFrame, problems: np.ndarray | None,

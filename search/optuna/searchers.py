@@ -43,19 +43,18 @@ class OptunaSearcher(Searcher):
 
     def _prepare(self) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._distributions = {n: self.distribution(v) for n, v in self.space.parameters.items()}
+        self._distributions = {n: self._distribution(v) for n, v in self.space.parameters.items()}
         with warnings.catch_warnings(action="ignore"):  # experimental features
-            self._study = optuna.create_study(sampler=self.make_sampler())
+            self._study = optuna.create_study(sampler=self._make_sampler())
         self._pending_trials: dict[int, Trial] = {}
         """Trials without a result, by configuration number."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the sampler of a new search."""
+    def _make_sampler(self) -> BaseSampler:
         if self._sampler is None:
             raise UsageError("give a sampler: OptunaSearcher(space, sampler=…)")
         return self._sampler
 
-    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
+    def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return Optuna's distribution of a parameter: a range of positions, or choices."""
         words = any(isinstance(v, str) for v in values)
         return CategoricalDistribution(values) if words else _positions(values)
@@ -125,11 +124,10 @@ class OptunaSearcher(Searcher):
 class TPESearcher(OptunaSearcher):
     """Multivariate tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011)."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the seeded sampler."""
+    def _make_sampler(self) -> BaseSampler:
         return optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
 
-    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
+    def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return choices; TPE does better with them than with ranges on tuning spaces."""
         return CategoricalDistribution(values)
 
@@ -137,8 +135,7 @@ class TPESearcher(OptunaSearcher):
 class GPSearcher(OptunaSearcher):
     """Gaussian process with log expected improvement; slow, almost a second per proposal."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the seeded sampler."""
+    def _make_sampler(self) -> BaseSampler:
         require("torch", "gpu", "searcher 'gp'")
         return optuna.samplers.GPSampler(seed=self.seed)
 
@@ -146,12 +143,11 @@ class GPSearcher(OptunaSearcher):
 class CMAESSearcher(OptunaSearcher):
     """Covariance matrix adaptation with margin, for integers (Hamano et al., GECCO 2022)."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the seeded sampler."""
+    def _make_sampler(self) -> BaseSampler:
         require("cmaes", "bench", "searcher 'cmaes'")
         return optuna.samplers.CmaEsSampler(seed=self.seed, with_margin=True)
 
-    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
+    def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return positions, also of strings, because the sampler does not learn choices."""
         return _positions(values)
 
