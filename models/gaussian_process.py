@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -74,10 +73,9 @@ class GaussianProcess:
     def terms_with_parameters(
         self, parameters: np.ndarray | None = None
     ) -> Iterator[tuple[CovarianceTerm, np.ndarray]]:
-        """Yield each term with its parameters."""
+        """Return each term with its parameters."""
         parameters = self.parameters if parameters is None else parameters
-        for term, indices in self._parameter_slices:
-            yield term, parameters[indices]
+        return zip(self.terms, np.split(parameters, self._ends), strict=False)
 
     @cached_property
     def _hyperpriors(self) -> list[Hyperprior]:
@@ -90,11 +88,8 @@ class GaussianProcess:
         return centers, np.array([h.width or np.inf for h in self._hyperpriors])
 
     @cached_property
-    def _parameter_slices(self) -> list[tuple[CovarianceTerm, slice]]:
-        ends = np.cumsum([len(term.hyperpriors) for term in self.terms]).tolist()
-        return [
-            (t, slice(*bounds)) for t, bounds in zip(self.terms, pairwise([0, *ends]), strict=True)
-        ]
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([len(term.hyperpriors) for term in self.terms])
 
     def _loss(
         self, parameters: np.ndarray, X: np.ndarray, y: np.ndarray

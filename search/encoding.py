@@ -124,12 +124,8 @@ class ConfigurationEncoder:
         self._axes_by_parameter = {
             name: value_axes(name, values) for name, values in self._values.items()
         }
-        size = len(space)
-        some = (
-            np.arange(size)
-            if size <= SCALING_SAMPLE
-            else space.sample_indices(SCALING_SAMPLE, np.random.default_rng(0))
-        )
+        few, rng = len(space) <= SCALING_SAMPLE, np.random.default_rng(0)
+        some = np.arange(len(space)) if few else space.sample_indices(SCALING_SAMPLE, rng)
         axes, lengths = self._config_axes(some), dict[str, float]()
         other_axes = Axes()
         self._here: dict[str, float] = {}  # coordinates of this problem on the axes of problems
@@ -139,14 +135,9 @@ class ConfigurationEncoder:
                 for axis, where in value_axes(f"problem.{name}", values).items():
                     self._here[axis], other_axes[axis] = float(where[0]), where[1:]
                     axes[axis], lengths[axis] = np.full(len(some), where[0]), MIN_OCTAVES
-            codes = np.array(
-                [
-                    [known[n].index(m.config.get(n, ABSENT)) for n in space.parameters]
-                    for m in others
-                ]
-            )
+            rows = [[v.index(m.config.get(n, ABSENT)) for n, v in known.items()] for m in others]
             of_problems = _numeric(_columns([m.problem for m in others]))
-            other_axes |= self._axes_of_codes(codes, of_problems)
+            other_axes |= self._axes_of_codes(np.array(rows), of_problems)
             common = [name for name in axes if name in other_axes]
             axes = {name: np.concatenate([axes[name], other_axes[name]]) for name in common}
         self._scaling = AxisScaling.fit(axes, lengths)

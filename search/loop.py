@@ -166,8 +166,7 @@ def run(
         while batch.start:
             batch = loop.send(list(measure(batch.start)))
     except StopIteration as end:
-        result: SearchResult = end.value
-        return result
+        return end.value
     raise UsageError(f"{batch.pending} configurations have no measurement: return one for each")
 
 
@@ -182,5 +181,4 @@ def run_concurrently(
                 submit(config)
             batch = loop.send([finished()])
     except StopIteration as end:
-        result: SearchResult = end.value
-        return result
+        return end.value

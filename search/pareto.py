@@ -108,8 +108,7 @@ class Chebyshev:
     def combine_logs(self, logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the combined log value, from log objectives of shape (…, objectives)."""
         parts = np.asarray(self.weights) * (logs - self.ideal)
-        combined: npt.NDArray[np.float64] = parts.max(-1) + AUGMENTATION * parts.sum(-1)
-        return combined
+        return parts.max(-1) + AUGMENTATION * parts.sum(-1)
 
 
 def weightings(objectives: int) -> list[tuple[float, ...]]:

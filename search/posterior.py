@@ -29,14 +29,12 @@ def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
     low = np.minimum(z, -1)
     rest = 1 + low * np.sqrt(np.pi / 2) * erfcx(-low / np.sqrt(2))
     far = -0.5 * low * low - 0.5 * np.log(2 * np.pi) + np.log(np.maximum(rest, 1e-300))
-    improvement: np.ndarray = np.log(spread) + np.where(z > -1, near, far)
-    return improvement
+    return np.log(spread) + np.where(z > -1, near, far)
 
 
 def log_probability_below(posterior: Posterior, limit: float) -> np.ndarray:
     """Return the log probability that each candidate is below ``limit``."""
-    probability: np.ndarray = log_ndtr((limit - posterior.mean) / posterior.spread)
-    return probability
+    return log_ndtr((limit - posterior.mean) / posterior.spread)
 
 
 def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:

@@ -85,37 +85,6 @@ def log_losses(values: np.ndarray) -> np.ndarray:
 EXPANDED_BEST = 5  # number of best configurations whose neighbors join the pool
 MAX_CHANGES = 3
 """In spaces too large to enumerate, neighbors differ from the best in up to three parameters."""
-
-
-def candidate_pool(
-    searcher: Searcher, max_candidates: int, log_acquisition: np.ndarray | None
-) -> np.ndarray:
-    """Return the sorted indices of all configurations, or of about ``max_candidates``.
-
-    The pool has the measured configurations and the neighbors of the best. Half of the rest have
-    the largest ``log_acquisition`` (None without a prior), or are further neighbors in spaces too
-    large to enumerate. The others are random.
-    """
-    space, observed = searcher.space, searcher.observed
-    if len(space) <= max_candidates:
-        return np.arange(len(space))
-    best = sorted((i for i in observed if np.isfinite(observed[i])), key=lambda i: observed[i])[
-        :EXPANDED_BEST
-    ]
-    parts = [np.array([*observed], dtype=np.int64)]
-    if best:
-        parts.append(space.neighbor_indices(best))
-        for _ in range(1, MAX_CHANGES if space.is_too_large_to_enumerate else 1):
-            sampled = searcher.rng.choice(parts[-1], min(len(parts[-1]), max_candidates // 200))
-            parts.append(
-                searcher.rng.permutation(space.neighbor_indices(sampled))[: max_candidates // 4]
-            )
-    if log_acquisition is not None:
-        parts.append(np.argpartition(-log_acquisition, max_candidates // 2)[: max_candidates // 2])
-    rest = max(max_candidates - sum(map(len, parts)), max_candidates // 4)
-    return np.unique(np.concatenate([*parts, space.sample_indices(rest, searcher.rng)]))
-
-
 POOL_SIZE = 8000
 """Maximum number of candidates; those of a larger space change as the search learns."""
 INITIAL_DESIGN_SIZE = 6  # measurements of the initial design without a prior
@@ -361,5 +330,28 @@ class SurrogateSearcher(Searcher):
         log_acquisition = None
         if self._prior_mean is not None and p_valid is not None:
             log_acquisition = np.log(p_valid) - self._prior_mean
-        self._pool = candidate_pool(self, POOL_SIZE, log_acquisition)
+        self._pool = self._candidates(log_acquisition)
         self._p_valid = np.ones(len(self._pool)) if p_valid is None else p_valid[self._pool]
+
+    def _candidates(self, log_acquisition: np.ndarray | None) -> np.ndarray:
+        """Return the sorted indices of all configurations, or of about `POOL_SIZE`.
+
+        The pool has the measured configurations and the neighbors of the best. Half of the rest
+        have the largest ``log_acquisition`` (None without a prior), or are further neighbors in
+        spaces too large to enumerate. The others are random.
+        """
+        space, rng = self.space, self.rng
+        if len(space) <= POOL_SIZE:
+            return np.arange(len(space))
+        ran = [i for i, value in self.observed.items() if math.isfinite(value)]
+        best = sorted(ran, key=lambda i: self.observed[i])[:EXPANDED_BEST]
+        parts = [np.array([*self.observed], dtype=np.int64)]
+        if best:
+            parts.append(space.neighbor_indices(best))
+            for _ in range(1, MAX_CHANGES if space.is_too_large_to_enumerate else 1):
+                some = rng.choice(parts[-1], min(len(parts[-1]), POOL_SIZE // 200))
+                parts.append(rng.permutation(space.neighbor_indices(some))[: POOL_SIZE // 4])
+        if log_acquisition is not None:
+            parts.append(np.argpartition(-log_acquisition, POOL_SIZE // 2)[: POOL_SIZE // 2])
+        rest = max(POOL_SIZE - sum(map(len, parts)), POOL_SIZE // 4)
+        return np.unique(np.concatenate([*parts, space.sample_indices(rest, rng)]))

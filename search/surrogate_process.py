@@ -51,8 +51,7 @@ def subsample_measurements(losses: np.ndarray, rng: np.random.Generator) -> np.n
 
 def one_blas_thread() -> AbstractContextManager[Any]:
     """Return a context with one BLAS thread: more threads slow down these small matrices."""
-    limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
-    return limits
+    return _threads().limit(limits=1, user_api="blas")
 
 
 @cache
