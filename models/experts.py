@@ -23,7 +23,7 @@ from foretune.models import gaussian_process as gp
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.calibration import WORK_FEATURES
 from foretune.models.interval import MIN_ERROR, error_model
-from foretune.models.neighbors import NeighborIndex
+from foretune.models.neighbors import INTERPOLATION, NeighborIndex
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import Regressor
 
@@ -124,7 +124,6 @@ def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray
 VIEW_FOLDS = 5
 ONE_SIDED_SHARE = 0.15
 """Share of training rows whose upper neighbors are hidden, to imitate extrapolation."""
-INTERPOLATION = -2  # the column of `NeighborIndex.neighbor_features` with the interpolation
 
 RegressorFactory = Callable[[], Regressor]
 PARTS = ("tree", "corrected")

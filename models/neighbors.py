@@ -71,6 +71,7 @@ MAX_AXES = 8
 MIN_OCTAVES_FACTOR = 8.0  # positive axes that span this factor are measured in octaves
 ONE_SIDED_PENALTY = 2.0  # distance penalty for one-sided neighbors
 SMALL_GAP = 0.05
+INTERPOLATION = -2  # the column of `NeighborIndex.neighbor_features` with the interpolation
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
 MAX_TWO_SIDED_AXES = 3
 

@@ -18,17 +18,10 @@ from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.distinct_problems import distinct_problems, exact_problems, has_few_problems
-from foretune.models.experts import (
-    INTERPOLATION,
-    Experts,
-    RegressorFactory,
-    SmoothExpert,
-    Stack,
-    Table,
-)
+from foretune.models.experts import Experts, RegressorFactory, SmoothExpert, Stack, Table
 from foretune.models.holdouts import holdout_kinds, mixed_holdouts
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
-from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
+from foretune.models.neighbors import INTERPOLATION, Axis, NeighborIndex, RepeatedSize
 from foretune.models.repeats import Repeats
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange

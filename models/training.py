@@ -21,13 +21,7 @@ from foretune.models.targets import MIN_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import (
-    DEFAULT_SPLITS,
-    FOLDS,
-    Split,
-    fold_of_rows,
-    task_numbers,
-)
+from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
 from foretune.result import Result, plain
 
 Scores = dict[str, dict[str, dict[str, float]]]  # split -> model or baseline -> metric -> value
@@ -56,7 +50,7 @@ class Validation:
     held_out: dict[str, pd.DataFrame] = field(default_factory=dict)
     seen_problem_share: dict[str, float] = field(default_factory=dict)
     level: ValidationLevel = "full"
-    folds: int = FOLDS
+    folds: int = 0
     one_fold: bool = False
 
     def __str__(self) -> str:

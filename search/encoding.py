@@ -124,8 +124,8 @@ class ConfigurationEncoder:
         self._axes_by_parameter = {
             name: value_axes(name, values) for name, values in self._values.items()
         }
-        few, rng = len(space) <= SCALING_SAMPLE, np.random.default_rng(0)
-        some = np.arange(len(space)) if few else space.sample_indices(SCALING_SAMPLE, rng)
+        listed, rng = len(space) <= SCALING_SAMPLE, np.random.default_rng(0)
+        some = np.arange(len(space)) if listed else space.sample_indices(SCALING_SAMPLE, rng)
         axes, lengths = self._config_axes(some), dict[str, float]()
         other_axes = Axes()
         self._here: dict[str, float] = {}  # coordinates of this problem on the axes of problems

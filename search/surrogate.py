@@ -41,7 +41,7 @@ class Experience:
     """Measurements of other problems, the nearest to ``problem`` first.
 
     Each problem's values are relative to its own median, because only differences between
-    configurations matter for a choice. Of each row: its prior ``log_mean`` (0 without one), the
+    configurations matter for a choice. Each row has its prior ``log_mean`` (0 without one), the
     ``residuals`` (log losses less the prior, relative to the problem's median), and the number of
     its problem, from 1.
     """
