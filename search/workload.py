@@ -83,7 +83,9 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
             if fresh and part.default in part.space and not self._success_count(part.kernel):
                 config = part.default
             else:
-                config = self._best_candidate(number)
+                searcher = self.searcher(number)
+                searcher.proposed.update(map(part.space.index, self._proposed[number]))
+                config = searcher.ask()[0]
             self._proposed[number].add(config)
             asked.append((part, config))
         return asked
@@ -100,12 +102,6 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
                 return worst
             self._losses[worst] = state, self.expected_loss_ms(worst)
         return None
-
-    def _best_candidate(self, number: int) -> Configuration:
-        """Return the unmeasured configuration with the largest acquisition."""
-        searcher, space = self.searcher(number), self.parts[number].space
-        searcher.proposed.update(space.index(config) for config in self._proposed[number])
-        return searcher.ask()[0]
 
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements of any part, proposed or not."""

@@ -88,15 +88,14 @@ class ConfigureEnv(DecisionEnv):
     """Chooses the values of tunable parameters, one after the other (`ConfigurationDecisions`)."""
 
     def __init__(self, tasks: Sequence[Task], render_mode: str | None = None) -> None:
-        self.configuring = ConfigurationDecisions(tasks)
-        super().__init__(self.configuring, render_mode)
+        super().__init__(ConfigurationDecisions(tasks), render_mode)
 
     @property
     def configuration(self) -> Configuration:
         """The chosen configuration, once the episode is complete."""
         task = int(self._task[0])
-        (number,) = self.configuring.indices_of(task, self.chosen[None, :])
-        return self.configuring.spaces[task][int(number)]
+        (number,) = self.decisions.indices_of(task, self.chosen[None, :])
+        return self.decisions.spaces[task][int(number)]
 
 
 gymnasium.register(id="foretune/Configure-v0", entry_point=f"{__name__}:ConfigureEnv")

@@ -201,7 +201,8 @@ class PolicySearcher(Searcher):
         return self._decisions.indices_of(0, likeliest).tolist()
 
     def _learn(self, new_values: dict[int, float]) -> None:
-        known = [(self._encode(i), value) for i, value in self.observed.items()]
+        encode = self._decisions.vocabulary.encode
+        known = [(encode(self.space[i]), value) for i, value in self.observed.items()]
         codes = [c for c, _ in known if c is not None]
         values = np.log([value for c, value in known if c is not None])
         finite = np.isfinite(values)
@@ -228,6 +229,3 @@ class PolicySearcher(Searcher):
             return self._agent.sample_episodes(
                 self._decisions, np.zeros(n, dtype=np.int64), self.rng
             )[0]
-
-    def _encode(self, number: int) -> list[int] | None:
-        return self._decisions.vocabulary.encode(self.space[number])
