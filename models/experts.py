@@ -53,21 +53,17 @@ class SmoothExpert:
         cls, columns: Sequence[str], X: np.ndarray, y: np.ndarray, rng: np.random.Generator
     ) -> Self:
         """Fit hyperparameters on a random subset of the rows."""
-        first = [
-            i
-            for i, name in enumerate(columns)
-            if name.startswith(GRADUAL_PREFIXES) or name in WORK_FEATURES
-        ]
-        order = np.array([*first, *sorted(set(range(len(columns))) - set(first))])
+        gradual = np.array([n.startswith(GRADUAL_PREFIXES) or n in WORK_FEATURES for n in columns])
+        order, count = np.argsort(~gradual, kind="stable"), int(gradual.sum())
         octaves = (np.nan_to_num(X[:, order], nan=1.0) > 0.0).all(axis=0)
-        octaves[len(first) :] = False
+        octaves[count:] = False
         scaling = gp.Scaling.fit(_inputs(X, order, octaves))
         sampled = rng.permutation(len(X))[:MAX_TUNING_ROWS]
-        points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), len(first))
+        points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), count)
         mean = float(y[sampled].mean())
         process = gp.fit_process(points, y[sampled] - mean, gradual_count)
         posterior = gp.Posterior(process, points, y[sampled] - mean)
-        return cls(order, len(first), octaves, scaling, mean, posterior)
+        return cls(order, count, octaves, scaling, mean, posterior)
 
     def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""
