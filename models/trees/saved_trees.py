@@ -30,6 +30,7 @@ ZERO_FIELDS = {"base_weights": ">f4", "loss_changes": ">f4", "split_type": "|u1"
 """Fields that they do not read, and the type of a split: 0 is numeric."""
 CATEGORY_FIELDS = {"": ">i4", "_nodes": ">i4", "_segments": ">i8", "_sizes": ">i8"}
 NO_CATEGORIES = {f"categories{part}": np.zeros(0, t) for part, t in CATEGORY_FIELDS.items()}
+TREE = {"num_deleted": "0", "size_leaf_vector": "1"}  # parameters of every tree
 MARKS = {">i4": b"l", ">i8": b"L", ">f4": b"d", "|u1": b"U"}  # types in UBJSON
 
 
@@ -73,7 +74,7 @@ def boosted_model(data: Mapping[str, np.ndarray]) -> bytearray:
             **{field: of_trees[i] for field, of_trees in parts.items()},
             **NO_CATEGORIES,
             "id": i,
-            "tree_param": {"num_feature": columns, "num_nodes": str(size), "size_leaf_vector": "1"},
+            "tree_param": {**TREE, "num_feature": columns, "num_nodes": str(size)},
         }
         for i, size in enumerate(sizes.tolist())
     ]
