@@ -100,9 +100,8 @@ class _Line:
         target = number * self.span + within
         below = np.searchsorted(self.coordinates, target - 1e-9) - 1
         above = below + 1
-        same = np.flatnonzero(
-            self.coordinates[np.minimum(above, len(self.coordinates) - 1)] <= target + 1e-9
-        )
+        after = self.coordinates[np.minimum(above, len(self.coordinates) - 1)]
+        same = np.flatnonzero(after <= target + 1e-9)
         above[same] = np.searchsorted(self.coordinates, target[same] + 1e-9, side="right")
         nearest = ((below, below >= self.first[number]), (above, above < self.last[number]))
         for (index, step), (adjacent, there) in zip(result, nearest, strict=True):

@@ -228,9 +228,8 @@ def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:
     half = np.arange(len(y)) % 2 == 0
     errors = np.empty(len(y))
     for known in (half, ~half):
-        process = gp.fit_process(
-            X[known][:MAX_TUNING_ROWS], y[known][:MAX_TUNING_ROWS], gradual_count
-        )
+        some = np.flatnonzero(known)[:MAX_TUNING_ROWS]
+        process = gp.fit_process(X[some], y[some], gradual_count)
         errors[~known] = gp.Posterior(process, X, y).leave_one_out()[0][~known]
     return errors
 
@@ -309,9 +308,8 @@ class Calibration:
                 )
             for target in present:
                 rows = usable_rows(target, device_runs)
-                corrections[target, device] = _fit_correction(
-                    target, rows, predict_uncorrected, seed
-                )
+                found = _fit_correction(target, rows, predict_uncorrected, seed)
+                corrections[target, device] = found
             known = pd.concat([training_runs, device_runs], ignore_index=True)
             ranges[device] = TrainingRange.from_runs(training_rows(targets[0], known))
         return type(self)(all_runs, corrections, ranges)

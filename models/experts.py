@@ -69,10 +69,8 @@ class SmoothExpert:
         """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""
         sampled = rng.permutation(len(X))[:MAX_ROWS]
         mean = float(y[sampled].mean())
-        posterior = gp.Posterior(
-            self.posterior.process, self._points(X[sampled]), y[sampled] - mean
-        )
-        return replace(self, mean=mean, posterior=posterior)
+        process, points = self.posterior.process, self._points(X[sampled])
+        return replace(self, mean=mean, posterior=gp.Posterior(process, points, y[sampled] - mean))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Predict, clipped to the range of the training values."""

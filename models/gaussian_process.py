@@ -109,16 +109,14 @@ class GaussianProcess:
         except np.linalg.LinAlgError:  # the step was too long
             return INVALID_LOSS, np.zeros(len(parameters))
         weights = cho_solve((factor, True), y, check_finite=False)
-        gradient = 0.5 * (
-            inverse_from_cholesky(factor) - np.outer(weights, weights)
-        )  # by the covariance
+        precision = inverse_from_cholesky(factor)
+        gradient = 0.5 * (precision - np.outer(weights, weights))  # by the covariance
         centers, widths = self._prior
         standardized = (parameters - centers) / widths
         loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + 0.5 * standardized @ standardized
-        term_gradients = [gradient_function(gradient) for gradient_function in gradient_functions]
-        return float(loss), np.concatenate(
-            [*term_gradients, [np.trace(gradient) * noise]]
-        ) + standardized / widths
+        by_term = [gradient_function(gradient) for gradient_function in gradient_functions]
+        by_all = np.concatenate([*by_term, [np.trace(gradient) * noise]])
+        return float(loss), by_all + standardized / widths
 
 
 def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
@@ -216,10 +214,8 @@ class Posterior:
     @property
     def spread(self) -> np.ndarray:
         """Standard deviation of every candidate."""
-        variance = np.maximum(
-            self.process.variance(self.candidates) - self._explained, MIN_VARIANCE
-        )
-        return self.scale * np.sqrt(variance + self._noise)
+        variance = self.process.variance(self.candidates) - self._explained
+        return self.scale * np.sqrt(np.maximum(variance, MIN_VARIANCE) + self._noise)
 
     @property
     def squared_errors(self) -> float:

@@ -162,9 +162,8 @@ class Predictor(Estimator):
             predicted = self._predict_rows(Rows.from_cells(cells))
         except OverflowError:
             raise PredictorError("a number is too large to compute with") from None
-        return dict(
-            zip(_prediction_columns(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True)
-        )
+        columns = _prediction_columns(tuple(self.targets_))
+        return dict(zip(columns, predicted[:, 0].tolist(), strict=True))
 
     def predict_space(
         self,
@@ -304,17 +303,15 @@ class Predictor(Estimator):
         self, target: Target, rows: pd.DataFrame
     ) -> tuple[np.ndarray, CorrectionFeatures]:
         """Return the log of the uncorrected prediction, and the correction's features."""
-        X = self.features_.matrix(rows)
+        X, columns = self.features_.matrix(rows), self.features_.columns_ or ()
         inside = np.zeros(len(rows))
         model = self.targets_[target]
         plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
-        return plain, CorrectionFeatures.from_prediction(
-            self.features_.columns_ or (), X, plain, differences
-        )
+        return plain, CorrectionFeatures.from_prediction(columns, X, plain, differences)
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return `predict` for one chunk as an array (columns, rows)."""
-        X = self.features_.matrix(rows)
+        X, columns = self.features_.matrix(rows), self.features_.columns_ or ()
         calibration, known = self.calibration_, self.range_
         outside = calibration.octaves_outside(rows, known)
         logs: dict[str, np.ndarray] = {}
@@ -324,9 +321,7 @@ class Predictor(Estimator):
                 beyond = calibration.octaves_outside(rows, known, model.reach)
             log_value, width, differences = model.predict(self.features_, rows, X, outside, beyond)
             if calibration.ranges:
-                features = CorrectionFeatures.from_prediction(
-                    self.features_.columns_ or (), X, log_value, differences
-                )
+                features = CorrectionFeatures.from_prediction(columns, X, log_value, differences)
                 calibration.correct(target, rows, features, log_value, width)
             log_values = np.array([log_value, log_value - width, log_value + width])
             if (log_range := model.scale.log_range(rows)) is not None:

@@ -280,9 +280,8 @@ class TargetModel:
         card = read_json(folder / "target.json")
         model.scale = TargetScale.from_json(card["scale"], target)
         model.reach, model.devices = dict(card["reach"]), list(card["devices"])
-        model.experts = Experts.load(
-            folder, type(make_regressor()), card["experts"], model.scale.roofline is not None
-        )
+        kind, has_unit = type(make_regressor()), model.scale.roofline is not None
+        model.experts = Experts.load(folder, kind, card["experts"], has_unit)
         model.stack = Stack.load(folder)
         model.interval = ConformalInterval.load(folder, "spread")
         if (saved := card["neighbors"]) is not None:

@@ -91,9 +91,8 @@ class OrderedSearcher(Searcher):
         useful = [m for m in self.other_measurements if not math.isnan(self.objective.value_of(m))]
         near = [m for m in useful if problem_distance(m.problem, self.problem) < MAX_DISTANCE]
         self._others = nearest_first(near, self.problem)[:MAX_ROWS]
-        self._known_problems = len(
-            {m.problem for m in self._others if m.ok and m.problem != self.problem}
-        )
+        ran = {m.problem for m in self._others if m.ok}
+        self._known_problems = len(ran - {self.problem})
         self._other_values = np.array([self.objective.value_of(m) for m in self._others])
 
     def _propose(self, n: int) -> list[int]:
@@ -143,9 +142,8 @@ class OrderedSearcher(Searcher):
         rows += KernelRuns([self.problem] * len(candidates), candidates, statics)
         points, _ = rows.points(self.device.specs if self.device else {})
         numbers = {problem: float(i) for i, problem in enumerate(dict.fromkeys(rows.problems))}
-        return np.column_stack(
-            [points / points.std(axis=0), [numbers[problem] for problem in rows.problems]]
-        )
+        of_rows = [numbers[problem] for problem in rows.problems]
+        return np.column_stack([points / points.std(axis=0), of_rows])
 
     def _make_posterior(self) -> SearchPosterior:
         known = self._known_values
@@ -167,9 +165,8 @@ class OrderedSearcher(Searcher):
             observation_noise=True,
         )  # fmt: skip
         posterior.scale *= _widening(posterior, len(y) - len(levels))
-        return SearchPosterior(
-            np.arange(len(self.space)), posterior, self._validity(known), objective
-        )
+        indices, p_valid = np.arange(len(self.space)), self._validity(known)
+        return SearchPosterior(indices, posterior, p_valid, objective)
 
     @property
     def _here(self) -> np.ndarray:

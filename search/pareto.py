@@ -113,9 +113,8 @@ class Chebyshev:
 
 def weightings(objectives: int) -> list[tuple[float, ...]]:
     """Return evenly spread weights that sum to 1; none is zero."""
-    lattice = (
-        w for w in product(range(WEIGHT_STEPS + 1), repeat=objectives) if sum(w) == WEIGHT_STEPS
-    )
+    steps = product(range(WEIGHT_STEPS + 1), repeat=objectives)
+    lattice = (w for w in steps if sum(w) == WEIGHT_STEPS)
     return [tuple((i + 0.5) / (WEIGHT_STEPS + objectives / 2) for i in w) for w in lattice]
 
 
@@ -188,9 +187,8 @@ class ParetoSearcher(AskTell[Configuration]):
             self._remaining_weights = [every[i] for i in self._rng.permutation(len(every))]
         weights = self._remaining_weights.pop()
         if weights not in self._searchers:
-            self._searchers[weights] = self._make_searcher(
-                Chebyshev(self.objectives, weights, ideal), prior_logs
-            )
+            goal = Chebyshev(self.objectives, weights, ideal)
+            self._searchers[weights] = self._make_searcher(goal, prior_logs)
         return self._searchers[weights]
 
     def _make_searcher(

@@ -56,9 +56,8 @@ def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     covariance = posterior.covariance(unmeasured)
     covariance[np.diag_indices(len(unmeasured))] += JITTER * (1.0 + np.trace(covariance))
     drawn = rng.standard_normal((DRAWS, len(unmeasured))) @ np.linalg.cholesky(covariance).T
-    repeated = np.log(measured[known]) + REPEAT_LOG_SPREAD * rng.standard_normal(
-        (DRAWS, len(known))
-    )
+    noise = rng.standard_normal((DRAWS, len(known)))
+    repeated = np.log(measured[known]) + REPEAT_LOG_SPREAD * noise
     logs = np.hstack([repeated, mean[unmeasured] + drawn])
     with np.errstate(over="ignore"):
         regrets = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
@@ -98,9 +97,8 @@ class SearchPosterior:
         """The candidate to choose now: the best measured one, else the most promising."""
         if np.isfinite(self.objective).any():
             return int(np.nanargmin(self.objective))
-        return int(
-            np.argmax(np.where(np.isnan(self.objective), self.log_expected_success, -np.inf))
-        )
+        promise = np.where(np.isnan(self.objective), self.log_expected_success, -np.inf)
+        return int(np.argmax(promise))
 
     @property
     def expected_regret(self) -> float:

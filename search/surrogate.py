@@ -229,10 +229,8 @@ class SurrogateSearcher(Searcher):
 
     def _estimate(self) -> SearchPosterior:
         self._update_posterior()
-        values = [self.observed.get(i, math.nan) for i in self._pool.tolist()]
-        return SearchPosterior(
-            self._pool, self._current_posterior(), self._p_valid, np.array(values)
-        )
+        values = np.array([self.observed.get(i, math.nan) for i in self._pool.tolist()])
+        return SearchPosterior(self._pool, self._current_posterior(), self._p_valid, values)
 
     def _current_posterior(self) -> Posterior:
         """Return the log posterior of all candidates, without pending ones."""

@@ -68,9 +68,8 @@ def fold_of_rows(
         return None
     folds = min(folds, len(distinct))
     fold_of_group = np.empty(int(distinct.max()) + 1, dtype=int)
-    fold_of_group[np.random.default_rng(seed).permutation(distinct)] = (
-        np.arange(len(distinct)) % folds
-    )
+    shuffled = np.random.default_rng(seed).permutation(distinct)
+    fold_of_group[shuffled] = np.arange(len(distinct)) % folds
     return fold_of_group[groups]
 
 

@@ -76,9 +76,8 @@ class OptunaSearcher(Searcher):
             if number is not None and number not in taken:
                 self._pending_trials[number] = trial
                 return number
-            self._tell_trial(
-                trial, math.inf if number is None else self.observed.get(number, math.nan)
-            )
+            value = math.inf if number is None else self.observed.get(number, math.nan)
+            self._tell_trial(trial, value)
         return self._nearest(config, taken)
 
     def _nearest(self, config: Configuration, taken: set[int]) -> int:

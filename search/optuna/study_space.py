@@ -126,9 +126,8 @@ class _Choice:
         ]
         words = [str(i) for i in range(self.size)]
         values = sizes if len(set(sizes)) == self.size else words
-        self._axes = ConfigurationEncoder(SearchSpace({"choice": values})).encode(
-            np.arange(self.size)
-        )
+        encoder = ConfigurationEncoder(SearchSpace({"choice": values}))
+        self._axes = encoder.encode(np.arange(self.size))
 
     def from_unit(self, units: np.ndarray) -> np.ndarray:
         return np.minimum(np.floor(units * self.size), self.size - 1)

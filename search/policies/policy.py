@@ -127,9 +127,8 @@ def predicted_task(
             numbers = np.arange(len(space))
         new = np.unique(numbers[np.isnan(known[numbers])])
         if len(new):
-            known[new] = _expected(
-                prior_from_predictor(predictor, problem, space, device, objective, new)
-            )
+            prior = prior_from_predictor(predictor, problem, space, device, objective, new)
+            known[new] = _expected(prior)
         return known
 
     some = np.random.default_rng(0).permutation(len(space))[:REFERENCE_SAMPLE]
@@ -209,9 +208,8 @@ class PolicySearcher(Searcher):
         if finite.sum() == 0 or len(values) < 2:
             return
         values[~finite] = values[finite].max() + FAILURE_PENALTY
-        weights = np.append(
-            -standardized(values) / len(values), np.full(ANCHOR_DRAWS, 1.0 / ANCHOR_DRAWS)
-        )
+        anchors = np.full(ANCHOR_DRAWS, 1.0 / ANCHOR_DRAWS)
+        weights = np.append(-standardized(values) / len(values), anchors)
         self._improve(np.vstack([codes, self._anchors]), weights.astype(np.float32))
 
     def _improve(self, chosen: np.ndarray, weights: np.ndarray) -> None:

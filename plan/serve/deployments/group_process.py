@@ -126,9 +126,8 @@ class GroupedGaussianProcess:
             # Outliers get more noise: Student's t as a scale mixture.
             residual, deviation = posterior.leave_one_out()
             spread = np.maximum(deviation**2 - extra_noise, self.noise)
-            extra_noise = self.noise * (
-                np.maximum(1.0, (NU + residual**2 / spread) / (NU + 1.0)) ** 2 - 1.0
-            )
+            factor = np.maximum(1.0, (NU + residual**2 / spread) / (NU + 1.0))
+            extra_noise = self.noise * (factor**2 - 1.0)
         # Single precision is enough, and plans predict thousands of candidates at once.
         self._posterior = posterior.in_single_precision()
         return self
@@ -144,9 +143,7 @@ class GroupedGaussianProcess:
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
         return {
-            "components": {
-                columns: asdict(component) for columns, component in self.components.items()
-            },
+            "components": {name: asdict(part) for name, part in self.components.items()},
             "noise": self.noise,
             "points": self._points.to_dict("list"),
             "errors": self._posterior.y.tolist(),
@@ -156,10 +153,8 @@ class GroupedGaussianProcess:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the process from `to_json`'s values."""
-        components = {
-            columns: VarianceComponent(**component)
-            for columns, component in data["components"].items()
-        }
+        parts = data["components"].items()
+        components = {name: VarianceComponent(**part) for name, part in parts}
         process = cls(components, data["noise"])
         process._store(pd.DataFrame(data["points"]))
         process._extra_noise = np.array(data["row_noise"], dtype=float) - process.noise
