@@ -170,9 +170,7 @@ class FeatureSet(TransformerMixin, Estimator):
         """Return every feature as an array, or as one number if it is equal in all rows."""
         rows = self.described(rows)
         needed, available = [*self.numbers_, *self.categories_], frozenset(rows.columns)
-        if absent := [
-            c for c in needed if c not in available and not c.startswith(OPTIONAL_PREFIX)
-        ]:
+        if absent := [c for c in needed if not (c in available or c.startswith(OPTIONAL_PREFIX))]:
             how = ""
             if (group := absent[0].partition(".")[0]) in EXTRA_GROUPS:
                 how = (

@@ -265,12 +265,7 @@ class Predictor(Estimator):
         Calibrated devices have their own.
         """
         correction = self.calibration_.corrections.get((target, device))
-        half_width = (
-            self.targets_[target].interval.median_half_width
-            if correction is None
-            else correction.median_half_width
-        )
-        return half_width / 1.645
+        return (correction or self.targets_[target].interval).median_half_width / 1.645
 
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.

@@ -61,11 +61,8 @@ class GuidedSearcher(Searcher):
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []
         for turn in range(len(self.proposed), len(self.proposed) + n):
-            searcher = (
-                self._other
-                if turn >= GUIDED_MEASUREMENTS and turn % TURN_PERIOD == 0
-                else self._guide
-            )
+            is_turn = turn >= GUIDED_MEASUREMENTS and turn % TURN_PERIOD == 0
+            searcher = self._other if is_turn else self._guide
             searcher.proposed |= self.proposed.union(numbers)
             numbers += map(self.space.index, searcher.ask(1))
         return numbers

@@ -261,11 +261,8 @@ class SurrogateSearcher(Searcher):
         new = [i for i in self.observed if i not in self._seen]
         self._seen.update(new)
         known = np.isin(list(self.observed), self._pool).all()
-        if (
-            self._posterior is None
-            or not known
-            or len(self.observed) >= REFIT_FACTOR * self._fitted_count
-        ):
+        due = len(self.observed) >= REFIT_FACTOR * self._fitted_count
+        if self._posterior is None or not known or due:
             self._condition()
         elif new:
             self._posterior_indices += new

@@ -171,10 +171,7 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
 
     def _objective_per_work(self, kernel: str) -> float:
         """Return the median objective per work of the kernel, else of all kernels, else 1."""
-        rates = {
-            i: self._best(i) / part.work
-            for i, part in enumerate(self.parts)
-            if math.isfinite(self._best(i))
-        }
+        best = map(self._best, range(len(self.parts)))
+        rates = {i: b / self.parts[i].work for i, b in enumerate(best) if math.isfinite(b)}
         of_kernel = [rate for i, rate in rates.items() if self.parts[i].kernel == kernel]
         return float(np.median(of_kernel or list(rates.values()) or [1.0]))
