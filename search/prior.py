@@ -51,8 +51,12 @@ def prior_from_predictor(
     log_mean, p_valid = _log_mean_and_validity(predicted, objective)
     for limit in limits:
         p_valid = np.nan_to_num(p_valid * limit.probability(predicted))
-    if isinstance(predictor, GuideModel) and indices is None:
-        predictor.require_variation(log_mean)
+    same = indices is None and len(log_mean) > 1 and np.ptp(log_mean) == 0
+    if isinstance(predictor, GuideModel) and same:
+        raise PredictorError(
+            f"{predictor} predicts the same for all {len(log_mean):,} configurations: "
+            "give it the parameters that differ, or tune without it"
+        )
 
     def log_mean_of(measurements: Sequence[Measurement]) -> np.ndarray:
         return predict_runs(

@@ -88,14 +88,6 @@ class GuideModel:
             reason = str(e) if known else describe_error(e) + self.hint
             raise PredictorError(f"{self.name} cannot predict this space: {reason}") from e
 
-    def require_variation(self, log_mean: np.ndarray) -> None:
-        """Raise `PredictorError` if it predicts the same value for the whole space."""
-        if len(log_mean) > 1 and np.ptp(log_mean) == 0:
-            raise PredictorError(
-                f"{self.name} predicts the same for all {len(log_mean):,} configurations: "
-                "give it the parameters that differ, or tune without it"
-            )
-
 
 def make_guide(model: Any, name: str = "") -> "Predictor | GuideModel":
     """Return ``model`` as a `SpacePredictor`; a `Predictor` is returned unchanged.
