@@ -116,7 +116,8 @@ class Replayed:
             now = tuning.best, tuning.new_count, self._promised(tuning, problem)
             if tuning.new_count in budgets:
                 found[str(tuning.new_count)] = now
-            if "auto" not in found and automatic.is_over(tuning.searcher, tuning.new_count):
+            reason = automatic.reason(tuning.searcher, tuning.new_count)
+            if "auto" not in found and reason is not None:
                 found["auto"] = now
                 self.runs = tuning.runs
             if batch is None or ("auto" in found and tuning.new_count >= max(budgets, default=0)):

@@ -44,7 +44,7 @@ def tpe(settings: Settings) -> Callable[..., Searcher]:
     """Return Optuna's TPE with arguments."""
 
     class Swept(TPESearcher):
-        def make_sampler(self) -> optuna.samplers.BaseSampler:
+        def _make_sampler(self) -> optuna.samplers.BaseSampler:
             return optuna.samplers.TPESampler(seed=self.seed, **settings)
 
     return Swept
@@ -54,7 +54,7 @@ def genetic(settings: Settings) -> Callable[..., Searcher]:
     """Return Optuna's genetic algorithm with arguments."""
 
     class Swept(OptunaSearcher):
-        def make_sampler(self) -> optuna.samplers.BaseSampler:
+        def _make_sampler(self) -> optuna.samplers.BaseSampler:
             return optuna.samplers.NSGAIISampler(seed=self.seed, **settings)
 
     return Swept

@@ -19,10 +19,10 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
 
     Gaps become NaN or empty text.
     """
-    if _is_categorical(column):
-        cells, codes = _distinct_cells(column)
-        return cells[codes]
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if pd.api.types.is_numeric_dtype(column):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    cells, codes = _distinct_cells(column)
+    return cells[codes]
 
 
 def as_text(values: Iterable[object]) -> np.ndarray:
@@ -66,13 +66,13 @@ class Rows:
         """Return a column as `as_array` does."""
         if column not in self._arrays:
             series = self.frame[column]
-            if _is_categorical(series):
+            if pd.api.types.is_numeric_dtype(series):
+                self._arrays[column] = as_array(series)
+            else:
                 cells, codes = _distinct_cells(series)
                 self._arrays[column] = cells[codes]
                 if cells.dtype.kind == "U":
                     self._distinct[column] = cells, codes
-            else:
-                self._arrays[column] = as_array(series)
         return self._arrays[column]
 
     def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -180,13 +180,6 @@ def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     return Groups(total, [name.removeprefix("/") for name in names])
 
 
-def _is_categorical(column: "pd.Series[Any]") -> bool:
-    """Return whether a column is converted by its distinct values."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return True
-    return not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
-
-
 def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values (the last is a gap) and the code of each row.
 
@@ -198,14 +191,11 @@ def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
         codes, distinct = pd.factorize(column, use_na_sentinel=True)
     cells = [*distinct, None]  # the last is for gaps (code -1)
     # Empty columns have no dtype; object columns are text.
-    if len(column) and _are_numbers(cells) and not isinstance(column.dtype, pd.StringDtype):
+    numeric = all(v is None or isinstance(v, (bool, int, float)) for v in cells)
+    if len(column) and numeric and not isinstance(column.dtype, pd.StringDtype):
         return np.array([np.nan if v is None else float(v) for v in cells]), codes
     number, texts = pd.factorize(as_text(cells))  # 1, "1" and True are equal as text
     return texts, number[codes]
-
-
-def _are_numbers(cells: list[Any]) -> bool:
-    return all(v is None or isinstance(v, (bool, int, float)) for v in cells)
 
 
 def _number_texts(values: np.ndarray) -> np.ndarray:

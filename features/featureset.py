@@ -1,6 +1,7 @@
 """The feature set: a transformer from runs to float columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,25 +21,16 @@ if TYPE_CHECKING:
 
         n_features_in_: int
 
-        def get_params(self, deep: bool = True) -> dict[str, Any]:
-            """Return the constructor's arguments."""
-
-        def set_params(self, **parameters: Any) -> Self:
-            """Set some of the constructor's arguments."""
+        get_params: Callable[..., dict[str, Any]]
+        set_params: Callable[..., Any]
 
         def __sklearn_tags__(self) -> Any: ...
 
     class RegressorMixin:
         """Type stub of scikit-learn's class."""
 
-        def score(self, X: Any, y: Any) -> float:
-            """Return R² of the predictions for ``X``."""
-
     class TransformerMixin:
         """Type stub of scikit-learn's class."""
-
-        def fit_transform(self, X: Any, y: Any = None) -> Any:
-            """Fit, then transform."""
 
 else:
     from sklearn.base import BaseEstimator as Estimator
@@ -95,11 +87,8 @@ class FeatureSet(TransformerMixin, Estimator):
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
         rows = with_rates(self.family, Rows(runs))
-        for column in [
-            c
-            for group in (*GROUPS, *self.extra_columns)
-            for c in short_names(rows.columns, group).values()
-        ]:
+        groups = (short_names(rows.columns, group) for group in (*GROUPS, *self.extra_columns))
+        for column in chain.from_iterable(named.values() for named in groups):
             values = rows[column]
             if values.dtype.kind == "U":
                 self.categories_[column] = sorted(set(values.tolist()) - {""})
@@ -118,11 +107,8 @@ class FeatureSet(TransformerMixin, Estimator):
         # constant columns are not needed for prediction
         self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
         used = set(self.columns_)
-        self.categories_ = {
-            c: known
-            for c, known in self.categories_.items()
-            if any(f"{c}={v}" in used for v in known)
-        }
+        texts = self.categories_.items()
+        self.categories_ = {c: v for c, v in texts if not used.isdisjoint(f"{c}={x}" for x in v)}
         return self
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:
@@ -184,9 +170,7 @@ class FeatureSet(TransformerMixin, Estimator):
         """Return every feature as an array, or as one number if it is equal in all rows."""
         rows = self.described(rows)
         needed, available = [*self.numbers_, *self.categories_], frozenset(rows.columns)
-        if absent := [
-            c for c in needed if c not in available and not c.startswith(OPTIONAL_PREFIX)
-        ]:
+        if absent := [c for c in needed if not (c in available or c.startswith(OPTIONAL_PREFIX))]:
             how = ""
             if (group := absent[0].partition(".")[0]) in EXTRA_GROUPS:
                 how = (

@@ -12,11 +12,7 @@ WARP = 32.0
 _CLBLAST = ("MWG", "NWG", "MDIMC", "NDIMC")
 
 
-def launch_geometry(
-    problem: Cells,
-    config: Cells,
-    device: Cells,
-) -> dict[str, Quantity]:
+def launch_geometry(problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
     """Return threads per block, work per thread, tile sizes and waves, if the names are known.
 
     Sizes are log2. ``padding`` is 1 if the tiles divide the problem: compilers then omit bounds
@@ -57,10 +53,7 @@ def launch_geometry(
 
 
 def _halo(
-    problem: Cells,
-    edges: list[Quantity],
-    blocks: list[np.ndarray],
-    tile: Quantity,
+    problem: Cells, edges: list[Quantity], blocks: list[np.ndarray], tile: Quantity
 ) -> dict[str, Quantity]:
     """Return the loads of a stencil or convolution outside its tile, and the rounds they take."""
     if not {"filter_width", "filter_height"} <= problem.keys():
@@ -77,11 +70,7 @@ def _halo(
     }
 
 
-def _clblast(
-    problem: Cells,
-    config: Cells,
-    device: Cells,
-) -> dict[str, Quantity]:
+def _clblast(problem: Cells, config: Cells, device: Cells) -> dict[str, Quantity]:
     """Return the geometry of CLBlast's GEMM (Nugteren, IWOCL 2018)."""
     m, n = config["MWG"], config["NWG"]
     threads = config["MDIMC"] * config["NDIMC"]

@@ -178,10 +178,8 @@ def _times(
     busy = np.cbrt(sum(p**3 for p in parts.values())) + 1e-9
     octaves = np.log2(x["sums"] / (32.0 * x["warps"]))
     spilled = np.maximum(octaves - np.log2(SPILLING_ELEMENTS_PER_THREAD), 0.0)
-    log_time = (
-        np.log(busy + LAUNCH_MS) + 0.02 * (octaves - np.log2(PREFERRED_ELEMENTS_PER_THREAD)) ** 2
-    )
-    log_time = log_time + SPILL_COST * spilled
+    apart = octaves - np.log2(PREFERRED_ELEMENTS_PER_THREAD)
+    log_time = np.log(busy + LAUNCH_MS) + 0.02 * apart**2 + SPILL_COST * spilled
     ahead = log_time - log_time[fits].min() if fits.any() else log_time - log_time.min()
     return {
         **{f"part_{name}": np.log(np.maximum(p / busy, 1e-9)) for name, p in parts.items()},

@@ -22,7 +22,6 @@ class AxisPositions:
     _line_cache: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
 
     def __getitem__(self, rows: np.ndarray) -> "AxisPositions":
-        """Return some rows."""
         return AxisPositions(self.coordinates[:, rows], self.keys[:, rows], self.shared[rows])
 
     def combination(self, axes: Sequence[int]) -> np.ndarray:
@@ -36,22 +35,13 @@ class AxisPositions:
         self, axis: int, values: np.ndarray, wanted: "AxisPositions"
     ) -> tuple[Any, Any, Any, Any]:
         """Return values and steps along ``axis``: below, step, above, step; NaN if missing."""
-        line, asked = self._line(axis), wanted.coordinates[axis]
-        found = line.adjacent(wanted._group_keys(axis), asked, self.coordinates[axis])
-        padded = np.append(values, np.nan)  # index -1 is for none
-        return padded[found.below], found.step_below, padded[found.above], found.step_above
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of rows, as a shape."""
-        return self.shared.shape
-
-    def _line(self, axis: int) -> "_Line":
         if axis not in self._line_cache:
-            self._line_cache[axis] = _Line.from_groups(
-                self._group_keys(axis), self.coordinates[axis]
-            )
-        return self._line_cache[axis]
+            self._line_cache[axis] = _Line(self._group_keys(axis), self.coordinates[axis])
+        (below, step_below), (above, step_above) = self._line_cache[axis].adjacent(
+            wanted._group_keys(axis), wanted.coordinates[axis]
+        )
+        padded = np.append(values, np.nan)  # index -1 is for none
+        return padded[below], step_below, padded[above], step_above
 
     @cached_property
     def _total_keys(self) -> np.ndarray:
@@ -73,17 +63,6 @@ class AxisPositions:
         return cls(data["positions"], data["keys"], data["shared"]), data["values"]
 
 
-@dataclass(frozen=True)
-class _Adjacent:
-    """Per row, the indices of the runs below and above (-1 for none), and the steps to them."""
-
-    below: Any
-    above: Any
-    step_below: Any
-    step_above: Any
-
-
-@dataclass(frozen=True, eq=False)
 class _Line:
     """All series concatenated on one increasing coordinate, so that one search finds all neighbors.
 
@@ -91,38 +70,27 @@ class _Line:
     most ``margin`` before and half a span after, so it never reaches another series.
     """
 
-    order: np.ndarray
-    names: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    coordinates: np.ndarray
-    low: float
-    span: float
-    margin: float
-
-    @classmethod
-    def from_groups(cls, group_keys: np.ndarray, row_coordinates: np.ndarray) -> "_Line":
-        order = np.lexsort((row_coordinates, group_keys))
-        order = order[~np.isnan(row_coordinates[order])]
-        names, coordinates = group_keys[order], row_coordinates[order]
-        first = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(order)])
-        names, last = names[first], np.append(first[1:], len(order))
-        low, high = (
-            (float(coordinates.min()), float(coordinates.max())) if len(coordinates) else (0.0, 0.0)
-        )
-        span = 2.0 * (high - low + 1.0)
-        line = np.repeat(np.arange(len(names)), last - first) * span + (coordinates - low)
-        return cls(order, names, first, last, line, low, span, (high - low + 1.0) / 2.0)
+    def __init__(self, group_keys: np.ndarray, coordinates: np.ndarray) -> None:
+        order = np.lexsort((coordinates, group_keys))
+        self.order, self.rows = order[~np.isnan(coordinates[order])], coordinates
+        names, along = group_keys[self.order], coordinates[self.order]
+        self.first = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(names)])
+        self.names, self.last = names[self.first], np.append(self.first[1:], len(names))
+        ends = along if len(along) else np.zeros(1)
+        self.low, extent = float(ends.min()), float(ends.max()) - float(ends.min()) + 1.0
+        self.span, self.margin = 2.0 * extent, extent / 2.0
+        series = np.repeat(np.arange(len(self.names)), self.last - self.first)
+        self.coordinates = series * self.span + (along - self.low)
 
     def adjacent(
-        self, group_keys: np.ndarray, wanted: np.ndarray, row_coordinates: np.ndarray
-    ) -> _Adjacent:
-        """Return the runs adjacent to rows at coordinates ``wanted`` of the series ``group_keys``.
+        self, group_keys: np.ndarray, wanted: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the runs (-1 for none) below and above rows of the series, and the steps to them.
 
-        ``row_coordinates`` are the coordinates of the line's rows by index.
+        ``wanted`` are the rows' coordinates, ``group_keys`` their series.
         """
-        shape = 2, len(group_keys)
-        result = _Adjacent(*np.full(shape, -1), *np.full(shape, np.nan))
+        n = len(group_keys)
+        result = [(np.full(n, -1), np.full(n, np.nan)) for _ in ("below", "above")]
         if len(self.order) == 0:
             return result
         number = np.minimum(np.searchsorted(self.names, group_keys), len(self.names) - 1)
@@ -132,16 +100,12 @@ class _Line:
         target = number * self.span + within
         below = np.searchsorted(self.coordinates, target - 1e-9) - 1
         above = below + 1
-        same = np.flatnonzero(
-            self.coordinates[np.minimum(above, len(self.coordinates) - 1)] <= target + 1e-9
-        )
+        after = self.coordinates[np.minimum(above, len(self.coordinates) - 1)]
+        same = np.flatnonzero(after <= target + 1e-9)
         above[same] = np.searchsorted(self.coordinates, target[same] + 1e-9, side="right")
-        there = below >= self.first[number]
-        rows = self.order[below[there]]
-        result.below[here[there]] = rows
-        result.step_below[here[there]] = wanted[there] - row_coordinates[rows]
-        there = above < self.last[number]
-        rows = self.order[above[there]]
-        result.above[here[there]] = rows
-        result.step_above[here[there]] = row_coordinates[rows] - wanted[there]
+        nearest = ((below, below >= self.first[number]), (above, above < self.last[number]))
+        for (index, step), (adjacent, there) in zip(result, nearest, strict=True):
+            rows = self.order[adjacent[there]]
+            index[here[there]] = rows
+            step[here[there]] = np.abs(wanted[there] - self.rows[rows])
         return result

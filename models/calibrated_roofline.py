@@ -86,20 +86,12 @@ _KNEE = 4.0  # sharpness of the throttling
 
 
 def _power_start(parts: int) -> np.ndarray:
-    """Return the start of the fit.
-
-    Log odds of idle, log overhead_ms, one efficiency per part, root of p - 1, and one log weight
-    per part.
-    """
+    """Return log odds of idle, parameters as in `parts_of_time`, and one log weight per part."""
     return np.array([_IDLE, _POWER_OVERHEAD, *[_EFFICIENCY] * parts, _OVERLAP, *[_WEIGHT] * parts])
 
 
 def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Return the log of the share of the limit.
-
-    ``parameters`` are as in `_power_start`, scalars or one per row; ``limits`` are the logs of each
-    part's time in ms (rows, parts).
-    """
+    """Return the log of the share of the limit, given parameters as in `_power_start`."""
     parts = limits.shape[-1]
     odds, weights = parameters[0], parameters[parts + 3 :]
     log_ms, terms = parts_of_time(parameters[1 : parts + 3], limits)

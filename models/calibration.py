@@ -151,8 +151,7 @@ class Correction:
     """Learns log(measured / predicted) from runs, to be added to predictions of similar rows.
 
     ``trees`` are fitted to the same errors as the process; None if their share of the correction,
-    ``tree_share``, is 0. ``interval_factor`` multiplies the process' deviation to give a 90 %
-    interval.
+    ``tree_share``, is 0. ``interval_factor`` times the process' deviation is a 90 % interval.
     """
 
     similarity: Similarity
@@ -198,13 +197,14 @@ class Correction:
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
-        similarity, arrays = self.similarity, gp.posterior_arrays(self.posterior)
+        similarity = self.similarity
         scalars = {"share": self.tree_share, "widening": self.interval_factor}
         card = {"numbers": similarity.numbers, "texts": similarity.texts, **scalars}
         if self.trees is not None:
             self.trees.save(folder / f"{name}{BoostingModel.suffix}")
         (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
-        np.savez_compressed(folder / f"{name}.npz", **similarity.scaling.arrays(), **arrays)
+        arrays = gp.process_arrays(similarity.scaling, self.posterior)
+        np.savez_compressed(folder / f"{name}.npz", **arrays)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
@@ -213,8 +213,9 @@ class Correction:
         trees = None
         if share := card["share"]:
             trees = BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
-        similarity = Similarity(card["numbers"], card["texts"], gp.Scaling.from_arrays(data))
-        return cls(similarity, gp.posterior_from_arrays(data), trees, share, card["widening"])
+        scaling, posterior = gp.process_from_arrays(data)
+        similarity = Similarity(card["numbers"], card["texts"], scaling)
+        return cls(similarity, posterior, trees, share, card["widening"])
 
 
 def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:
@@ -227,15 +228,13 @@ def _left_out_errors(posterior: gp.Posterior, gradual_count: int) -> np.ndarray:
     half = np.arange(len(y)) % 2 == 0
     errors = np.empty(len(y))
     for known in (half, ~half):
-        process = gp.fit_process(
-            X[known][:MAX_TUNING_ROWS], y[known][:MAX_TUNING_ROWS], gradual_count
-        )
+        some = np.flatnonzero(known)[:MAX_TUNING_ROWS]
+        process = gp.fit_process(X[some], y[some], gradual_count)
         errors[~known] = gp.Posterior(process, X, y).leave_one_out()[0][~known]
     return errors
 
 
 def _left_out_tree_errors(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the trees' cross-validated error on each run."""
     X, fold, errors = X.astype(np.float32), np.arange(len(y)) % FOLDS, np.empty(len(y))
     for number in range(FOLDS):
         out = fold == number
@@ -309,9 +308,8 @@ class Calibration:
                 )
             for target in present:
                 rows = usable_rows(target, device_runs)
-                corrections[target, device] = _fit_correction(
-                    target, rows, predict_uncorrected, seed
-                )
+                found = _fit_correction(target, rows, predict_uncorrected, seed)
+                corrections[target, device] = found
             known = pd.concat([training_runs, device_runs], ignore_index=True)
             ranges[device] = TrainingRange.from_runs(training_rows(targets[0], known))
         return type(self)(all_runs, corrections, ranges)

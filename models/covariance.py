@@ -7,7 +7,7 @@ scales and lengths with weak hyperpriors, so that ten measurements suffice for m
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -51,17 +51,16 @@ class Hyperprior:
         Distances grow with the square root of the number of inputs, so lengths must too (Hvarfner
         et al., ICML 2024).
         """
-        median = self.median * max(inputs, 1) ** 0.5
-        return type(self)(median, self.width, self.low, self.high)
+        return replace(self, median=self.median * max(inputs, 1) ** 0.5)
 
 
 class CovarianceTerm(ABC):
-    """A covariance term; ``parameters`` are the logs of this term's parameters."""
+    """A covariance term; ``parameters`` are the logs of this term's parameters, if it has any."""
 
     @property
-    @abstractmethod
     def hyperpriors(self) -> list[Hyperprior]:
         """The prior of each parameter."""
+        return []
 
     @abstractmethod
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
@@ -71,11 +70,11 @@ class CovarianceTerm(ABC):
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
         """Return the diagonal of `covariance` of points with themselves."""
 
-    @abstractmethod
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
         """Return the covariances of points with each other, and the gradient function."""
+        return self.covariance(parameters, X, X), lambda slope: np.empty(0)
 
     def mean_function(
         self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray

@@ -24,10 +24,8 @@ def distinct_problems(rows: pd.DataFrame) -> np.ndarray:
     _, first = np.unique(exact, return_index=True)
     kinds = _combine_codes((_codes(v) for v in arrays if not _has_octaves(v)), len(rows))
     sizes = [np.log(v[first]) for v in arrays if _has_octaves(v)]
-    clusters = _leader_clusters(
-        np.column_stack([*sizes, kinds[first] * 10.0 * np.log(SAME_SIZE_FACTOR)])
-    )
-    return np.asarray(pd.factorize(clusters[exact])[0])
+    points = np.column_stack([*sizes, kinds[first] * 10.0 * np.log(SAME_SIZE_FACTOR)])
+    return np.asarray(pd.factorize(_leader_clusters(points)[exact])[0])
 
 
 def exact_problems(rows: pd.DataFrame) -> np.ndarray:

@@ -23,7 +23,7 @@ from foretune.models import gaussian_process as gp
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.calibration import WORK_FEATURES
 from foretune.models.interval import MIN_ERROR, error_model
-from foretune.models.neighbors import NeighborIndex
+from foretune.models.neighbors import INTERPOLATION, NeighborIndex
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import Regressor
 
@@ -53,53 +53,44 @@ class SmoothExpert:
         cls, columns: Sequence[str], X: np.ndarray, y: np.ndarray, rng: np.random.Generator
     ) -> Self:
         """Fit hyperparameters on a random subset of the rows."""
-        first = [
-            i
-            for i, name in enumerate(columns)
-            if name.startswith(GRADUAL_PREFIXES) or name in WORK_FEATURES
-        ]
-        order = np.array([*first, *sorted(set(range(len(columns))) - set(first))])
+        gradual = np.array([n.startswith(GRADUAL_PREFIXES) or n in WORK_FEATURES for n in columns])
+        order, count = np.argsort(~gradual, kind="stable"), int(gradual.sum())
         octaves = (np.nan_to_num(X[:, order], nan=1.0) > 0.0).all(axis=0)
-        octaves[len(first) :] = False
+        octaves[count:] = False
         scaling = gp.Scaling.fit(_inputs(X, order, octaves))
         sampled = rng.permutation(len(X))[:MAX_TUNING_ROWS]
-        points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), len(first))
+        points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), count)
         mean = float(y[sampled].mean())
         process = gp.fit_process(points, y[sampled] - mean, gradual_count)
         posterior = gp.Posterior(process, points, y[sampled] - mean)
-        return cls(order, len(first), octaves, scaling, mean, posterior)
+        return cls(order, count, octaves, scaling, mean, posterior)
 
     def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""
         sampled = rng.permutation(len(X))[:MAX_ROWS]
         mean = float(y[sampled].mean())
-        posterior = gp.Posterior(
-            self.posterior.process, self._points(X[sampled]), y[sampled] - mean
-        )
-        return replace(self, mean=mean, posterior=posterior)
+        process, points = self.posterior.process, self._points(X[sampled])
+        return replace(self, mean=mean, posterior=gp.Posterior(process, points, y[sampled] - mean))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Predict, clipped to the range of the training values."""
         deviation = self._mean_function(self._points(X))
-        return self.mean + np.minimum(
-            np.maximum(deviation, self._value_range[0]), self._value_range[1]
-        )
+        return self.mean + np.clip(deviation, *self._value_range)
 
     def save(self, path: Path) -> None:
         """Write one file of arrays."""
         np.savez_compressed(
             path, order=self.order, first=self.gradual_count, octaves=self.octaves, mean=self.mean,
-            **self.scaling.arrays(), **gp.posterior_arrays(self.posterior),
+            **gp.process_arrays(self.scaling, self.posterior),
         )  # fmt: skip
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read from a file."""
         data = read_arrays(path)
-        return cls(
-            data["order"], int(data["first"]), data["octaves"], gp.Scaling.from_arrays(data),
-            float(data["mean"]), gp.posterior_from_arrays(data),
-        )  # fmt: skip
+        scaling, posterior = gp.process_from_arrays(data)
+        first, mean = int(data["first"]), float(data["mean"])
+        return cls(data["order"], first, data["octaves"], scaling, mean, posterior)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_mean_function"}
@@ -127,7 +118,6 @@ def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray
 VIEW_FOLDS = 5
 ONE_SIDED_SHARE = 0.15
 """Share of training rows whose upper neighbors are hidden, to imitate extrapolation."""
-INTERPOLATION = -2  # the column of `NeighborIndex.neighbor_features` with the interpolation
 
 RegressorFactory = Callable[[], Regressor]
 PARTS = ("tree", "corrected")
@@ -160,10 +150,7 @@ class Table:
 
     def subset(self, rows: np.ndarray) -> "Table":
         """Return the table of some rows."""
-        return Table(
-            self.columns, self.X[rows], self.y[rows], self.has_unit, self.neighbor_index,
-            self.positions[rows], self.kinds,
-        )  # fmt: skip
+        return replace(self, X=self.X[rows], y=self.y[rows], positions=self.positions[rows])
 
     def neighbor_features(
         self, known: np.ndarray, wanted: np.ndarray, one_sided: np.ndarray | None = None

@@ -97,8 +97,7 @@ def contributions(
 def importance(predictor: Predictor, target: Target = "time_ms") -> Importance:
     """Return the mean absolute contribution of every feature and feature group.
 
-    It averages over at most `SAMPLES` successful training rows. Raises PredictorError: see
-    `contributions`.
+    It averages over at most `SAMPLES` successful training rows. Raises what `contributions` does.
     """
     _tree(predictor, target)
     rows = usable_rows(target, newest_runs(predictor.runs_))

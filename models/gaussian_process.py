@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -74,10 +73,9 @@ class GaussianProcess:
     def terms_with_parameters(
         self, parameters: np.ndarray | None = None
     ) -> Iterator[tuple[CovarianceTerm, np.ndarray]]:
-        """Yield each term with its parameters."""
+        """Return each term with its parameters."""
         parameters = self.parameters if parameters is None else parameters
-        for term, indices in self._parameter_slices:
-            yield term, parameters[indices]
+        return zip(self.terms, np.split(parameters, self._ends), strict=False)
 
     @cached_property
     def _hyperpriors(self) -> list[Hyperprior]:
@@ -90,11 +88,8 @@ class GaussianProcess:
         return centers, np.array([h.width or np.inf for h in self._hyperpriors])
 
     @cached_property
-    def _parameter_slices(self) -> list[tuple[CovarianceTerm, slice]]:
-        ends = np.cumsum([len(term.hyperpriors) for term in self.terms]).tolist()
-        return [
-            (t, slice(*bounds)) for t, bounds in zip(self.terms, pairwise([0, *ends]), strict=True)
-        ]
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([len(term.hyperpriors) for term in self.terms])
 
     def _loss(
         self, parameters: np.ndarray, X: np.ndarray, y: np.ndarray
@@ -114,16 +109,14 @@ class GaussianProcess:
         except np.linalg.LinAlgError:  # the step was too long
             return INVALID_LOSS, np.zeros(len(parameters))
         weights = cho_solve((factor, True), y, check_finite=False)
-        gradient = 0.5 * (
-            inverse_from_cholesky(factor) - np.outer(weights, weights)
-        )  # by the covariance
+        precision = inverse_from_cholesky(factor)
+        gradient = 0.5 * (precision - np.outer(weights, weights))  # by the covariance
         centers, widths = self._prior
         standardized = (parameters - centers) / widths
         loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + 0.5 * standardized @ standardized
-        term_gradients = [gradient_function(gradient) for gradient_function in gradient_functions]
-        return float(loss), np.concatenate(
-            [*term_gradients, [np.trace(gradient) * noise]]
-        ) + standardized / widths
+        by_term = [gradient_function(gradient) for gradient_function in gradient_functions]
+        by_all = np.concatenate([*by_term, [np.trace(gradient) * noise]])
+        return float(loss), by_all + standardized / widths
 
 
 def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
@@ -221,10 +214,8 @@ class Posterior:
     @property
     def spread(self) -> np.ndarray:
         """Standard deviation of every candidate."""
-        variance = np.maximum(
-            self.process.variance(self.candidates) - self._explained, MIN_VARIANCE
-        )
-        return self.scale * np.sqrt(variance + self._noise)
+        variance = self.process.variance(self.candidates) - self._explained
+        return self.scale * np.sqrt(np.maximum(variance, MIN_VARIANCE) + self._noise)
 
     @property
     def squared_errors(self) -> float:
@@ -280,7 +271,8 @@ class Posterior:
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Return each value's leave-one-out error and deviation (Rasmussen and Williams, 5.4.2)."""
-        variance = 1.0 / np.diag(self._precision())
+        n = len(self.y)
+        variance = 1.0 / np.diag(inverse_from_cholesky(self._factor[:n, :n]))
         return self._weights() * variance, self.scale * np.sqrt(variance)
 
     @property
@@ -290,9 +282,6 @@ class Posterior:
     def _weights(self) -> np.ndarray:
         """Return the inverse covariance of the measurements times their values."""
         return self._solve(self._whitened, "T")
-
-    def _precision(self) -> np.ndarray:
-        return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
 
     def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
         """Return ``values`` divided by the Cholesky factor of equally many measurements."""
@@ -336,25 +325,6 @@ def fit_process(X: np.ndarray, y: np.ndarray, gradual_count: int) -> GaussianPro
     return feature_process(gradual_count, X.shape[1]).fitted(X, y, MAX_STEPS)
 
 
-def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
-    """Return the arrays that `posterior_from_arrays` reads."""
-    _, first, _ = posterior.process.terms_with_parameters()
-    return {
-        "X": posterior.X,
-        "y": posterior.y,
-        "gradual": np.array(len(first[1]) - 1),
-        "log_parameters": posterior.process.parameters,
-    }
-
-
-def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
-    """Return the posterior from its `posterior_arrays`, with observation noise."""
-    X = data["X"]
-    process = feature_process(int(data["gradual"]), X.shape[1])
-    process = replace(process, parameters=data["log_parameters"])
-    return Posterior(process, X, data["y"], observation_noise=True)
-
-
 MIN_DEVIATION = 1e-6  # inputs with a smaller deviation are constant up to rounding
 
 
@@ -383,11 +353,24 @@ class Scaling:
         varies = np.flatnonzero(self.scale > MIN_DEVIATION)
         return varies, self.center[varies], self.scale[varies]
 
-    def arrays(self) -> dict[str, Any]:
-        """Return the arrays that `from_arrays` reads."""
-        return {"centre": self.center, "scale": self.scale}
 
-    @classmethod
-    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
-        """Return the scaling that `arrays` returned."""
-        return cls(data["centre"], data["scale"])
+def process_arrays(scaling: Scaling, posterior: Posterior) -> dict[str, Any]:
+    """Return the arrays that `process_from_arrays` reads."""
+    _, first, _ = posterior.process.terms_with_parameters()
+    return {
+        "centre": scaling.center,
+        "scale": scaling.scale,
+        "X": posterior.X,
+        "y": posterior.y,
+        "gradual": np.array(len(first[1]) - 1),
+        "log_parameters": posterior.process.parameters,
+    }
+
+
+def process_from_arrays(data: Mapping[str, np.ndarray]) -> tuple[Scaling, Posterior]:
+    """Return the inputs' scaling and the posterior, with observation noise."""
+    X = data["X"]
+    process = feature_process(int(data["gradual"]), X.shape[1])
+    process = replace(process, parameters=data["log_parameters"])
+    posterior = Posterior(process, X, data["y"], observation_noise=True)
+    return Scaling(data["centre"], data["scale"]), posterior

@@ -14,8 +14,7 @@ MAX_SHARE = 0.45
 def holdout_kinds(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Return the sets of axes whose combination may be new.
 
-    Single axes; all problem axes; all but one of them (e.g. a new matrix at known batch sizes); all
-    axes.
+    Single axes; all problem axes; all but one (a new matrix at known batch sizes); all axes.
     """
     all_axes = tuple(range(len(axes)))
     problem = tuple(i for i in all_axes if axes[i].column.startswith("problem."))
@@ -36,9 +35,8 @@ def mixed_holdouts(
     turns = np.zeros(len(kinds) + 1)
     held_out = []
     for _ in range(count):
-        out, taken = _mixed_holdout(
-            positions, kinds, np.lexsort((rng.random(len(turns)), turns)), rng
-        )
+        order = np.lexsort((rng.random(len(turns)), turns))
+        out, taken = _mixed_holdout(positions, kinds, order, rng)
         turns[taken] += 1
         held_out.append(out)
     return held_out
@@ -62,9 +60,8 @@ def _mixed_holdout(
             distinct = int(combination.max()) + 1
             if distinct < 3:
                 continue
-            out = held_out | np.isin(
-                combination, _sample_combinations(combination, share_per_kind, rng)
-            )
+            chosen = _sample_combinations(combination, share_per_kind, rng)
+            out = held_out | np.isin(combination, chosen)
         if out.mean() <= MAX_SHARE:
             held_out = out
             taken.append(int(number))

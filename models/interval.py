@@ -20,8 +20,7 @@ from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
 
 CONFIDENCE = 0.9
-NEW_DEVICE = -1
-"""The kind of rows of an unknown device; other kinds count axes with neighbors."""
+NEW_DEVICE = -1  # the kind of rows of an unknown device; other kinds count axes with neighbors
 MIN_ROWS = 200
 MIN_KIND_ROWS = 100
 MIN_ERROR = 1e-3  # errors are clipped from below at 0.1 %

@@ -71,6 +71,7 @@ MAX_AXES = 8
 MIN_OCTAVES_FACTOR = 8.0  # positive axes that span this factor are measured in octaves
 ONE_SIDED_PENALTY = 2.0  # distance penalty for one-sided neighbors
 SMALL_GAP = 0.05
+INTERPOLATION = -2  # the column of `NeighborIndex.neighbor_features` with the interpolation
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
 MAX_TWO_SIDED_AXES = 3
 
@@ -80,10 +81,9 @@ class Axis:
     """A numeric column along which rows have neighbors: a problem size, or the device's bandwidth.
 
     Tunable parameters are not axes: times jump between their values, and interpolation misled the
-    models of every search space tried.
-
-    An axis is measured in ``octaves``, else in eighths of ``span``, the range of the training
-    values. ``error`` is the typical interpolation error along it, at a gap of one.
+    models of every search space tried. An axis is measured in ``octaves``, else in eighths of
+    ``span``, the range of the training values. ``error`` is the typical interpolation error along
+    it, at a gap of one.
     """
 
     column: str
@@ -96,14 +96,9 @@ class Axis:
         """The column that identifies positions; two devices may have the same bandwidth."""
         return "device" if self.column == DEVICE_AXIS else self.column
 
-    def column_values(self, rows: Rows) -> np.ndarray:
-        """Return the values of rows; NaN if a device's are unknown."""
-        if self.column in rows:
-            return rows[self.column]
-        return np.full(len(rows), np.nan)
-
-    def coordinates(self, values: np.ndarray) -> np.ndarray:
-        """Return the coordinates of ``values``."""
+    def coordinates(self, rows: Rows) -> np.ndarray:
+        """Return the coordinates of rows; NaN if a device's are unknown."""
+        values = rows[self.column] if self.column in rows else np.full(len(rows), np.nan)
         if self.octaves:
             return np.log2(np.maximum(values, 1e-30))
         return values / (self.span / 8.0)
@@ -157,7 +152,7 @@ class NeighborIndex:
         return "places", axes, tuple(self.group_columns), tuple(self.repeated)
 
     def _locate(self, rows: Rows) -> AxisPositions:
-        coordinates = [axis.coordinates(axis.column_values(rows)) for axis in self.axes]
+        coordinates = [axis.coordinates(rows) for axis in self.axes]
         keys = [_hash(axis.key, *rows.distinct(axis.key)) for axis in self.axes]
         shared = np.zeros(len(rows), dtype=np.uint64)
         for column in self.group_columns:
@@ -210,13 +205,11 @@ class NeighborIndex:
 
         Per axis: the interpolated value, the neighbors' values (all three less ``interpolation``)
         and the steps to them; NaN if there are none. Then ``interpolation``, the mean of the axes'
-        values weighted by distance and axis error, and ``trust``, the log of the weights' sum.
-
-        A run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper
-        neighbors.
+        values weighted by distance and axis error, and ``trust``, the log of the weights' sum. A
+        run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper neighbors.
         """
         axis_features: list[tuple[Any, ...]] = []
-        total, weights = np.zeros(wanted.shape), np.zeros(wanted.shape)
+        total, weights = np.zeros((2, len(wanted.shared)))
         for i, axis in enumerate(self.axes):
             below, step_below, above, step_above = known.adjacent(i, values, wanted)
             if one_sided is not None:

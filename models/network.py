@@ -1,8 +1,8 @@
 """Time, energy and memory of a whole network: the sum of its operators."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,8 @@ MAX_FACTOR = 4.0
 """Maximum ratio of an interval's ends to the value: with few rows, wider ones are meaningless."""
 _KEYS = ("kernel", "problem.", "config.")
 RowKey = tuple[tuple[str, Any], ...]
+LinearTime = Callable[[Mapping[str, object]], float]
+"""The time by problem: a constant plus a multiple of every size; no coefficient is negative."""
 COLUMNS = ("time_ms", "time_ms_low", "time_ms_high", "power_w")
 
 
@@ -77,9 +79,8 @@ class NetworkPrediction:
 class NetworkPredictor:
     """Predicts networks from measured operators, of this or of other networks.
 
-    ``runs``: rows of ``foretune collect --operators MODEL.pt2``, of one device.
-
-    Raises PredictorError if there are none.
+    ``runs``: rows of ``foretune collect --operators MODEL.pt2``, of one device. Raises
+    PredictorError if there are none.
     """
 
     def __init__(self, runs: pd.DataFrame) -> None:
@@ -92,7 +93,7 @@ class NetworkPredictor:
             kernel: {self.key_of(row): row for row in rows.to_dict("records")}
             for kernel, rows in self._rows.items()
         }
-        self._fitted: dict[str, Predictor | _Linear] = {}
+        self._fitted: dict[str, Predictor | LinearTime] = {}
 
     @staticmethod
     def key_of(row: Mapping[Any, Any]) -> RowKey:
@@ -125,7 +126,7 @@ class NetworkPredictor:
         if isinstance(model, Predictor):
             return {**_bounded(model.predict(rows).iloc[0]), "source": "predicted"}
         if model is not None:
-            found, source = model.predict(operator.problem), "predicted"
+            found, source = model(operator.problem), "predicted"
         else:
             found = roofline_ms(operator, device) * self._slowdown(operator.kernel)
             source = "roofline"
@@ -145,7 +146,7 @@ class NetworkPredictor:
         large = limits >= np.median(limits)
         return float(np.median(times[large] / limits[large]))
 
-    def _model(self, operator: "NetworkOperator") -> "Predictor | _Linear | None":
+    def _model(self, operator: "NetworkOperator") -> Predictor | LinearTime | None:
         """Return the predictor of an operator; None without rows of its kernel and operation."""
         kernel, op = operator.kernel, operator.problem.get("op")
         if (rows := self._rows.get(kernel)) is None:
@@ -155,10 +156,8 @@ class NetworkPredictor:
         ):
             return None
         if kernel not in self._fitted:
-            if kernel in LINEAR:
-                self._fitted[kernel] = _Linear.fit(rows)
-            else:
-                self._fitted[kernel] = Predictor().fit(rows)
+            linear = kernel in LINEAR
+            self._fitted[kernel] = _fit_linear(rows) if linear else Predictor().fit(rows)
         return self._fitted[kernel]
 
 
@@ -190,20 +189,14 @@ def _rooflines_ms(kernel: str, rows: pd.DataFrame) -> np.ndarray:
     return np.asarray(limits.max(axis=1))
 
 
-@dataclass(frozen=True)
-class _Linear:
-    """A constant plus a multiple of every size; no coefficient is negative."""
+def _fit_linear(rows: pd.DataFrame) -> LinearTime:
+    sizes = {c.removeprefix("problem."): rows[c] for c in columns_of(rows, "problem")
+             if pd.api.types.is_numeric_dtype(rows[c])}  # fmt: skip
+    X = np.column_stack([np.ones(len(rows)), *sizes.values()])
+    constant, *costs = nnls(X, rows["time_ms"].to_numpy(dtype=float))[0].tolist()
 
-    weights: dict[str, float]
+    def predict(problem: Mapping[str, object]) -> float:
+        parts = zip(sizes, costs, strict=True)
+        return float(sum((cost * float(str(problem[name])) for name, cost in parts), constant))
 
-    @classmethod
-    def fit(cls, rows: pd.DataFrame) -> Self:
-        sizes = {c.removeprefix("problem."): rows[c] for c in columns_of(rows, "problem")
-                 if pd.api.types.is_numeric_dtype(rows[c])}  # fmt: skip
-        X = np.column_stack([np.ones(len(rows)), *sizes.values()])
-        solution, _ = nnls(X, rows["time_ms"].to_numpy(dtype=float))
-        return cls(dict(zip(("", *sizes), solution.tolist(), strict=True)))
-
-    def predict(self, problem: Mapping[str, object]) -> float:
-        values = {"": 1.0, **problem}
-        return sum(share * float(str(values[name])) for name, share in self.weights.items())
+    return predict

@@ -13,13 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from foretune.datasets.runs import (
-    configurations_of,
-    device_of,
-    newest_runs,
-    read_runs,
-    write_runs,
-)
+from foretune.datasets.runs import configurations_of, device_of, newest_runs, read_runs, write_runs
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
 from foretune.errors import PredictorError, require_known
@@ -136,10 +130,9 @@ class Predictor(Estimator):
         """Return time, its 90 % interval, validity and, if learned, power of each row.
 
         Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, the same of
-        ``energy_mj`` (power × time) with power, ``p_valid``, and ``outside``: the distance from
-        the training range in octaves (`explain_outside` names the columns).
-
-        Raises PredictorError if the rows are of another kernel, or lack a training column.
+        ``energy_mj`` (power × time) with power, ``p_valid``, and ``outside``: the distance from the
+        training range in octaves (`explain_outside` names the columns). Raises PredictorError if
+        the rows are of another kernel, or lack a training column.
         """
         check_is_fitted(self, "targets_")
         rows = Rows(runs)
@@ -169,9 +162,8 @@ class Predictor(Estimator):
             predicted = self._predict_rows(Rows.from_cells(cells))
         except OverflowError:
             raise PredictorError("a number is too large to compute with") from None
-        return dict(
-            zip(_prediction_columns(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True)
-        )
+        columns = _prediction_columns(tuple(self.targets_))
+        return dict(zip(columns, predicted[:, 0].tolist(), strict=True))
 
     def predict_space(
         self,
@@ -210,7 +202,6 @@ class Predictor(Estimator):
         Ten runs correct the scale; some hundred also correct how it depends on sizes and formats.
         `choose` selects the rows to measure; otherwise draw them at random from the rows to
         predict. Earlier calibration runs still count. Predictions for other devices do not change.
-
         Raises RunTableError if a row is impossible; PredictorError if a row is of another kernel,
         or a device has fewer than five runs.
         """
@@ -274,12 +265,7 @@ class Predictor(Estimator):
         Calibrated devices have their own.
         """
         correction = self.calibration_.corrections.get((target, device))
-        half_width = (
-            self.targets_[target].interval.median_half_width
-            if correction is None
-            else correction.median_half_width
-        )
-        return half_width / 1.645
+        return (correction or self.targets_[target].interval).median_half_width / 1.645
 
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.
@@ -312,17 +298,15 @@ class Predictor(Estimator):
         self, target: Target, rows: pd.DataFrame
     ) -> tuple[np.ndarray, CorrectionFeatures]:
         """Return the log of the uncorrected prediction, and the correction's features."""
-        X = self.features_.matrix(rows)
+        X, columns = self.features_.matrix(rows), self.features_.columns_ or ()
         inside = np.zeros(len(rows))
         model = self.targets_[target]
         plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
-        return plain, CorrectionFeatures.from_prediction(
-            self.features_.columns_ or (), X, plain, differences
-        )
+        return plain, CorrectionFeatures.from_prediction(columns, X, plain, differences)
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return `predict` for one chunk as an array (columns, rows)."""
-        X = self.features_.matrix(rows)
+        X, columns = self.features_.matrix(rows), self.features_.columns_ or ()
         calibration, known = self.calibration_, self.range_
         outside = calibration.octaves_outside(rows, known)
         logs: dict[str, np.ndarray] = {}
@@ -332,9 +316,7 @@ class Predictor(Estimator):
                 beyond = calibration.octaves_outside(rows, known, model.reach)
             log_value, width, differences = model.predict(self.features_, rows, X, outside, beyond)
             if calibration.ranges:
-                features = CorrectionFeatures.from_prediction(
-                    self.features_.columns_ or (), X, log_value, differences
-                )
+                features = CorrectionFeatures.from_prediction(columns, X, log_value, differences)
                 calibration.correct(target, rows, features, log_value, width)
             log_values = np.array([log_value, log_value - width, log_value + width])
             if (log_range := model.scale.log_range(rows)) is not None:
@@ -354,14 +336,12 @@ class Predictor(Estimator):
         Raises OutputError if the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
-        features = self.features_
+        features, family = self.features_, self.features_.family
         card = {
             "kernel": self.kernel_name_,
-            "kernel_source": features.family and features.family.source_hash,
-            "family": type(features.family).__name__ if features.family else None,
-            "work": features.family.to_json()
-            if isinstance(features.family, UserDefinedCost)
-            else None,
+            "kernel_source": family and family.source_hash,
+            "family": type(family).__name__ if family else None,
+            "work": family.to_json() if isinstance(family, UserDefinedCost) else None,
             "model": self.model,
             "seed": self.seed,
             "extra_columns": list(self.extra_columns),

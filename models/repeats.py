@@ -20,9 +20,8 @@ def matching_rows(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
     from one table count as empty. The last of several matches counts. Both tables must be of the
     same kernel.
     """
-    both = pd.concat(
-        [known[_identity_columns(known)], runs[_identity_columns(runs)]], ignore_index=True
-    )
+    parts = [table[_identity_columns(table)] for table in (known, runs)]
+    both = pd.concat(parts, ignore_index=True)
     same = groups_of(both, list(both))
     row_of = np.full(len(same.names), NO_MATCH)
     row_of[same.codes[: len(known)]] = np.arange(len(known))
@@ -33,9 +32,8 @@ def count_missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
     """Return how many of ``runs`` are not in ``known``, kernel by kernel."""
     missing = 0
     for kernel, kernel_runs in runs.groupby("kernel", observed=True):
-        missing += int(
-            (matching_rows(known[known["kernel"] == kernel], kernel_runs) == NO_MATCH).sum()
-        )
+        match = matching_rows(known[known["kernel"] == kernel], kernel_runs)
+        missing += int((match == NO_MATCH).sum())
     return missing
 
 

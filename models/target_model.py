@@ -6,10 +6,9 @@ them give the weights (`Stack`); the errors of the weighted mean give the interv
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -18,22 +17,11 @@ from foretune.features.arrays import Rows
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
-from foretune.models.distinct_problems import (
-    distinct_problems,
-    exact_problems,
-    has_few_problems,
-)
-from foretune.models.experts import (
-    INTERPOLATION,
-    Experts,
-    RegressorFactory,
-    SmoothExpert,
-    Stack,
-    Table,
-)
+from foretune.models.distinct_problems import distinct_problems, exact_problems, has_few_problems
+from foretune.models.experts import Experts, RegressorFactory, SmoothExpert, Stack, Table
 from foretune.models.holdouts import holdout_kinds, mixed_holdouts
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
-from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
+from foretune.models.neighbors import INTERPOLATION, Axis, NeighborIndex, RepeatedSize
 from foretune.models.repeats import Repeats
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
@@ -53,8 +41,7 @@ MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000  # table sizes with a smooth expert
 NEIGHBORS_FILE = "neighbors.npz"
 
 
-@dataclass(frozen=True)
-class _Trials:
+class _Trials(NamedTuple):
     """Held-out rows, and the predictions of experts that did not see them (rows, experts).
 
     ``Z`` is from `_error_features`, ``kind`` from `_kinds`; ``rows`` are indices in the table, and
@@ -66,14 +53,6 @@ class _Trials:
     rows: np.ndarray
     kind: np.ndarray
     number: np.ndarray
-
-    @classmethod
-    def concatenated(cls, trials: "Sequence[_Trials]") -> Self:
-        """Return all trials as one, numbered in order."""
-        parts = zip(*((t.Z, t.predictions, t.rows, t.kind) for t in trials), strict=True)
-        number = np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials])
-        Z, predictions, rows, kind = map(np.concatenate, parts)
-        return cls(Z, predictions, rows, kind, number)
 
 
 class TargetModel:
@@ -125,9 +104,9 @@ class TargetModel:
             self.neighbor_index = full_table.neighbor_index
             self.positions, self.values = full_table.positions, full_table.y
         held_out = self._holdouts(table, rows, problems[sampled] if few_problems else None, rng)
-        trials = _Trials.concatenated(
-            [self._trial(table, rows, out, smooth, rng) for out in held_out]
-        )
+        trial = partial(self._trial, table, rows, smooth=smooth, rng=rng)
+        parts = [trial(out, number) for number, out in enumerate(held_out)]
+        trials = _Trials(*map(np.concatenate, zip(*parts, strict=True)))
         everything = np.arange(len(rows))
         known = None if self.neighbor_index is None else everything
         self.experts = Experts.fit(self.make_regressor, table, everything, known, smooth, rng)
@@ -143,9 +122,7 @@ class TargetModel:
         )
         return self
 
-    def _stack(
-        self, trials: "_Trials", truth: np.ndarray, problems: np.ndarray | None
-    ) -> np.ndarray:
+    def _stack(self, trials: _Trials, truth: np.ndarray, problems: np.ndarray | None) -> np.ndarray:
         """Fit the weights; return each trial's values with weights from the others."""
         Z, predictions, new_device = trials.Z, trials.predictions, trials.kind == NEW_DEVICE
 
@@ -213,20 +190,12 @@ class TargetModel:
         """Return the rows in the form experts need; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
-        log_unit = self.scale.log_unit(features, rows)
-        log_target = log_target - self.scale.log_scale(rows)
+        y = log_target - self.scale.log_scale(rows) - self.scale.log_unit(features, rows)
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
-        neighbor_index.measure_axes(positions, log_target - log_unit)
-        return Table(
-            features.columns_ or (),
-            X,
-            log_target - log_unit,
-            self.scale.roofline is not None,
-            neighbor_index,
-            positions,
-            holdout_kinds(neighbor_index.axes),
-        )
+        neighbor_index.measure_axes(positions, y)
+        kinds, has_unit = holdout_kinds(neighbor_index.axes), self.scale.roofline is not None
+        return Table(features.columns_ or (), X, y, has_unit, neighbor_index, positions, kinds)
 
     def _holdouts(
         self, table: Table, rows: pd.DataFrame, problems: np.ndarray | None,
@@ -249,9 +218,10 @@ class TargetModel:
         table: Table,
         rows: pd.DataFrame,
         out: np.ndarray,
+        number: int,
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> "_Trials":
+    ) -> _Trials:
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
@@ -266,10 +236,10 @@ class TargetModel:
         device = pd.factorize(rows["device"])[0]
         kind = self._kinds(neighbors, ~np.isin(device[wanted], device[known]))
         Z = _error_features(X, neighbors, predictions)
-        return _Trials(Z, predictions, wanted, kind, np.zeros(len(wanted), dtype=int))
+        return _Trials(Z, predictions, wanted, kind, np.full(len(wanted), number))
 
     def _octaves_outside(
-        self, rows: pd.DataFrame, held_out: list[np.ndarray], trials: "_Trials"
+        self, rows: pd.DataFrame, held_out: list[np.ndarray], trials: _Trials
     ) -> np.ndarray:
         """Return how far outside the range the scored rows were; update `reach`."""
         self.reach, outside, table = {}, [], Rows(rows)
@@ -310,9 +280,8 @@ class TargetModel:
         card = read_json(folder / "target.json")
         model.scale = TargetScale.from_json(card["scale"], target)
         model.reach, model.devices = dict(card["reach"]), list(card["devices"])
-        model.experts = Experts.load(
-            folder, type(make_regressor()), card["experts"], model.scale.roofline is not None
-        )
+        kind, has_unit = type(make_regressor()), model.scale.roofline is not None
+        model.experts = Experts.load(folder, kind, card["experts"], has_unit)
         model.stack = Stack.load(folder)
         model.interval = ConformalInterval.load(folder, "spread")
         if (saved := card["neighbors"]) is not None:

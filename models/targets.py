@@ -160,7 +160,6 @@ def _median_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
 
 
 def _limits_w(rows: Rows, unknown: float) -> np.ndarray:
-    """Return the board limit of every row, in W."""
     limits: Any = rows.group("device").get(POWER_LIMIT, np.nan)
     return np.broadcast_to(np.where(np.greater(limits, 0.0), limits, unknown), len(rows))
 

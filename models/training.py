@@ -17,17 +17,11 @@ from foretune.errors import DataWarning, PredictorError, require_known
 from foretune.family import Family
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
-from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
+from foretune.models.targets import MIN_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import (
-    DEFAULT_SPLITS,
-    FOLDS,
-    Split,
-    fold_of_rows,
-    task_numbers,
-)
+from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
 from foretune.result import Result, plain
 
 Scores = dict[str, dict[str, dict[str, float]]]  # split -> model or baseline -> metric -> value
@@ -56,7 +50,7 @@ class Validation:
     held_out: dict[str, pd.DataFrame] = field(default_factory=dict)
     seen_problem_share: dict[str, float] = field(default_factory=dict)
     level: ValidationLevel = "full"
-    folds: int = FOLDS
+    folds: int = 0
     one_fold: bool = False
 
     def __str__(self) -> str:
@@ -266,9 +260,7 @@ def learning_curve(
     points = []
     for share in shares:
         sampled = train[order[: max(int(share * len(train)), 1)]]
-        try:
-            usable_rows(target, runs.iloc[sampled])
-        except PredictorError:  # too few to learn from
+        if len(measured_rows(target, runs.iloc[sampled])) < MIN_ROWS:  # too few to learn from
             continue
         subset_predictor: Predictor = clone(predictor).set_params(targets=(target,))
         with warnings.catch_warnings(action="ignore", category=DataWarning):
@@ -283,8 +275,7 @@ def learning_curve(
 class Training(Result):
     """A fitted predictor and its scores.
 
-    ``predictor`` was fitted on all rows; ``validation`` has scores on held-out rows, and those
-    rows.
+    ``predictor`` was fitted on all rows; ``validation`` has held-out rows and their scores.
     """
 
     predictor: Predictor = field(compare=False)
@@ -361,8 +352,7 @@ def train_predictor(
         sizes: the problem columns of a table that is not a run table; the others are the
             configuration. If empty, all columns are the problem.
 
-    Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if there is no such
-    validation level.
+    Raises RunTableError, PredictorError (see `Predictor.fit`); UnknownName if no such level exists.
     """
     if sizes or not {"kernel", "device", "status"} & set(runs.columns):
         runs = plain_runs(runs, sizes)

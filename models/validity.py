@@ -14,7 +14,7 @@ from foretune.models.trees.boosting import BoostingModel
 
 MIN_FAILURES = 5
 _LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}
-_FILE, _RATE_FILE = "valid.ubj.gz", "valid.json"
+_FILE, _RATE_FILE = f"valid{BoostingModel.suffix}", "valid.json"
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -15,13 +14,10 @@ from foretune.problem import Problem
 from foretune.space import ABSENT, Configuration, SearchSpace
 from foretune.values import FrozenParameters, Value
 
-SCALING_SAMPLE = 5000
-"""Configurations sampled to scale the axes and to find redundant ones."""
-MAX_CORRELATION = 0.9999
-"""Correlation above which the later of two axes is redundant."""
+SCALING_SAMPLE = 5000  # configurations sampled to scale the axes and to find redundant ones
+MAX_CORRELATION = 0.9999  # correlation above which the later of two axes is redundant
 
-Axes = dict[str, np.ndarray]
-"""Coordinates of some rows, by axis name."""
+Axes = dict[str, np.ndarray]  # coordinates of some rows, by axis name
 
 
 def value_axes(name: str, values: np.ndarray) -> Axes:
@@ -86,7 +82,7 @@ class AxisScaling:
     def fit(cls, axes: Axes, min_length: Mapping[str, float] | None = None) -> Self:
         """Fit the box around rows; constant and redundant axes are dropped.
 
-        ``axes``: coordinates of the rows; ``min_length``: minimum length of some axes.
+        Some axes have a ``min_length``.
         """
         kept, min_length = _distinct_axes(axes), min_length or {}
         return cls(
@@ -103,17 +99,11 @@ class AxisScaling:
 
 
 class ConfigurationEncoder:
-    """Encodes the configurations of one space as points.
+    """Encodes the configurations of one ``space`` as points.
 
-    Args:
-        space: the search space.
-        problem: its sizes determine tiles and waves.
-        device: its number of cores determines waves.
-        others: measurements of other problems, which are also encoded. Sizes that differ between
-            problems are axes.
-
-    Attributes:
-        others: points of the measurements given as ``others``.
+    The sizes of the ``problem`` determine tiles and waves, the ``device``'s cores waves.
+    Measurements of other problems, ``others``, are also encoded; sizes that differ between problems
+    are axes. The attribute `others` has their points.
     """
 
     def __init__(
@@ -134,30 +124,20 @@ class ConfigurationEncoder:
         self._axes_by_parameter = {
             name: value_axes(name, values) for name, values in self._values.items()
         }
-        size = len(space)
-        some = (
-            np.arange(size)
-            if size <= SCALING_SAMPLE
-            else space.sample_indices(SCALING_SAMPLE, np.random.default_rng(0))
-        )
+        listed, rng = len(space) <= SCALING_SAMPLE, np.random.default_rng(0)
+        some = np.arange(len(space)) if listed else space.sample_indices(SCALING_SAMPLE, rng)
         axes, lengths = self._config_axes(some), dict[str, float]()
         other_axes = Axes()
-        self._here: dict[str, float] = {}
-        """Coordinates of this problem on the axes of problems."""
+        self._here: dict[str, float] = {}  # coordinates of this problem on the axes of problems
         if others:
             sizes = _columns([problem or Problem(), *(m.problem for m in others)])
             for name, values in sizes.items():
                 for axis, where in value_axes(f"problem.{name}", values).items():
                     self._here[axis], other_axes[axis] = float(where[0]), where[1:]
                     axes[axis], lengths[axis] = np.full(len(some), where[0]), MIN_OCTAVES
-            codes = np.array(
-                [
-                    [known[n].index(m.config.get(n, ABSENT)) for n in space.parameters]
-                    for m in others
-                ]
-            )
+            rows = [[v.index(m.config.get(n, ABSENT)) for n, v in known.items()] for m in others]
             of_problems = _numeric(_columns([m.problem for m in others]))
-            other_axes |= self._axes_of_codes(codes, of_problems)
+            other_axes |= self._axes_of_codes(np.array(rows), of_problems)
             common = [name for name in axes if name in other_axes]
             axes = {name: np.concatenate([axes[name], other_axes[name]]) for name in common}
         self._scaling = AxisScaling.fit(axes, lengths)
@@ -212,12 +192,10 @@ def _logarithm(values: np.ndarray) -> np.ndarray:
     return np.log2(1 + values) if (values >= 0).all() else values
 
 
-MIN_OCTAVES = 4.0
-"""Minimum length of a problem-size axis, so that nearby sizes stay close."""
+MIN_OCTAVES = 4.0  # minimum length of a problem-size axis, so that nearby sizes stay close
 FULL_OCCUPANCY_WARPS = 16.0
 """Warps per multiprocessor that hide most latencies; scales the waves of small programs."""
-CATEGORY_DISTANCE = 8.0
-"""Distance of two problems that differ in a string, in octaves of a size."""
+CATEGORY_DISTANCE = 8.0  # distance of two problems that differ in a string, in octaves of a size
 
 Columns = dict[str, np.ndarray]
 """Values by name: floats, or objects if one is a string; NaN or "" if a row has none."""
@@ -227,11 +205,8 @@ Columns = dict[str, np.ndarray]
 class KernelRuns:
     """Runs as rows, measured or not.
 
-    Attributes:
-        problems: problem of each row.
-        configs: configuration of each row.
-        statics: known properties of each row before it runs: number of ``programs``, and features
-            of compiled code (`foretune.collect.compiled.FEATURES`), if available.
+    ``statics`` are known properties of each row before it runs: number of ``programs``, and
+    features of compiled code (`foretune.collect.compiled.FEATURES`), if available.
     """
 
     problems: Sequence[Problem]
@@ -248,7 +223,6 @@ class KernelRuns:
         )
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.configs)
 
     def __add__(self, other: "KernelRuns") -> "KernelRuns":
@@ -265,66 +239,39 @@ class KernelRuns:
             numbers.setdefault(problem, []).append(i)
         return numbers
 
-    @cached_property
-    def config_columns(self) -> Columns:
-        """Parameters of the configurations, by name."""
-        return _columns(self.configs)
-
-    @cached_property
-    def problem_columns(self) -> Columns:
-        """Sizes of the problems, by name."""
-        return _columns(self.problems)
-
-    @cached_property
-    def programs(self) -> np.ndarray:
-        """Number of programs of each launch; NaN if unknown."""
-        return np.array([s.get("programs", np.nan) for s in self.statics], dtype=float)
-
-    @cached_property
+    @property
     def warps(self) -> np.ndarray:
         """Warps per program; Triton's default, 4, if not set."""
         return np.array([float(c.get("num_warps", 4)) for c in self.configs])
 
-    @cached_property
-    def resident(self) -> np.ndarray:
-        """Resident programs per multiprocessor, from compiled code; NaN if unknown."""
-        return np.array([s.get("ctas_per_sm", np.nan) for s in self.statics], dtype=float)
-
     def points(self, specs: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
         """Return the rows as points in 0 … 1, shape (rows, axes), and the names of the axes.
 
-        Args:
-            specs: the device's specs; the number of cores determines waves.
+        On a device with ``specs``, these are the values, and if the number of programs is known,
+        programs, total warps and how full the waves are, else the geometry from names.
         """
+        configs, problems = _columns(self.configs), _columns(self.problems)
         axes: Axes = {}
-        for name, values in self.config_columns.items():
-            axes |= value_axes(f"config.{name}", values)
-        for name, values in self.problem_columns.items():
-            axes |= value_axes(f"problem.{name}", values)
-        axes |= self._launches(specs)
+        for group, columns in (("config", configs), ("problem", problems)):
+            for name, values in columns.items():
+                axes |= value_axes(f"{group}.{name}", values)
+        programs, warps = self._statics("programs"), self.warps
+        if np.isfinite(programs).all() and (programs > 0).all():
+            guess, resident = (
+                np.maximum(FULL_OCCUPANCY_WARPS / warps, 1.0),
+                self._statics("ctas_per_sm"),
+            )
+            resident = np.where(resident > 0, np.fmin(resident, guess), guess)
+            waves = programs / (float(np.asarray(cores_of(specs))) * resident)
+            axes["programs"], axes["launched_warps"] = np.log2(programs), np.log2(programs * warps)
+            axes["fill"] = waves / np.ceil(waves)
+        else:
+            axes |= geometry_axes(_numeric(problems), _numeric(configs), specs, len(self))
         box = AxisScaling.fit(axes, {n: MIN_OCTAVES for n in axes if n.startswith("problem.")})
         return box.points(axes, len(self)), list(box.low)
 
-    def waves(self, specs: Mapping[str, Any]) -> np.ndarray:
-        """Return how many waves each launch takes on a device; NaN if programs are unknown."""
-        guess = np.maximum(FULL_OCCUPANCY_WARPS / self.warps, 1.0)
-        resident = np.where(self.resident > 0, np.fmin(self.resident, guess), guess)
-        return self.programs / (float(np.asarray(cores_of(specs))) * resident)
-
-    def _launches(self, specs: Mapping[str, Any]) -> Axes:
-        """Return programs, total warps and wave occupancy, or geometry from names."""
-        if not np.isfinite(self.programs).all() or not (self.programs > 0).all():
-            problem_columns, config_columns = (
-                _numeric(self.problem_columns),
-                _numeric(self.config_columns),
-            )
-            return geometry_axes(problem_columns, config_columns, specs, len(self))
-        waves = self.waves(specs)
-        return {
-            "programs": np.log2(self.programs),
-            "launched_warps": np.log2(self.programs * self.warps),
-            "fill": waves / np.ceil(waves),
-        }
+    def _statics(self, name: str) -> np.ndarray:
+        return np.array([s.get(name, np.nan) for s in self.statics], dtype=float)
 
 
 def nearest_first(measurements: Sequence[Measurement], problem: Problem) -> list[Measurement]:

@@ -24,8 +24,7 @@ SearcherKind: TypeAlias = "str | Callable[..., Searcher] | BaseSampler"
 
 GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
 """Proposals by the guide before the other searcher's first, enough to check the prior."""
-TURN_PERIOD = 3
-"""Every n-th later proposal comes from the other searcher."""
+TURN_PERIOD = 3  # every n-th later proposal comes from the other searcher
 
 
 class GuidedSearcher(Searcher):
@@ -33,9 +32,7 @@ class GuidedSearcher(Searcher):
 
     It takes turns with a surrogate searcher, the guide, whose Gaussian process corrects the prior;
     each learns from the other's proposals. The guide proposes first, which replaces the other's
-    random start.
-
-    ``other``: a new searcher that cannot use its prior.
+    random start. ``other``: a new searcher that cannot use its prior.
     """
 
     uses_prior = True
@@ -64,11 +61,8 @@ class GuidedSearcher(Searcher):
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []
         for turn in range(len(self.proposed), len(self.proposed) + n):
-            searcher = (
-                self._other
-                if turn >= GUIDED_MEASUREMENTS and turn % TURN_PERIOD == 0
-                else self._guide
-            )
+            is_turn = turn >= GUIDED_MEASUREMENTS and turn % TURN_PERIOD == 0
+            searcher = self._other if is_turn else self._guide
             searcher.proposed |= self.proposed.union(numbers)
             numbers += map(self.space.index, searcher.ask(1))
         return numbers

@@ -17,18 +17,15 @@ from foretune.result import Result
 from foretune.search.searcher import AskTell
 from foretune.search.stopping import Stopping, StopReason
 
-C = TypeVar("C", bound=Hashable)
-"""A `Configuration`, or a problem with one."""
+C = TypeVar("C", bound=Hashable)  # a `Configuration`, or a problem with one
 
 
 @dataclass(frozen=True)
 class Batch(Generic[C]):
     """The next task of a driver.
 
-    Attributes:
-        start: measure these now; empty while the loop waits for `pending` ones.
-        likely: expected next, best first; a driver may compile them ahead.
-        pending: how many were started and not yet reported, `start` included.
+    It measures ``start`` now; empty while the loop waits for ``pending`` ones (started and not yet
+    reported, ``start`` included). ``likely`` are expected next, best first, to be compiled ahead.
     """
 
     start: tuple[C, ...]
@@ -40,10 +37,9 @@ class Batch(Generic[C]):
 class SearchResult(Result):
     """How a search ended.
 
-    Attributes:
-        measured: the reported measurements, including failures but not known ones.
-        reason: "budget", "seconds", "regret", or "exhausted" if nothing was left to measure.
-        regret: expected regret of the incumbent, relative; infinite if unknown.
+    ``measured`` counts the reported measurements, failures included but not known ones. ``reason``
+    is "exhausted" if nothing was left to measure. ``regret`` is the incumbent's expected regret,
+    relative; infinite if unknown.
     """
 
     measured: int
@@ -170,8 +166,7 @@ def run(
         while batch.start:
             batch = loop.send(list(measure(batch.start)))
     except StopIteration as end:
-        result: SearchResult = end.value
-        return result
+        return end.value
     raise UsageError(f"{batch.pending} configurations have no measurement: return one for each")
 
 
@@ -186,5 +181,4 @@ def run_concurrently(
                 submit(config)
             batch = loop.send([finished()])
     except StopIteration as end:
-        result: SearchResult = end.value
-        return result
+        return end.value

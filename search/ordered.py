@@ -30,14 +30,10 @@ LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 """Length scale of the smooth error, in deviations of the axes times the root of their number."""
 INDEPENDENT, REPEATED = Hyperprior(0.36, 0.0), Hyperprior(0.004, 1.0, 1e-5, 1.0)
 """Variance of the independent error, with and without a prior."""
-OFFSET = Hyperprior(100.0, 0.0)
-"""Variance of a problem's offset."""
-PRIOR_ERRORS = 10.0
-"""The observed errors are averaged with this many errors of the expected size."""
-NO_PRIOR_SPREAD = 0.5
-"""Standard deviation of the smooth error of log times without a prior."""
-MIN_FIT = 6
-"""Number of runs from which the process is fitted without a prior."""
+OFFSET = Hyperprior(100.0, 0.0)  # variance of a problem's offset
+PRIOR_ERRORS = 10.0  # the observed errors are averaged with this many errors of the expected size
+NO_PRIOR_SPREAD = 0.5  # standard deviation of the smooth error of log times without a prior
+MIN_FIT = 6  # number of runs from which the process is fitted without a prior
 FIRST_MEASUREMENTS, LATER_MEASUREMENTS, KNOWN_PROBLEMS = 4, 3, 8
 """Minimum number of measurements, and the minimum once this many other problems were measured."""
 MIN_P_VALID = 1e-3
@@ -47,10 +43,9 @@ class OrderedSearcher(Searcher):
     """Measures the candidates that the prior and earlier runs expect to be fastest.
 
     It is made for short lists: every candidate is predicted at every step. Earlier runs may also be
-    of the same problem, and of configurations outside the space.
-
-    ``args`` and ``named``: as for `Searcher`; ``statics``: known properties of each configuration
-    before it runs (`Measurement.static`).
+    of the same problem, and of configurations outside the space. ``args`` and ``named``: as for
+    `Searcher`; ``statics``: known properties of each configuration before it runs
+    (`Measurement.static`).
     """
 
     uses_prior = True
@@ -96,9 +91,8 @@ class OrderedSearcher(Searcher):
         useful = [m for m in self.other_measurements if not math.isnan(self.objective.value_of(m))]
         near = [m for m in useful if problem_distance(m.problem, self.problem) < MAX_DISTANCE]
         self._others = nearest_first(near, self.problem)[:MAX_ROWS]
-        self._known_problems = len(
-            {m.problem for m in self._others if m.ok and m.problem != self.problem}
-        )
+        ran = {m.problem for m in self._others if m.ok}
+        self._known_problems = len(ran - {self.problem})
         self._other_values = np.array([self.objective.value_of(m) for m in self._others])
 
     def _propose(self, n: int) -> list[int]:
@@ -120,14 +114,12 @@ class OrderedSearcher(Searcher):
 
     @property
     def _free(self) -> np.ndarray:
-        """A new mask of the unproposed candidates."""
         free = np.ones(len(self.space), dtype=bool)
         free[list(self.proposed)] = False
         return free
 
     @property
     def _known_values(self) -> dict[int, float]:
-        """The observations with a known objective."""
         return {i: value for i, value in self.observed.items() if not math.isnan(value)}
 
     @property
@@ -150,9 +142,8 @@ class OrderedSearcher(Searcher):
         rows += KernelRuns([self.problem] * len(candidates), candidates, statics)
         points, _ = rows.points(self.device.specs if self.device else {})
         numbers = {problem: float(i) for i, problem in enumerate(dict.fromkeys(rows.problems))}
-        return np.column_stack(
-            [points / points.std(axis=0), [numbers[problem] for problem in rows.problems]]
-        )
+        of_rows = [numbers[problem] for problem in rows.problems]
+        return np.column_stack([points / points.std(axis=0), of_rows])
 
     def _make_posterior(self) -> SearchPosterior:
         known = self._known_values
@@ -174,13 +165,11 @@ class OrderedSearcher(Searcher):
             observation_noise=True,
         )  # fmt: skip
         posterior.scale *= _widening(posterior, len(y) - len(levels))
-        return SearchPosterior(
-            np.arange(len(self.space)), posterior, self._validity(known), objective
-        )
+        indices, p_valid = np.arange(len(self.space)), self._validity(known)
+        return SearchPosterior(indices, posterior, p_valid, objective)
 
     @property
     def _here(self) -> np.ndarray:
-        """The points of the candidates."""
         return self._points[len(self._others) :]
 
     def _validity(self, known: Mapping[int, float]) -> np.ndarray:

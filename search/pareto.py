@@ -21,22 +21,16 @@ from foretune.search.factory import SearcherKind, make_searcher
 from foretune.search.searcher import AskTell, Prior, Searcher
 from foretune.space import Configuration, SearchSpace
 
-AUGMENTATION = 0.05
-"""Knowles' weight of the sum; it breaks ties of the maximum."""
-CHUNK = 256
-"""Number of points that are compared with all others at a time."""
-WEIGHT_STEPS = 4
-"""Steps between two ends of the weights: five weightings of two objectives."""
+AUGMENTATION = 0.05  # Knowles' weight of the sum; it breaks ties of the maximum
+CHUNK = 256  # number of points that are compared with all others at a time
+WEIGHT_STEPS = 4  # steps between two ends of the weights: five weightings of two objectives
 
 
 def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows that no other row dominates.
+    """Return a mask of the rows of ``values`` (points, objectives) that no other row dominates.
 
     A row dominates another if it is nowhere larger and somewhere smaller. Equal rows do not
     dominate each other. Rows with infinity or NaN are never on the front.
-
-    Args:
-        values: shape (points, objectives); smaller is better.
     """
     points = np.asarray(values, dtype=float)
     if not len(points):
@@ -52,14 +46,10 @@ def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 
 
 def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the exact volume that ``values`` dominate within ``reference``.
+    """Return the exact volume that ``values`` (points, objectives) dominate below ``reference``.
 
     Computed by slices along the last objective (While et al., IEEE Transactions on Evolutionary
     Computation 10, 2006), down to four objectives, whose slices share a grid of the first two.
-
-    Args:
-        values: shape (points, objectives); smaller is better.
-        reference: upper corner; points that are not below it add nothing.
     """
     points, corner = np.asarray(values, dtype=float), np.asarray(reference, dtype=float)
     points = points[(points < corner).all(axis=1)] if len(points) else points
@@ -73,7 +63,6 @@ def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) -> float:
-    """Return the volume that points below ``corner`` dominate."""
     points = points[np.argsort(points[:, -1])]
     depths = np.diff(points[:, -1], append=corner[-1])
     if len(corner) > 4:
@@ -100,13 +89,9 @@ def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) ->
 class Chebyshev:
     """The augmented Chebyshev function of several log objectives, as one objective.
 
-    ``max_i w_i (log f_i − log f_i*) + ρ Σ_i w_i (log f_i − log f_i*)`` with ρ = `AUGMENTATION`.
-    Values are its exponential, because searchers take logarithms.
-
-    Attributes:
-        objectives: the combined objectives.
-        weights: one per objective; they sum to 1.
-        ideal: logarithm of the best value of each objective, f*.
+    ``max_i w_i (log f_i − log f_i*) + ρ Σ_i w_i (log f_i − log f_i*)`` with ρ = `AUGMENTATION`,
+    weights w that sum to 1, and the ``ideal`` log f*. Values are its exponential, because searchers
+    take logarithms.
     """
 
     objectives: Sequence[Scalarization]
@@ -123,27 +108,22 @@ class Chebyshev:
     def combine_logs(self, logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the combined log value, from log objectives of shape (…, objectives)."""
         parts = np.asarray(self.weights) * (logs - self.ideal)
-        combined: npt.NDArray[np.float64] = parts.max(-1) + AUGMENTATION * parts.sum(-1)
-        return combined
+        return parts.max(-1) + AUGMENTATION * parts.sum(-1)
 
 
 def weightings(objectives: int) -> list[tuple[float, ...]]:
     """Return evenly spread weights that sum to 1; none is zero."""
-    lattice = (
-        w for w in product(range(WEIGHT_STEPS + 1), repeat=objectives) if sum(w) == WEIGHT_STEPS
-    )
+    steps = product(range(WEIGHT_STEPS + 1), repeat=objectives)
+    lattice = (w for w in steps if sum(w) == WEIGHT_STEPS)
     return [tuple((i + 0.5) / (WEIGHT_STEPS + objectives / 2) for i in w) for w in lattice]
 
 
 class ParetoSearcher(AskTell[Configuration]):
     """Searches one space for the Pareto front of several objectives.
 
-    The weightings take turns, in a new random order each round.
-
-    All ``objectives`` are minimized; each has one of the ``priors``. Searchers of the ``kind`` must
-    learn from each other's proposals.
-
-    ``observed``: newest measurement of each configuration.
+    The weightings take turns, in a new random order each round. All ``objectives`` are minimized;
+    each has one of the ``priors``. Searchers of the ``kind`` must learn from each other's
+    proposals. ``observed``: newest measurement of each configuration.
     """
 
     def __init__(
@@ -207,9 +187,8 @@ class ParetoSearcher(AskTell[Configuration]):
             self._remaining_weights = [every[i] for i in self._rng.permutation(len(every))]
         weights = self._remaining_weights.pop()
         if weights not in self._searchers:
-            self._searchers[weights] = self._make_searcher(
-                Chebyshev(self.objectives, weights, ideal), prior_logs
-            )
+            goal = Chebyshev(self.objectives, weights, ideal)
+            self._searchers[weights] = self._make_searcher(goal, prior_logs)
         return self._searchers[weights]
 
     def _make_searcher(

@@ -10,21 +10,17 @@ from scipy.special import erfcx, log_ndtr, ndtr
 from foretune.models.gaussian_process import Posterior
 from foretune.search.surrogate_process import one_blas_thread
 
-SHORTLIST = 256
-"""Maximum number of candidates whose joint posterior is sampled."""
+SHORTLIST = 256  # maximum number of candidates whose joint posterior is sampled
 DRAWS = 256
-REPEAT_LOG_SPREAD = 0.01
-"""Log standard deviation of repeated measurements."""
-JITTER = 1e-10
-"""Share of the mean variance added to each candidate's, for numerical stability."""
+REPEAT_LOG_SPREAD = 0.01  # log standard deviation of repeated measurements
+JITTER = 1e-10  # share of the mean variance added to each candidate's, for numerical stability
 
 
 def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
     """Return the log expected improvement on ``best`` of every candidate.
 
     The improvement is that of Jones, Schonlau and Welch (Journal of Global Optimization 13, 1998).
-    It is computed in logarithms, because the plain formula underflows to zero (Ament et al.,
-    NeurIPS 2023).
+    In logarithms, because the plain formula underflows (Ament et al., NeurIPS 2023).
     """
     spread = posterior.spread
     z = (best - posterior.mean) / spread
@@ -33,25 +29,19 @@ def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
     low = np.minimum(z, -1)
     rest = 1 + low * np.sqrt(np.pi / 2) * erfcx(-low / np.sqrt(2))
     far = -0.5 * low * low - 0.5 * np.log(2 * np.pi) + np.log(np.maximum(rest, 1e-300))
-    improvement: np.ndarray = np.log(spread) + np.where(z > -1, near, far)
-    return improvement
+    return np.log(spread) + np.where(z > -1, near, far)
 
 
 def log_probability_below(posterior: Posterior, limit: float) -> np.ndarray:
     """Return the log probability that each candidate is below ``limit``."""
-    probability: np.ndarray = log_ndtr((limit - posterior.mean) / posterior.spread)
-    return probability
+    return log_ndtr((limit - posterior.mean) / posterior.spread)
 
 
 def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     """Return the expected regret of every candidate: how much slower than the best, relative.
 
     It is the mean over draws from the joint log posterior. Failures and candidates off the
-    shortlist get infinity.
-
-    Args:
-        posterior: posterior of the candidates.
-        measured: measured objectives; infinite for failures, NaN if not measured.
+    shortlist get infinity. ``measured`` are objectives; infinite for failures, NaN if not measured.
     """
     expected = np.full(len(measured), np.inf)
     possible = np.flatnonzero(~np.isposinf(measured))
@@ -66,9 +56,8 @@ def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     covariance = posterior.covariance(unmeasured)
     covariance[np.diag_indices(len(unmeasured))] += JITTER * (1.0 + np.trace(covariance))
     drawn = rng.standard_normal((DRAWS, len(unmeasured))) @ np.linalg.cholesky(covariance).T
-    repeated = np.log(measured[known]) + REPEAT_LOG_SPREAD * rng.standard_normal(
-        (DRAWS, len(known))
-    )
+    noise = rng.standard_normal((DRAWS, len(known)))
+    repeated = np.log(measured[known]) + REPEAT_LOG_SPREAD * noise
     logs = np.hstack([repeated, mean[unmeasured] + drawn])
     with np.errstate(over="ignore"):
         regrets = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
@@ -78,13 +67,10 @@ def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SearchPosterior:
-    """The posterior of a search.
+    """The posterior of the log objectives of a search's candidates, up to a constant.
 
-    Attributes:
-        indices: the candidates' indices in their space.
-        posterior: posterior of the log objectives, up to a constant.
-        p_valid: probability that each candidate runs.
-        objective: measured objectives; infinite for failures, NaN if not measured.
+    ``indices`` are the candidates' in their space, ``p_valid`` their probabilities to run,
+    ``objective`` the measured objectives; infinite for failures, NaN if not measured.
     """
 
     indices: np.ndarray
@@ -111,9 +97,8 @@ class SearchPosterior:
         """The candidate to choose now: the best measured one, else the most promising."""
         if np.isfinite(self.objective).any():
             return int(np.nanargmin(self.objective))
-        return int(
-            np.argmax(np.where(np.isnan(self.objective), self.log_expected_success, -np.inf))
-        )
+        promise = np.where(np.isnan(self.objective), self.log_expected_success, -np.inf)
+        return int(np.argmax(promise))
 
     @property
     def expected_regret(self) -> float:
@@ -138,7 +123,6 @@ class SearchPosterior:
 
     @property
     def _incumbent(self) -> float | None:
-        """Log objective of the best measured candidate."""
         finite = np.isfinite(self.objective)
         return float(np.log(self.objective[finite]).min()) if finite.any() else None
 
@@ -149,7 +133,6 @@ class SearchPosterior:
 
     @cached_property
     def _log_expected_improvement(self) -> np.ndarray:
-        """Log expected improvement of every candidate."""
         assert self._incumbent is not None
         improvement = log_expected_improvement(self.posterior, self._incumbent)
         return improvement + np.log(self.p_valid)

@@ -23,8 +23,7 @@ from foretune.space import Configuration, ListedSpace, SearchSpace
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
 
-ANY_DEVICE = Device("any", "cpu")
-"""The device that models get if none is given."""
+ANY_DEVICE = Device("any", "cpu")  # the device that models get if none is given
 CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
 """A predictor from elsewhere is corrected after these numbers of successful measurements."""
 
@@ -40,12 +39,10 @@ def prior_from_predictor(
 ) -> Prior:
     """Return the prior of all (or the given) configurations of ``space``.
 
-    ``guide`` may be any model (`foretune.models.saved.guides.make_guide`).
-
-    The probability to run includes the probability of staying within ``limits``.
-
-    Raises PredictorError if a target that ``objective`` needs, or a column of the training data, is
-    missing, or a user's model fails or predicts nothing in the space.
+    ``guide`` may be any model (`foretune.models.saved.guides.make_guide`). The probability to run
+    includes the probability of staying within ``limits``. Raises PredictorError if a target that
+    ``objective`` needs, or a column of the training data, is missing, or a user's model fails or
+    predicts nothing in the space.
     """
     if not isinstance(guide, SearchPredictor):
         guide = SearchPredictor.for_device(guide, device)
@@ -54,8 +51,12 @@ def prior_from_predictor(
     log_mean, p_valid = _log_mean_and_validity(predicted, objective)
     for limit in limits:
         p_valid = np.nan_to_num(p_valid * limit.probability(predicted))
-    if isinstance(predictor, GuideModel) and indices is None:
-        predictor.require_variation(log_mean)
+    same = indices is None and len(log_mean) > 1 and np.ptp(log_mean) == 0
+    if isinstance(predictor, GuideModel) and same:
+        raise PredictorError(
+            f"{predictor} predicts the same for all {len(log_mean):,} configurations: "
+            "give it the parameters that differ, or tune without it"
+        )
 
     def log_mean_of(measurements: Sequence[Measurement]) -> np.ndarray:
         return predict_runs(

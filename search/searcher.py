@@ -21,13 +21,11 @@ from foretune.space import Configuration, SearchSpace
 class Prior:
     """Prior over the configurations of a space.
 
-    Attributes:
-        log_mean: natural logarithm of the expected objective of every configuration.
-        log_spread: standard deviation of its error.
-        p_valid: probability that each configuration runs.
-        foreign: whether it comes from another device, which a searcher should check early.
-        log_mean_of: returns the prior log mean of measurements of other problems; None if unknown.
-        ranks: whether the first measurements follow its order; a rough rule has many ties.
+    ``log_mean`` is the log of every configuration's expected objective, ``log_spread`` the
+    deviation of its error, ``p_valid`` the probability to run. A ``foreign`` prior comes from
+    another device: searchers check it early. ``log_mean_of`` returns the log means of measurements
+    of other problems; None if unknown. ``ranks``: whether the first measurements follow its order;
+    a rough rule has many ties.
     """
 
     log_mean: np.ndarray
@@ -76,7 +74,6 @@ class Searcher(AskTell[Configuration]):
 
     A searcher only knows its space and its measurements: no devices, files or clocks. It never
     proposes a configuration twice. The same seed and measurements give the same proposals.
-
     ``prior`` predicts every configuration. The sizes of the ``problem`` and the cores of the
     ``device`` give numbers of tiles and waves. ``other_measurements`` are of the same kernel on
     other problems; most searchers ignore them.

@@ -14,7 +14,7 @@ from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
 from foretune.search.loop import SearchLoop, SearchResult, run, run_concurrently, search
-from foretune.search.searcher import Prior, Searcher
+from foretune.search.searcher import Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 class SearchOutcome(SearchResult):
     """The result of a search.
 
-    Attributes:
-        best: the best configuration, known ones included; None if none ran.
-        best_value: its objective; infinite if none ran.
-        trace: the new measurements, in the order in which they finished.
+    ``best`` may be a known configuration; None if none ran, and ``best_value``, its objective, is
+    then infinite. ``trace`` has the new measurements in the order in which they finished.
     """
 
     best: Configuration | None
@@ -109,7 +107,12 @@ def run_search(
     if not isinstance(searcher, Searcher):
         kind, prior = searcher, None
         if predictor is not None:
-            prior = _prior_from(predictor, Problem(problem), space, device, objective)
+            from foretune.models.saved.lookup import read_guide
+            from foretune.search.prior import ANY_DEVICE, prior_from_predictor
+
+            base = objective if isinstance(objective, Objective) else Objective.TIME
+            guide, where = read_guide(predictor), device or ANY_DEVICE
+            prior = prior_from_predictor(guide, Problem(problem), space, where, base)
         searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
         if regret is not None or budget == "auto":
             require_regret_estimate(searcher, searcher_name(kind))
@@ -129,21 +132,6 @@ def run_search(
     best = searcher.best()
     value = math.inf if best is None else searcher.observed[space.index(best)]
     return SearchOutcome(result.measured, result.reason, result.regret, best, value, tuple(trace))
-
-
-def _prior_from(
-    predictor: "PredictorSource",
-    problem: Problem,
-    space: SearchSpace,
-    device: Device | None,
-    objective: Scalarization,
-) -> Prior:
-    from foretune.models.saved.lookup import read_guide
-    from foretune.search.prior import ANY_DEVICE, prior_from_predictor
-
-    base = objective if isinstance(objective, Objective) else Objective.TIME
-    guide = read_guide(predictor)
-    return prior_from_predictor(guide, problem, space, device or ANY_DEVICE, base)
 
 
 def _drive(

@@ -6,10 +6,8 @@ from typing import Any, Literal
 from foretune.errors import UsageError
 from foretune.search.searcher import AskTell
 
-DEFAULT_BUDGET = 10
-"""Measurements of a search without a budget in measurements or seconds."""
-DEFAULT_REGRET = 0.03
-"""Accepted expected regret of the budget "auto"."""
+DEFAULT_BUDGET = 10  # measurements of a search without a budget in measurements or seconds
+DEFAULT_REGRET = 0.03  # accepted expected regret of the budget "auto"
 StopReason = Literal["budget", "seconds", "regret", "exhausted"]
 
 MIN_GAIN_SHARE = 0.1
@@ -19,15 +17,11 @@ accepted regret. The remaining regret is then spread over many candidates, each 
 
 @dataclass(frozen=True)
 class Stopping:
-    """When a search stops: at the first limit that it reaches.
+    """When a search stops: at the first limit that it reaches; None is no limit.
 
-    Attributes:
-        measurements: maximum number of measurements; None for no limit but the space's size.
-        regret: accepted expected regret, for example 0.03 for 3 %. The search also stops when one
-            more measurement is expected to gain less than `MIN_GAIN_SHARE` of it.
-        seconds: wall time after which no measurement is started.
-
-    Raises UsageError if a limit is negative.
+    It also stops when one more measurement is expected to gain less than `MIN_GAIN_SHARE` of
+    ``regret``, the accepted expected regret (0.03 for 3 %). No measurement starts after ``seconds``
+    of wall time. Raises UsageError if a limit is negative.
     """
 
     measurements: int | None = None
@@ -57,23 +51,14 @@ class Stopping:
             return "regret"
         return None
 
-    def is_over(self, searcher: AskTell[Any], measured: int, elapsed_s: float = 0.0) -> bool:
-        """Whether to stop after ``measured`` measurements."""
-        return self.reason(searcher, measured, elapsed_s) is not None
-
 
 def make_stopping(
     budget: int | str | None, regret: float | None, seconds: float | None = None
 ) -> Stopping:
-    """Return the stopping rule of a budget.
+    """Return the stopping rule of a budget: a number of measurements, or "auto".
 
-    Args:
-        budget: maximum number of measurements; "auto" stops at a small expected regret. None is
-            `DEFAULT_BUDGET`, or no limit if ``seconds`` is given.
-        regret: accepted expected regret; with "auto", None is `DEFAULT_REGRET`.
-        seconds: maximum wall time.
-
-    Raises UsageError if the budget is neither a number nor "auto", or below 1.
+    "auto" stops at the expected ``regret``, by default `DEFAULT_REGRET`. None is `DEFAULT_BUDGET`,
+    or no limit if ``seconds`` is given. Raises UsageError if the budget is another text or below 1.
     """
     if budget == "auto":
         return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)

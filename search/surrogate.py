@@ -32,23 +32,18 @@ from foretune.search.surrogate_process import (
 )
 from foretune.space import SearchSpace
 
-MAX_ROWS = 300
-"""Maximum number of rows, nearest problems first."""
+MAX_ROWS = 300  # maximum number of rows, nearest problems first
 FAILURE_LOG = 1.0
 """A failure counts as the slowest success, but at least this much above the median log."""
 
 
 class Experience:
-    """Measurements of other problems.
+    """Measurements of other problems, the nearest to ``problem`` first.
 
     Each problem's values are relative to its own median, because only differences between
-    configurations matter for a choice.
-
-    Attributes:
-        measurements: the nearest to ``problem`` first.
-        log_mean: their prior; 0 without one.
-        residuals: log losses less the prior, relative to the problem's median.
-        problems: the number of each row's problem, from 1.
+    configurations matter for a choice. Each row has its prior ``log_mean`` (0 without one), the
+    ``residuals`` (log losses less the prior, relative to the problem's median), and the number of
+    its problem, from 1.
     """
 
     def __init__(
@@ -74,7 +69,6 @@ class Experience:
             self.residuals[here] = residuals - np.median(residuals)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.measurements)
 
 
@@ -88,54 +82,14 @@ def log_losses(values: np.ndarray) -> np.ndarray:
     return logs
 
 
-EXPANDED_BEST = 5
-"""Number of best configurations whose neighbors join the pool."""
+EXPANDED_BEST = 5  # number of best configurations whose neighbors join the pool
 MAX_CHANGES = 3
 """In spaces too large to enumerate, neighbors differ from the best in up to three parameters."""
-
-
-def candidate_pool(
-    searcher: Searcher, max_candidates: int, log_acquisition: np.ndarray | None
-) -> np.ndarray:
-    """Return the sorted indices of all configurations, or of about ``max_candidates``.
-
-    The pool has the measured configurations and the neighbors of the best. Half of the rest have
-    the largest ``log_acquisition``, or are further neighbors in spaces too large to enumerate. The
-    others are random.
-
-    Args:
-        searcher: the searcher whose space is sampled.
-        max_candidates: approximate size of the pool.
-        log_acquisition: acquisition of every configuration; None without a prior.
-    """
-    space, observed = searcher.space, searcher.observed
-    if len(space) <= max_candidates:
-        return np.arange(len(space))
-    best = sorted((i for i in observed if np.isfinite(observed[i])), key=lambda i: observed[i])[
-        :EXPANDED_BEST
-    ]
-    parts = [np.array([*observed], dtype=np.int64)]
-    if best:
-        parts.append(space.neighbor_indices(best))
-        for _ in range(1, MAX_CHANGES if space.is_too_large_to_enumerate else 1):
-            sampled = searcher.rng.choice(parts[-1], min(len(parts[-1]), max_candidates // 200))
-            parts.append(
-                searcher.rng.permutation(space.neighbor_indices(sampled))[: max_candidates // 4]
-            )
-    if log_acquisition is not None:
-        parts.append(np.argpartition(-log_acquisition, max_candidates // 2)[: max_candidates // 2])
-    rest = max(max_candidates - sum(map(len, parts)), max_candidates // 4)
-    return np.unique(np.concatenate([*parts, space.sample_indices(rest, searcher.rng)]))
-
-
 POOL_SIZE = 8000
 """Maximum number of candidates; those of a larger space change as the search learns."""
-INITIAL_DESIGN_SIZE = 6
-"""Measurements of the initial design without a prior."""
-NEIGHBOR_PERIOD = 4
-"""Without a prior, every n-th proposal is a random neighbor of the best."""
-MIN_P_VALID = 0.05
-"""Lower bound of a prior's probabilities to run."""
+INITIAL_DESIGN_SIZE = 6  # measurements of the initial design without a prior
+NEIGHBOR_PERIOD = 4  # without a prior, every n-th proposal is a random neighbor of the best
+MIN_P_VALID = 0.05  # lower bound of a prior's probabilities to run
 
 Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
 """Fitted processes by axes, with the number of rows used in each fit."""
@@ -144,8 +98,7 @@ Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
 class SurrogateSearcher(Searcher):
     """Expected improvement under a prior corrected by a Gaussian process.
 
-    ``args`` and ``named``: as for `Searcher`; ``fits``: cache that the searches of one kernel
-    share.
+    ``args`` and ``named``: as for `Searcher`; ``fits``: cache of the searches of one kernel.
     """
 
     uses_prior = True
@@ -164,8 +117,7 @@ class SurrogateSearcher(Searcher):
         self._prior_mean, self._scale, self._amplitude = self._read_prior()
         self._posterior: Posterior | None = None
         self._fitted_count = 0
-        self._seen: set[int] = set()
-        """Configurations that the posterior has seen."""
+        self._seen: set[int] = set()  # configurations that the posterior has seen
         self._posterior_indices: list[int] = []
         """The seen configurations that the posterior contains, in its order."""
         self._refresh_pool()
@@ -207,7 +159,6 @@ class SurrogateSearcher(Searcher):
         return self._prior_mean is not None and self.prior is not None and self.prior.foreign
 
     def _can_fit(self) -> bool:
-        """Whether there is enough data to fit."""
         if len(self._experience):
             return True
         enough = self._prior_mean is not None or len(self.observed) >= INITIAL_DESIGN_SIZE
@@ -278,10 +229,8 @@ class SurrogateSearcher(Searcher):
 
     def _estimate(self) -> SearchPosterior:
         self._update_posterior()
-        values = [self.observed.get(i, math.nan) for i in self._pool.tolist()]
-        return SearchPosterior(
-            self._pool, self._current_posterior(), self._p_valid, np.array(values)
-        )
+        values = np.array([self.observed.get(i, math.nan) for i in self._pool.tolist()])
+        return SearchPosterior(self._pool, self._current_posterior(), self._p_valid, values)
 
     def _current_posterior(self) -> Posterior:
         """Return the log posterior of all candidates, without pending ones."""
@@ -306,19 +255,14 @@ class SurrogateSearcher(Searcher):
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
     def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
-        """Return the log expected improvement on ``best``."""
         return log_expected_improvement(posterior, best)
 
     def _update_posterior(self) -> None:
-        """Update the posterior with all observations."""
         new = [i for i in self.observed if i not in self._seen]
         self._seen.update(new)
         known = np.isin(list(self.observed), self._pool).all()
-        if (
-            self._posterior is None
-            or not known
-            or len(self.observed) >= REFIT_FACTOR * self._fitted_count
-        ):
+        due = len(self.observed) >= REFIT_FACTOR * self._fitted_count
+        if self._posterior is None or not known or due:
             self._condition()
         elif new:
             self._posterior_indices += new
@@ -370,7 +314,6 @@ class SurrogateSearcher(Searcher):
         return prior_mean, scale, float(np.clip(self.prior.log_spread / scale, 0.2, 1.0))
 
     def _points(self, indices: np.ndarray) -> np.ndarray:
-        """Return configurations as points of the process."""
         here = np.zeros(len(indices))
         return np.column_stack([self._encoder.encode(indices), self._prior_mean_of(indices), here])
 
@@ -378,10 +321,32 @@ class SurrogateSearcher(Searcher):
         return np.zeros(len(indices)) if self._prior_mean is None else self._prior_mean[indices]
 
     def _refresh_pool(self) -> None:
-        """Choose the candidate pool."""
         p_valid = None if self.prior is None else np.maximum(self.prior.p_valid, MIN_P_VALID)
         log_acquisition = None
         if self._prior_mean is not None and p_valid is not None:
             log_acquisition = np.log(p_valid) - self._prior_mean
-        self._pool = candidate_pool(self, POOL_SIZE, log_acquisition)
+        self._pool = self._candidates(log_acquisition)
         self._p_valid = np.ones(len(self._pool)) if p_valid is None else p_valid[self._pool]
+
+    def _candidates(self, log_acquisition: np.ndarray | None) -> np.ndarray:
+        """Return the sorted indices of all configurations, or of about `POOL_SIZE`.
+
+        The pool has the measured configurations and the neighbors of the best. Half of the rest
+        have the largest ``log_acquisition`` (None without a prior), or are further neighbors in
+        spaces too large to enumerate. The others are random.
+        """
+        space, rng = self.space, self.rng
+        if len(space) <= POOL_SIZE:
+            return np.arange(len(space))
+        ran = [i for i, value in self.observed.items() if math.isfinite(value)]
+        best = sorted(ran, key=lambda i: self.observed[i])[:EXPANDED_BEST]
+        parts = [np.array([*self.observed], dtype=np.int64)]
+        if best:
+            parts.append(space.neighbor_indices(best))
+            for _ in range(1, MAX_CHANGES if space.is_too_large_to_enumerate else 1):
+                some = rng.choice(parts[-1], min(len(parts[-1]), POOL_SIZE // 200))
+                parts.append(rng.permutation(space.neighbor_indices(some))[: POOL_SIZE // 4])
+        if log_acquisition is not None:
+            parts.append(np.argpartition(-log_acquisition, POOL_SIZE // 2)[: POOL_SIZE // 2])
+        rest = max(POOL_SIZE - sum(map(len, parts)), POOL_SIZE // 4)
+        return np.unique(np.concatenate([*parts, space.sample_indices(rest, rng)]))

@@ -16,14 +16,11 @@ from foretune.models.covariance import (
 )
 from foretune.models.gaussian_process import GaussianProcess
 
-FIT_STEPS = 15
-"""Optimizer steps per fit; it starts from the last result."""
+FIT_STEPS = 15  # optimizer steps per fit; it starts from the last result
 REFIT_FACTOR = 1.15
 """Refit the process when it has this many times the measurements of the last fit."""
-MAX_FITTED = 200
-"""Maximum number of measurements that hyperparameters are fitted to."""
-OFFSET = ConstantCovariance(Hyperprior(1.0, 0.0))
-"""Constant offset of all residuals."""
+MAX_FITTED = 200  # maximum number of measurements that hyperparameters are fitted to
+OFFSET = ConstantCovariance(Hyperprior(1.0, 0.0))  # constant offset of all residuals
 LENGTH_SCALE = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 MULTIPLE = Hyperprior(0.5, 0.7, np.exp(-5.0), np.exp(2.0))
 """Standard deviation of the multiple of the prior by which the prior is wrong."""
@@ -36,10 +33,7 @@ def surrogate_process(
 ) -> GaussianProcess:
     """Return the process before any data, in units of the residuals' scale.
 
-    Args:
-        axes: number of leading columns along which values are smooth.
-        amplitude: expected standard deviation of the smooth part.
-        extra_terms: further covariance terms.
+    Values are smooth along the first ``axes``; ``amplitude`` is that part's expected deviation.
     """
     scale = Hyperprior(amplitude**2, 1.5, np.exp(-8.0), np.exp(3.0))
     smooth = MaternCovariance(slice(0, axes), scale, LENGTH_SCALE, MATERN_SMOOTHNESS)
@@ -57,8 +51,7 @@ def subsample_measurements(losses: np.ndarray, rng: np.random.Generator) -> np.n
 
 def one_blas_thread() -> AbstractContextManager[Any]:
     """Return a context with one BLAS thread: more threads slow down these small matrices."""
-    limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
-    return limits
+    return _threads().limit(limits=1, user_api="blas")
 
 
 @cache

@@ -21,8 +21,7 @@ from foretune.search.searcher import AskTell
 from foretune.search.surrogate import Fits, SurrogateSearcher
 from foretune.space import Configuration, SearchSpace
 
-MIN_SUCCESSES = 8
-"""Number of successes of a kernel from which a choice is predicted."""
+MIN_SUCCESSES = 8  # number of successes of a kernel from which a choice is predicted
 REGRET_OFFSET = 0.1
 """Added to every regret, because the model may be overconfident. For the same reason, losses are
 divided by the number of measurements."""
@@ -34,7 +33,6 @@ class WorkloadProblem:
 
     Problems of one ``kernel`` inform each other. ``calls`` is the number of calls, ``work`` is
     proportional to the expected time, for example operations; ``default`` runs without tuning.
-
     Raises UsageError if calls or work are not positive.
     """
 
@@ -57,14 +55,7 @@ WorkloadItem = tuple[WorkloadProblem, Configuration]
 
 
 class WorkloadSearcher(AskTell[WorkloadItem]):
-    """Proposes which problem to measure next, and with which configuration.
-
-    Args:
-        parts: the problems.
-        objective: the minimized value.
-        seed: seed of the searchers.
-        device: the device that is tuned for.
-    """
+    """Proposes which problem to measure next, and with which configuration."""
 
     def __init__(
         self,
@@ -74,8 +65,7 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         device: Device | None = None,
     ) -> None:
         self.parts, self.objective, self.seed, self.device = list(parts), objective, seed, device
-        self.measured: list[list[Measurement]] = [[] for _ in parts]
-        """Measurements of each part."""
+        self.measured: list[list[Measurement]] = [[] for _ in parts]  # measurements of each part
         self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
         self._searchers: dict[int, tuple[int, SurrogateSearcher]] = {}
@@ -93,7 +83,9 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
             if fresh and part.default in part.space and not self._success_count(part.kernel):
                 config = part.default
             else:
-                config = self._best_candidate(number)
+                searcher = self.searcher(number)
+                searcher.proposed.update(map(part.space.index, self._proposed[number]))
+                config = searcher.ask()[0]
             self._proposed[number].add(config)
             asked.append((part, config))
         return asked
@@ -110,12 +102,6 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
                 return worst
             self._losses[worst] = state, self.expected_loss_ms(worst)
         return None
-
-    def _best_candidate(self, number: int) -> Configuration:
-        """Return the unmeasured configuration with the largest acquisition."""
-        searcher, space = self.searcher(number), self.parts[number].space
-        searcher.proposed.update(space.index(config) for config in self._proposed[number])
-        return searcher.ask()[0]
 
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements of any part, proposed or not."""
@@ -175,7 +161,6 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         return sum(map(len, self.measured))
 
     def _success_count(self, kernel: str) -> int:
-        """Return the number of successful measurements of a kernel."""
         known = zip(self.parts, self.measured, strict=True)
         return sum(m.ok for part, found in known if part.kernel == kernel for m in found)
 
@@ -186,10 +171,7 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
 
     def _objective_per_work(self, kernel: str) -> float:
         """Return the median objective per work of the kernel, else of all kernels, else 1."""
-        rates = {
-            i: self._best(i) / part.work
-            for i, part in enumerate(self.parts)
-            if math.isfinite(self._best(i))
-        }
+        best = map(self._best, range(len(self.parts)))
+        rates = {i: b / self.parts[i].work for i, b in enumerate(best) if math.isfinite(b)}
         of_kernel = [rate for i, rate in rates.items() if self.parts[i].kernel == kernel]
         return float(np.median(of_kernel or list(rates.values()) or [1.0]))

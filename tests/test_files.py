@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fuzzing import DECODERS, Decoder, fuzz, gemms
-from spoiling import write_ubjson
 
 from foretune import files
 from foretune.datasets import import_runs, read_runs
@@ -27,7 +26,6 @@ from foretune.files import MAX_COLUMNS, read_arrays, read_bytes, read_json
 from foretune.models import Predictor
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.forest import ForestModel
-from foretune.models.trees.ubjson import read_ubjson
 from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
 from foretune.tune.campaign.folder import read_state
@@ -223,68 +221,69 @@ def test_our_errors_pass_and_reasons_are_short():
 X = np.random.default_rng(0).normal(0, 1, (200, 3)).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def document():
-    """A boosted model as XGBoost writes it."""
-    model = BoostingModel(rounds=3, depth=3).fit(X, X[:, 0])
-    return bytes(model.booster_.save_raw("ubj"))
+def changed(path, part, at, value):
+    """Change an array of a saved model; without a value, keep a part of it."""
+    arrays = read_arrays(path)
+    if value is None:
+        arrays[part] = arrays[part][at]
+    elif isinstance(value, str):
+        arrays[part] = arrays[part].astype(value)
+    else:
+        arrays[part][at] = value
+    np.savez(path, **arrays)
 
 
-def boosted(tmp_path, document, change):
-    """Load a model after a change to it."""
-    parsed = read_ubjson(document)
-    learner = parsed["learner"]
-    tree = learner["gradient_booster"]["model"]["trees"][1]
-    for name, values in tree.items():
-        if isinstance(values, np.ndarray):
-            tree[name] = values.copy()
-    change(learner, tree)
+@pytest.fixture
+def boosted(tmp_path):
+    """A saved boosted model of three trees."""
     path = tmp_path / f"x{BoostingModel.suffix}"
-    path.write_bytes(gzip.compress(write_ubjson(parsed)))
-    with files.translate_read_errors("x", PredictorError, "is damaged ({})"):
-        return BoostingModel.load(path)
+    model = BoostingModel(rounds=3, depth=3).fit(X, X[:, 0])
+    model.save(path)
+    np.testing.assert_array_equal(BoostingModel.load(path).predict(X), model.predict(X))
+    return path
 
 
-def test_a_model_that_nobody_changed(tmp_path, document):
-    model = boosted(tmp_path, document, lambda learner, tree: None)
-    model.booster_.inplace_predict(X)
-    np.testing.assert_allclose(model.predict(X), BoostingModel(rounds=3, depth=3).fit(
-        X, X[:, 0]
-    ).predict(X))  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "at", "value", "says"),
+    [
+        ("left_children", 0, 10**9, "not come after its parent"),
+        ("left_children", 0, -2, "not come after its parent"),
+        ("right_children", 1, 0, "not come after its parent"),  # a cycle
+        ("left_children", 0, 2, "two parents"),
+        ("right_children", -1, 1, "one child"),
+        ("left_children", 0, ">i8", "not of its type or length"),
+        ("split_indices", 0, 10**9, "features that do not exist"),
+        ("split_indices", 0, -5, "features that do not exist"),
+        ("split_conditions", slice(2), None, "not of its type or length"),
+        ("sizes", 0, 99, "incomplete nodes"),
+        ("sizes", slice(2), None, "incomplete nodes"),
+    ],
+)
+def test_hostile_boosted_trees(boosted, part, at, value, says):
+    changed(boosted, part, at, value)
+    with pytest.raises(ValueError, match=says):
+        BoostingModel.load(boosted)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda _, t: t["left_children"].put(0, 10**9), "not come after its parent"),
-        (lambda _, t: t["right_children"].put(1, 0), "not come after its parent"),  # a cycle
-        (lambda _, t: t["parents"].put(2, 10**9), "parents are not those"),
-        (
-            lambda _, t: t.update(left_children=t["left_children"].astype(">i8")),
-            "splits that are not numeric",
-        ),
-        (lambda _, t: t["left_children"].put(0, 2), "two parents"),
-        (lambda _, t: t["right_children"].put(len(t["parents"]) - 1, 1), "one child"),
-        (lambda _, t: t["split_indices"].put(0, 10**9), "features that do not exist"),
-        (lambda _, t: t["split_indices"].put(0, -5), "features that do not exist"),
-        (lambda _, t: t["split_type"].put(0, 1), "splits that are not numeric"),
-        (
-            lambda _, t: t.update(split_conditions=t["split_conditions"][:2]),
-            "splits that are not numeric",
-        ),
-        (lambda _, t: t["tree_param"].update(num_nodes="99"), "the declared number of nodes"),
-        (
-            lambda m, _: m["learner_model_param"].update(num_class="7"),
-            "boosted trees with one output",
-        ),
-        (lambda m, _: m["gradient_booster"]["model"].update(tree_info=[0, 9, 0]), "one output"),
-        (lambda m, _: m["gradient_booster"].update(name="dart"), "boosted trees with one output"),
-        (lambda m, _: m.pop("gradient_booster"), "'gradient_booster' is missing"),
+        (lambda p: p["learner_model_param"].update(num_class="7"), "more than one output"),
+        (lambda p: p["learner_model_param"].update(num_feature="0"), "features that do not exist"),
+        (lambda p: p.pop("objective"), "'objective' is missing"),
+        (lambda p: p["objective"].update(name="none"), "Unknown objective"),
+        (lambda p: p.update(version=0.5), "is damaged"),
     ],
 )
-def test_hostile_boosted_trees(tmp_path, document, change, says):
-    with pytest.raises(PredictorError, match=says):
-        boosted(tmp_path, document, change)
+def test_hostile_parameters_of_boosted_trees(boosted, change, says):
+    parameters = json.loads(str(read_arrays(boosted)["parameters"]))
+    change(parameters)
+    np.savez(boosted, **{**read_arrays(boosted), "parameters": json.dumps(parameters)})
+    with (
+        pytest.raises(PredictorError, match=says),
+        files.translate_read_errors("x", PredictorError, "is damaged ({})"),
+    ):
+        BoostingModel.load(boosted)
 
 
 @pytest.mark.parametrize(
@@ -304,12 +303,7 @@ def test_hostile_forests(tmp_path, part, at, value, says):
     model = ForestModel(trees=3).fit(X, X[:, 0])
     model.save(path)
     np.testing.assert_array_equal(ForestModel.load(path).predict(X), model.predict(X))
-    arrays = read_arrays(path)
-    if value is None:
-        arrays[part] = arrays[part][at]
-    else:
-        arrays[part][at] = value
-    np.savez(path, **arrays)
+    changed(path, part, at, value)
     with pytest.raises(ValueError, match=says):
         ForestModel.load(path)
 
@@ -319,23 +313,24 @@ def test_trees_that_are_too_deep():
 
     for levels in (MAX_DEPTH - 2, MAX_DEPTH + 2):
         n = 2 * levels + 1
-        left, inner = np.arange(1, n + 1), np.arange(n) % 2 == 0
+        inner, column = np.arange(n) % 2 == 0, np.zeros(n)
         inner[-1] = False
+        left, right = (np.where(inner, np.arange(n) + i, -1) for i in (1, 2))
         if levels < MAX_DEPTH:
-            require_trees(left, left + 1, inner, np.array([n]))
+            require_trees(np.array([n]), 1, left, right, column)
             continue
         with pytest.raises(ValueError, match="levels deep"):
-            require_trees(left, left + 1, inner, np.array([n]))
+            require_trees(np.array([n]), 1, left, right, column)
 
 
 def test_a_predictor_with_a_device_or_packed_zeros_in_it(tmp_path, monkeypatch):
     folder = tmp_path / "p"
     Predictor(parameters={"rounds": 5}).fit(gemms(40)).save(folder)
-    tree = folder / "time_ms" / "tree.ubj.gz"
+    tree = folder / "time_ms" / "tree.boosted.npz"
     whole = tree.read_bytes()
-    tree.write_bytes(gzip.compress(bytes(40 << 20)))
+    np.savez_compressed(tree, sizes=np.zeros(40 << 20, "u1"))
     monkeypatch.setattr(files, "MAX_BYTES", 32 << 20)
-    with pytest.raises(PredictorError, match=r"is damaged .*32 MiB or more"):
+    with pytest.raises(PredictorError, match=r"is damaged .*40 MiB or more"):
         Predictor.load(folder)
     tree.write_bytes(whole)
     (folder / "time_ms" / "target.json").unlink()

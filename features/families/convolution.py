@@ -45,16 +45,12 @@ class Convolution(Family):
         if "in_channels" not in problem:
             return {}
         sizes = _Sizes(problem)
-        m, n, k = sizes.product(problem.get("direction", "forward"))
+        product = dict(zip("mnk", sizes.product(problem.get("direction", "forward")), strict=True))
         size = formats.weight_bytes(problem.get("dtype", "fp32"))
         unfolded = size * sizes.batch * sizes.groups * sizes.inner * sizes.out_pixels
         features: dict[str, Quantity] = {
-            "log2_m": np.log2(m),
-            "log2_n": np.log2(n),
-            "log2_k": np.log2(k),
-            "alignment_m": alignment(m),
-            "alignment_n": alignment(n),
-            "alignment_k": alignment(k),
+            **{f"log2_{axis}": np.log2(edge) for axis, edge in product.items()},
+            **{f"alignment_{axis}": alignment(edge) for axis, edge in product.items()},
             "alignment_pixels": alignment(sizes.out_pixels),
             "log2_input": np.log2(size * sizes.input),
             "log2_output": np.log2(size * sizes.output),
@@ -65,7 +61,7 @@ class Convolution(Family):
             "strides": sizes.strides,
             "depthwise": 1.0 * np.equal(sizes.groups, sizes.in_channels),
             **cache_features("weights", size * sizes.out_channels * sizes.inner, device),
-            **product_features(m, n, sizes.groups, device),
+            **product_features(product["m"], product["n"], sizes.groups, device),
         }
         for tile, taps in WINOGRAD:
             spans = [np.ceil(sizes.out[i] / tile) * tile / sizes.out[i] for i in (0, 1)]

@@ -90,13 +90,8 @@ def _local(problem: Cells, config: Cells) -> Quantity:
 
 
 def _load(problem: Cells, config: Cells) -> ExpertLoad:
-    return max_rank_load(
-        problem["tokens"],
-        problem["top_k"],
-        problem["experts"],
-        config.get("ep", 1.0),
-        problem.get("distribution", "balanced"),
-    )
+    ranks, routing = config.get("ep", 1.0), problem.get("distribution", "balanced")
+    return max_rank_load(problem["tokens"], problem["top_k"], problem["experts"], ranks, routing)
 
 
 def max_rank_load(

@@ -122,11 +122,7 @@ def tile_features(
 
 
 def wave_rounding(
-    tile: Mapping[str, Quantity],
-    m: Quantity,
-    n: Quantity,
-    batch: Quantity,
-    device: Cells,
+    tile: Mapping[str, Quantity], m: Quantity, n: Quantity, batch: Quantity, device: Cells
 ) -> Quantity:
     """Return the ratio of the time of whole tiles in whole waves to that of the operations."""
     blocks = batch * np.ceil(m / tile["m"]) * np.ceil(n / tile["n"])

@@ -16,7 +16,7 @@ from foretune.features.featureset import FEATURES_VERSION
 from foretune.files import read_json, require_regular_file, translate_read_errors
 from foretune.models.targets import TARGETS
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
 IS_OURS = re.compile(
     "|".join([CARD, RUNS_FILE, r"(valid|correction\d+)\.[a-z.]+", r"calibration\.[a-z]+", *TARGETS])

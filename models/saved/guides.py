@@ -88,14 +88,6 @@ class GuideModel:
             reason = str(e) if known else describe_error(e) + self.hint
             raise PredictorError(f"{self.name} cannot predict this space: {reason}") from e
 
-    def require_variation(self, log_mean: np.ndarray) -> None:
-        """Raise `PredictorError` if it predicts the same value for the whole space."""
-        if len(log_mean) > 1 and np.ptp(log_mean) == 0:
-            raise PredictorError(
-                f"{self.name} predicts the same for all {len(log_mean):,} configurations: "
-                "give it the parameters that differ, or tune without it"
-            )
-
 
 def make_guide(model: Any, name: str = "") -> "Predictor | GuideModel":
     """Return ``model`` as a `SpacePredictor`; a `Predictor` is returned unchanged.
@@ -103,8 +95,7 @@ def make_guide(model: Any, name: str = "") -> "Predictor | GuideModel":
     ``model`` is an object with ``predict_space``; one with ``predict``, such as a scikit-learn
     estimator or pipeline; or a function. A function whose first parameter is ``config`` is called
     once per configuration, with a dictionary of its parameters and the problem's. Any other is
-    called once, with a table of them. Both return milliseconds, or the columns of `SpacePredictor`
-    by name.
+    called once, with a table of them. Both return milliseconds, or columns of `SpacePredictor`.
     """
     from foretune.models.predictor import Predictor
 
@@ -197,13 +188,6 @@ def select_columns(table: "pd.DataFrame", names: Sequence[str]) -> "pd.DataFrame
             "columns these names, or give a function that computes them"
         )
     return pd.DataFrame(found, index=table.index)
-
-
-def log_spread_of(predicted: "pd.DataFrame") -> float:
-    """Return the log spread of a completed table, from its median interval."""
-    widths = np.log(predicted["time_ms_high"] / predicted["time_ms_low"]).to_numpy()
-    spread = float(np.nanmedian(widths)) / (2 * 1.645)
-    return spread if 0 < spread < np.inf else DEFAULT_LOG_SPREAD
 
 
 def _of_tables(name: str, predict: Callable[["pd.DataFrame"], Any], hint: str = "") -> GuideModel:
@@ -402,9 +386,13 @@ class SearchPredictor:
 
         A user's model has only the intervals in the table ``predicted``.
         """
-        if isinstance(self.predictor, GuideModel):
-            return DEFAULT_LOG_SPREAD if predicted is None else log_spread_of(predicted)
-        return self.predictor.log_spread(device=device.name)
+        if not isinstance(self.predictor, GuideModel):
+            return self.predictor.log_spread(device=device.name)
+        if predicted is None:
+            return DEFAULT_LOG_SPREAD
+        widths = np.log(predicted["time_ms_high"] / predicted["time_ms_low"]).to_numpy()
+        spread = float(np.nanmedian(widths)) / (2 * 1.645)
+        return spread if 0 < spread < np.inf else DEFAULT_LOG_SPREAD
 
 
 def require_kernel(predictor: "Predictor", kernel: str) -> None:

@@ -1,20 +1,15 @@
 """Gradient-boosted trees (XGBoost; Chen and Guestrin, KDD 2016)."""
 
-import gzip
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from foretune.files import read_bytes
+from foretune.files import read_arrays
 from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
-from foretune.models.trees.saved_trees import check_boosted_trees
-from foretune.models.trees.ubjson import zero_fields
-
-UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")
-"""Node fields that neither prediction nor Shapley values read."""
+from foretune.models.trees.saved_trees import boosted_arrays, boosted_model
 
 
 @dataclass(eq=False, repr=False)
@@ -31,7 +26,7 @@ class BoostingModel(Regressor):
     objective: str = "reg:squarederror"  # XGBoost's objective
     seed: int = 0
 
-    suffix = ".ubj.gz"
+    suffix = ".boosted.npz"
 
     def quick(self) -> Self:
         """Return a model with a third of the trees and three times the learning rate."""
@@ -61,17 +56,15 @@ class BoostingModel(Regressor):
         return prediction.astype(np.float64)
 
     def save(self, path: Path) -> None:
-        """Write XGBoost's UBJ, compressed, with `UNUSED_NODE_FIELDS` zeroed."""
-        raw = bytes(self.booster_.save_raw("ubj"))
-        path.write_bytes(gzip.compress(zero_fields(raw, UNUSED_NODE_FIELDS), mtime=0))
+        """Write parameters, and the nodes of all trees, as arrays."""
+        np.savez_compressed(path, **boosted_arrays(self.booster_))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a saved model; raises `ValueError` or a reader's error if it is damaged."""
         xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
-        model, data = cls(), read_bytes(path)
-        check_boosted_trees(data)
-        model._set_booster(xgboost.Booster(model_file=bytearray(data)))
+        model = cls()
+        model._set_booster(xgboost.Booster(model_file=boosted_model(read_arrays(path))))
         model.n_features_in_ = model.booster_.num_features()
         return model

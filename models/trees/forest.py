@@ -8,7 +8,7 @@ import numpy as np
 
 from foretune.files import read_arrays
 from foretune.models.trees.regressor import Regressor, threads_for
-from foretune.models.trees.saved_trees import require_known_columns, require_trees
+from foretune.models.trees.saved_trees import require_fields, require_trees
 
 NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
 """Fields that scikit-learn needs of a node to predict."""
@@ -61,18 +61,14 @@ class ForestModel(Regressor):
         from sklearn.tree._tree import NODE_DTYPE, Tree
 
         data = read_arrays(path)
-        model, columns = cls(), int(data["columns"])
-        sizes, left, value = data["sizes"], data["left_child"], data["value"]
-        nodes = np.zeros(len(left), dtype=NODE_DTYPE)
-        for part in NODE_FIELDS:
-            if data[part].shape != left.shape or data[part].dtype != NODE_DTYPE[part]:
-                raise ValueError(f"{part} is not of its type or length")
-            nodes[part] = data[part]
-        if value.shape != left.shape or not np.isfinite(value).all() or sizes.dtype.kind != "i":
+        model, columns, sizes, value = cls(), int(data["columns"]), data["sizes"], data["value"]
+        fields = require_fields(data, {name: NODE_DTYPE[name] for name in NODE_FIELDS})
+        nodes = np.zeros(len(fields["feature"]), dtype=NODE_DTYPE)
+        for name, of_nodes in fields.items():
+            nodes[name] = of_nodes
+        if value.shape != nodes.shape or not np.isfinite(value).all():
             raise ValueError("leaves have no values")
-        inner = left != -1  # scikit-learn marks leaves with -1
-        require_trees(left, data["right_child"], inner, sizes)
-        require_known_columns(data["feature"][inner], columns)
+        require_trees(sizes, columns, *(fields[name] for name in NODE_FIELDS[:3]))
         starts = np.cumsum(sizes)[:-1]
         parts = zip(
             np.split(nodes, starts), np.split(value, starts), data["depths"].tolist(), strict=True

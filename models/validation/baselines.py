@@ -8,7 +8,7 @@ import pandas as pd
 from foretune.family import Family
 from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_roofline_ms
-from foretune.models.neighbors import NeighborIndex
+from foretune.models.neighbors import INTERPOLATION, NeighborIndex
 from foretune.models.targets import Target, TargetScale
 from foretune.models.validation.splits import group_columns
 
@@ -88,7 +88,8 @@ def _grid_interpolation(
     index = NeighborIndex.from_runs(known)
     positions = index.locate(known)
     index.measure_axes(positions, log_ratio)
-    return index.neighbor_features(positions, log_ratio, index.locate(test))[:, -2].astype(float)
+    found = index.neighbor_features(positions, log_ratio, index.locate(test))
+    return found[:, INTERPOLATION].astype(float)
 
 
 _LOG_RATIOS: dict[str, Callable[..., np.ndarray]] = {

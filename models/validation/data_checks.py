@@ -35,64 +35,60 @@ def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     Warns (`DataWarning`) about them, by row index. Rows are kept if many are too fast, or most of
     the long ones are far above the roofline; then the warning asks for their unit.
     """
-    for check in (_drop_impossible_times, _drop_idle_power):
-        runs, found = check(family, runs)
-        for text in found:
-            warnings.warn(text, DataWarning, stacklevel=3)
-    return runs
+    return _drop_idle_power(family, _drop_impossible_times(family, runs))
 
 
-def _drop_impossible_times(
-    family: Family | None, runs: pd.DataFrame
-) -> tuple[pd.DataFrame, list[str]]:
+def _drop_impossible_times(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     """Drop times below the roofline, if few; ask about the unit otherwise."""
     timed = measured_rows("time_ms", runs, renumber=False)
     if timed.empty:
-        return runs, []
+        return runs
     time_ms, roofline_ms = timed["time_ms"].to_numpy(float), row_roofline_ms(family, timed)
     ratio = time_ms / np.where(np.isfinite(roofline_ms), roofline_ms, np.nan)
     implausible = timed.index[ratio < 1.0 / TOO_FAST]
     many = len(implausible) >= MAX_DROPPED_SHARE * len(ratio)
-    found = []
     if len(implausible):
-        found.append(
+        _warn(
             f"{format_rows(implausible)} of {len(ratio):,} runs: over {TOO_FAST:.0f} times faster "
             f"than their device allows ({runs['time_ms'][implausible[0]]:g} ms is the first): "
             + (ASK if many else "left out")
         )
     long_ratio = ratio[roofline_ms > LONG_MS]
     if len(long_ratio) >= 5 and np.median(long_ratio) > TOO_SLOW:
-        found.append(
+        _warn(
             f"half of the long runs are over {TOO_SLOW:.0f} times slower than their roofline: {ASK}"
         )
-    return runs if many else runs.drop(index=implausible), found
+    return runs if many else runs.drop(index=implausible)
 
 
-def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     """Empty the power of idle rows; if few others remain, of all rows."""
     metered = measured_rows("power_w", runs, renumber=False)
     idle = metered.index[is_idle_power(family, metered)]
     if not len(idle):
-        return runs, []
+        return runs
     others = len(metered) - len(idle)
     emptied = runs.index.isin(idle) | (others < MIN_ROWS)
-    columns = [c for c in ("power_w", "energy_mj") if c in runs]
-    kept = runs.assign(**{c: runs[c].mask(emptied) for c in columns})
-    return kept[~emptied | runs["time_ms"].notna() | (runs["status"] != "ok")], [
+    _warn(
         f"power_w of {format_rows(idle)} ({len(idle):,} of {len(metered):,}) is that of an idle "
         f"board ({runs['power_w'][idle[0]]:g} W is the first) under load: was it sampled after the "
         "kernel? Left out"
         + (f", and power is not learned: {others} other rows are too few" * (others < MIN_ROWS))
-    ]
+    )
+    columns = [c for c in ("power_w", "energy_mj") if c in runs]
+    kept = runs.assign(**{c: runs[c].mask(emptied) for c in columns})
+    return kept[~emptied | runs["time_ms"].notna() | (runs["status"] != "ok")]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, DataWarning, stacklevel=5)  # at the call of `Predictor.fit`
 
 
 IDLE_SHARE = 0.06
 """Maximum power at idle, as a share of the way from the device's lowest power to its limit."""
-MAX_LOWEST_SHARE = 0.4
-"""If the lowest power is a larger share of the limit, no row counts as idle."""
+MAX_LOWEST_SHARE = 0.4  # if the lowest power is a larger share of the limit, no row counts as idle
 BUSY_SHARE = 0.2  # minimum share of the roofline's rate that no idle board reaches
-SHORT_MS = 0.03
-"""During shorter launches, the board idles between launches, so its power is low."""
+SHORT_MS = 0.03  # during shorter launches, the board idles between launches, so its power is low
 IDLE_OVERHEAD_MS, EFFICIENCY = 0.05, 0.5
 """Assumptions for rows without a time: launch overhead, and share of the roofline's rate."""
 
@@ -102,8 +98,7 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
 
     A kernel with little work may draw nearly the lowest power of its device. If it reached a good
     share of the roofline, the power was sampled after the kernel had ended. If the power limit is
-    unknown, the highest power of the device is used. Without a ``family`` the work is unknown, so
-    no row is idle.
+    unknown, the highest power of the device is used. Without a ``family``, no row is idle.
     """
     if family is None or metered.empty:
         return np.zeros(len(metered), dtype=bool)

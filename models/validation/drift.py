@@ -41,8 +41,7 @@ class Drift:
     errors; it is larger where these rows' intervals are wider. ``bias`` is the median of measured
     over predicted, less 1; ``bias_limit`` is the limit from the hold-outs for this number of
     problems, at least `MIN_BIAS`. ``repeats`` rows repeat runs of training; ``change`` is their
-    median change, with its 95 % interval. ``reasons`` say why the predictor has drifted; empty if
-    it has not.
+    median change, with its 95 % interval. ``reasons`` say why the predictor has drifted, if it has.
     """
 
     target: Target
@@ -71,10 +70,8 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
 
     ``fresh`` is a run table measured after training. More problems detect smaller drift. Use random
     configurations, or ones measured before: configurations chosen because they are predicted fast
-    are slower than predicted, even without drift.
-
-    Raises RunTableError if a row is impossible, PredictorError if the runs are of another kernel,
-    or fewer than five succeeded.
+    are slower than predicted, even without drift. Raises RunTableError if a row is impossible,
+    PredictorError if the runs are of another kernel, or fewer than five succeeded.
     """
     fresh = validate(fresh).reset_index(drop=True)
     predictor.require_same_kernel(fresh)

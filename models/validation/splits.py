@@ -24,10 +24,9 @@ NO_FOLD = -1  # the fold of rows that are never tested
 def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
     """Return the columns that define a group.
 
-    Raises UnknownName if there is no such column.
-
-    ``group`` is ``problem`` (on any device), ``task`` (a problem on one device), ``device``, or
-    run-table columns separated by commas, such as ``problem.N,problem.K``.
+    Raises UnknownName if there is no such column. ``group`` is ``problem`` (on any device),
+    ``task`` (a problem on one device), ``device``, or run-table columns separated by commas, such
+    as ``problem.N,problem.K``.
     """
     problem = columns_of(runs, "problem")
     if group in ("problem", "task"):
@@ -69,9 +68,8 @@ def fold_of_rows(
         return None
     folds = min(folds, len(distinct))
     fold_of_group = np.empty(int(distinct.max()) + 1, dtype=int)
-    fold_of_group[np.random.default_rng(seed).permutation(distinct)] = (
-        np.arange(len(distinct)) % folds
-    )
+    shuffled = np.random.default_rng(seed).permutation(distinct)
+    fold_of_group[shuffled] = np.arange(len(distinct)) % folds
     return fold_of_group[groups]
 
 

@@ -37,18 +37,16 @@ from foretune.search.surrogate_process import (
 from foretune.space import Configuration
 from foretune.values import Value
 
-MIN_P_VALID = 0.05
-"""Lower bound of a predicted probability to run."""
+MIN_P_VALID = 0.05  # lower bound of a predicted probability to run
 
 
 class PredictorPrior:
     """Predicts log values of a problem's configurations, each once.
 
     ``named`` is the predictor or any model (`foretune.models.saved.lookup`). ``device`` is by
-    default the predictor's only training device, or none for other models.
-
-    Raises PredictorError, TrackingError, UsageError if there is no such predictor, no problem is
-    given, or the predictor has several training devices and none is named.
+    default the predictor's only training device, or none for other models. Raises PredictorError,
+    TrackingError, UsageError if there is no such predictor, no problem is given, or the predictor
+    has several training devices and none is named.
     """
 
     def __init__(
@@ -69,8 +67,7 @@ class PredictorPrior:
         self._known: dict[Configuration, tuple[float, float]] = {}
         self.foreign = bool(guide.mismatch)
         """Whether it comes from another device, which the sampler checks early."""
-        self.spread = guide.log_spread(device)
-        """Standard deviation of its log errors."""
+        self.spread = guide.log_spread(device)  # standard deviation of its log errors
 
     def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
         """Return predicted log values and probabilities to run.
@@ -88,16 +85,12 @@ class PredictorPrior:
         return logs, np.maximum(valid, MIN_P_VALID)
 
 
-INITIAL_DESIGN_SIZE = 8
-"""Trials of the initial design."""
-MAX_GRID_SIZE = 8000
-"""Maximum size of a search space that is enumerated."""
+INITIAL_DESIGN_SIZE = 8  # trials of the initial design
+MAX_GRID_SIZE = 8000  # maximum size of a search space that is enumerated
 MAX_COVARIANCE_SIZE = 200_000
 """Maximum trials × candidates per suggestion; this many take about ten milliseconds."""
-MIN_CANDIDATES = 500
-"""Minimum number of candidates."""
-EXPANDED_BEST = 5
-"""Half of the candidates are near this many of the best trials."""
+MIN_CANDIDATES = 500  # minimum number of candidates
+EXPANDED_BEST = 5  # half of the candidates are near this many of the best trials
 
 _SUGGEST_LOCK = threading.Lock()
 """Threads of one process suggest one at a time, so that each knows the others' running trials."""
@@ -242,7 +235,6 @@ class SurrogateSampler(BaseSampler):
         return history
 
     def _suggest(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
-        """Return the next row."""
         candidates = self._candidates(dimensions, evidence)
         others = np.vstack([evidence.finished, evidence.running])
         ran, prior = np.isfinite(evidence.losses).any(), self._prior
@@ -278,14 +270,11 @@ class SurrogateSampler(BaseSampler):
         candidates: np.ndarray,
         logs: np.ndarray,
     ) -> tuple[Posterior, float]:
-        """Return the posterior of the candidates' losses; ``logs`` are their predictions.
+        """Return the candidates' posterior loss, and the smallest loss so far in its units.
 
-        The process models the predictions' errors in units of their spread, or the scaled losses
-        without a predictor. A failure counts as the worst of all others, at least one unit above
-        the median.
-
-        Returns:
-            the posterior, and the smallest loss so far in the same units.
+        The process models the errors of the predictions ``logs`` in units of their spread, or the
+        scaled losses without a predictor. A failure counts as the worst of all others, at least one
+        unit above the median.
         """
         known = subsample_measurements(evidence.losses, self._rng)
         rows = np.vstack([evidence.finished[known], evidence.running, candidates])

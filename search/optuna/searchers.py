@@ -17,8 +17,7 @@ from foretune.search.searcher import Searcher
 from foretune.space import ABSENT, Configuration
 from foretune.values import Value
 
-MAX_RETRIES = 20
-"""Invalid or repeated proposals before the nearest free configuration is taken."""
+MAX_RETRIES = 20  # invalid or repeated proposals before the nearest free configuration is taken
 NEAREST_SAMPLE = 8000
 """Random configurations from which the nearest is taken in spaces too large to enumerate."""
 
@@ -44,19 +43,18 @@ class OptunaSearcher(Searcher):
 
     def _prepare(self) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._distributions = {n: self.distribution(v) for n, v in self.space.parameters.items()}
+        self._distributions = {n: self._distribution(v) for n, v in self.space.parameters.items()}
         with warnings.catch_warnings(action="ignore"):  # experimental features
-            self._study = optuna.create_study(sampler=self.make_sampler())
+            self._study = optuna.create_study(sampler=self._make_sampler())
         self._pending_trials: dict[int, Trial] = {}
         """Trials without a result, by configuration number."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the sampler of a new search."""
+    def _make_sampler(self) -> BaseSampler:
         if self._sampler is None:
             raise UsageError("give a sampler: OptunaSearcher(space, sampler=…)")
         return self._sampler
 
-    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
+    def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return Optuna's distribution of a parameter: a range of positions, or choices."""
         words = any(isinstance(v, str) for v in values)
         return CategoricalDistribution(values) if words else _positions(values)
@@ -78,9 +76,8 @@ class OptunaSearcher(Searcher):
             if number is not None and number not in taken:
                 self._pending_trials[number] = trial
                 return number
-            self._tell_trial(
-                trial, math.inf if number is None else self.observed.get(number, math.nan)
-            )
+            value = math.inf if number is None else self.observed.get(number, math.nan)
+            self._tell_trial(trial, value)
         return self._nearest(config, taken)
 
     def _nearest(self, config: Configuration, taken: set[int]) -> int:
@@ -113,32 +110,23 @@ class OptunaSearcher(Searcher):
             self._study.tell(trial, value)
 
     def _decoded(self, params: Mapping[str, Any]) -> Configuration:
-        return Configuration(
-            {
-                name: params[name] if self._is_choice(name) else values[params[name]]
-                for name, values in self.space.parameters.items()
-            }
-        )
+        number = {n: int(d.to_internal_repr(params[n])) for n, d in self._distributions.items()}
+        return Configuration({n: v[number[n]] for n, v in self.space.parameters.items()})
 
     def _encoded(self, config: Configuration) -> dict[str, Value]:
         return {
-            name: value if self._is_choice(name) else values.index(value)
+            name: self._distributions[name].to_external_repr(values.index(config.get(name, ABSENT)))
             for name, values in self.space.parameters.items()
-            for value in [config.get(name, ABSENT)]
         }
-
-    def _is_choice(self, name: str) -> bool:
-        return isinstance(self._distributions[name], CategoricalDistribution)
 
 
 class TPESearcher(OptunaSearcher):
     """Multivariate tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011)."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the seeded sampler."""
+    def _make_sampler(self) -> BaseSampler:
         return optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
 
-    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
+    def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return choices; TPE does better with them than with ranges on tuning spaces."""
         return CategoricalDistribution(values)
 
@@ -146,8 +134,7 @@ class TPESearcher(OptunaSearcher):
 class GPSearcher(OptunaSearcher):
     """Gaussian process with log expected improvement; slow, almost a second per proposal."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the seeded sampler."""
+    def _make_sampler(self) -> BaseSampler:
         require("torch", "gpu", "searcher 'gp'")
         return optuna.samplers.GPSampler(seed=self.seed)
 
@@ -155,12 +142,11 @@ class GPSearcher(OptunaSearcher):
 class CMAESSearcher(OptunaSearcher):
     """Covariance matrix adaptation with margin, for integers (Hamano et al., GECCO 2022)."""
 
-    def make_sampler(self) -> BaseSampler:
-        """Return the seeded sampler."""
+    def _make_sampler(self) -> BaseSampler:
         require("cmaes", "bench", "searcher 'cmaes'")
         return optuna.samplers.CmaEsSampler(seed=self.seed, with_margin=True)
 
-    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
+    def _distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return positions, also of strings, because the sampler does not learn choices."""
         return _positions(values)
 

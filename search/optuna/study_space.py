@@ -15,8 +15,7 @@ from foretune.search.encoding import ConfigurationEncoder
 from foretune.search.pareto import AUGMENTATION
 from foretune.space import SearchSpace
 
-MIN_MOVE, MAX_MOVE = 1e-3, 0.3
-"""Distance of neighbors in the unit cube."""
+MIN_MOVE, MAX_MOVE = 1e-3, 0.3  # distance of neighbors in the unit cube
 
 
 class Dimensions:
@@ -127,9 +126,8 @@ class _Choice:
         ]
         words = [str(i) for i in range(self.size)]
         values = sizes if len(set(sizes)) == self.size else words
-        self._axes = ConfigurationEncoder(SearchSpace({"choice": values})).encode(
-            np.arange(self.size)
-        )
+        encoder = ConfigurationEncoder(SearchSpace({"choice": values}))
+        self._axes = encoder.encode(np.arange(self.size))
 
     def from_unit(self, units: np.ndarray) -> np.ndarray:
         return np.minimum(np.floor(units * self.size), self.size - 1)
@@ -146,26 +144,19 @@ class _Choice:
 
 SUGGESTED = "foretune:suggested"
 """Trial attribute with the suggested row, by name, for trials that still run."""
-MAX_LOSS = 4.0
-"""Upper bound of losses: much larger ones say nothing about the best."""
-MAX_VIOLATION = 3.0
-"""Bounds of scaled constraints."""
-MAX_RESULT = 1e100
-"""Larger values and NaN are failures."""
+MAX_LOSS = 4.0  # upper bound of losses: much larger ones say nothing about the best
+MAX_VIOLATION = 3.0  # bounds of scaled constraints
+MAX_RESULT = 1e100  # larger values and NaN are failures
 
 
 @dataclass(frozen=True)
 class Observations:
     """Rows of `Dimensions` and their results.
 
-    Attributes:
-        finished: rows of the finished trials.
-        losses: their losses; 0 is the best, 1 the median, infinity a failure.
-        violations: their worst constraint in units of its usual size; satisfied at zero and below,
-            NaN if unknown.
-        running: rows of the trials that are still running.
-        repeatable: whether trials have more parameters than their row.
-        unit: difference of the first objective, or its logarithm, between a loss of 0 and 1.
+    ``losses`` of the ``finished`` trials: 0 is the best, 1 the median, infinity a failure.
+    ``violations``: their worst constraint in units of its usual size, satisfied up to zero, NaN if
+    unknown. ``repeatable``: whether trials have more parameters than their row. ``unit``:
+    difference of the first objective, or its logarithm, between a loss of 0 and 1.
     """
 
     finished: np.ndarray
@@ -231,11 +222,7 @@ class StudyHistory:
 def _row(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> list[float] | None:
     distributions = trial.distributions
     for name, d in search_space.items():  # no study has two lists of choices of one name
-        if (
-            name in distributions
-            and not isinstance(d, CategoricalDistribution)
-            and distributions[name] != d
-        ):
+        if not isinstance(d, CategoricalDistribution) and distributions.get(name, d) != d:
             return None
     known = dict(trial.system_attrs.get(SUGGESTED, {}))
     known |= {name: distributions[name].to_internal_repr(v) for name, v in trial.params.items()}
@@ -254,8 +241,7 @@ def _losses(
 ) -> tuple[np.ndarray, float]:
     """Return one loss per trial, and its unit.
 
-    Several objectives get random weights (ParEGO). Positive values are compared by their
-    logarithms.
+    Several objectives get random weights (ParEGO). Positive values are compared by logarithms.
     """
     values = np.full((len(trials), len(directions)), np.nan)
     for i, trial in enumerate(trials):

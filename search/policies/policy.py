@@ -2,8 +2,7 @@
 
 It learns from predictions: the reward of a task is log(reference / objective). As a searcher, it
 takes policy-gradient steps on all measurements after each new one; advantages are standardized log
-objectives. Samples of the initial policy stay likely, so that a few measurements do not erase its
-training.
+objectives. Samples of the initial policy stay likely, so that few measurements do not erase it.
 """
 
 import copy
@@ -34,8 +33,7 @@ from foretune.space import Configuration, SearchSpace
 require("torch", "rl", "a policy")
 import torch  # noqa: E402
 
-BEAM_WIDTH = 256
-"""Width of the beam search for the likeliest configurations."""
+BEAM_WIDTH = 256  # width of the beam search for the likeliest configurations
 FULL_TRAINING = TrainingSchedule()
 
 
@@ -43,10 +41,7 @@ FULL_TRAINING = TrainingSchedule()
 class Policy:
     """Probabilities of configurations, given a problem's sizes and a device's specs.
 
-    Attributes:
-        vocabulary: the parameters and values it can choose.
-        context: encoding of problems and devices.
-        agent: the network.
+    It can choose the values of its ``vocabulary``; ``context`` encodes problems and devices.
     """
 
     vocabulary: Vocabulary
@@ -57,15 +52,9 @@ class Policy:
     def train(
         cls, tasks: Sequence[Task], schedule: TrainingSchedule = FULL_TRAINING, seed: int = 0
     ) -> Self:
-        """Train on the rewards of ``tasks``.
+        """Train on the rewards of ``tasks``, usually predicted ones (`predicted_tasks`).
 
-        Args:
-            tasks: problems with rewards, usually predicted ones (`predicted_tasks`).
-            schedule: length of the training.
-            seed: seed of the network and of all draws.
-
-        Raises:
-            UsageError: there is no task, or tasks have different parameters.
+        Raises UsageError if there is no task, or tasks have different parameters.
         """
         decisions = ConfigurationDecisions(tasks)
         agent = Agent(decisions, seed)
@@ -82,9 +71,7 @@ class Policy:
     def propose(self, task: Task, n: int = 10) -> list[tuple[Configuration, float]]:
         """Return up to ``n`` configurations and their probabilities, likeliest first.
 
-        Nothing is predicted or measured.
-
-        Raises UsageError: see `decisions`.
+        Nothing is predicted or measured. Raises UsageError: see `decisions`.
         """
         decisions = self.decisions(task)
         chosen, log_p = self.agent.beam_search(decisions, 0, max(n, BEAM_WIDTH))
@@ -97,8 +84,7 @@ SMALL_SPACE = 20_000
 """Minimum number of configurations predicted per call, because calls have a high fixed cost."""
 REFERENCE_SAMPLE = 512
 """Number of random configurations whose median is the reference of a predicted task."""
-MIN_P_VALID = 1e-3
-"""Lower bound of the probability to run."""
+MIN_P_VALID = 1e-3  # lower bound of the probability to run
 
 
 def predicted_tasks(
@@ -132,9 +118,7 @@ def predicted_task(
     """Return a task with the reward log(reference / predicted objective), predicted on demand.
 
     The reference is the median of random configurations. The objective is divided by the
-    probability to run.
-
-    Raises PredictorError if the predictor has not learned a target that ``objective`` needs.
+    probability to run. Raises PredictorError if a target of ``objective`` is not learned.
     """
     known = np.full(len(space), np.nan)
 
@@ -143,9 +127,8 @@ def predicted_task(
             numbers = np.arange(len(space))
         new = np.unique(numbers[np.isnan(known[numbers])])
         if len(new):
-            known[new] = _expected(
-                prior_from_predictor(predictor, problem, space, device, objective, new)
-            )
+            prior = prior_from_predictor(predictor, problem, space, device, objective, new)
+            known[new] = _expected(prior)
         return known
 
     some = np.random.default_rng(0).permutation(len(space))[:REFERENCE_SAMPLE]
@@ -169,14 +152,10 @@ def _expected(prior: Prior) -> np.ndarray:
 
 SHORT_TRAINING = TrainingSchedule(updates=100, episodes=128, rate=1e-2)
 """Training of a policy for a single space on its prior."""
-UPDATES_PER_TELL = 5
-"""Updates per measurement."""
-LEARNING_RATE = 1e-3
-"""Adam's learning rate in these updates."""
-ANCHOR_DRAWS = 64
-"""Samples of the initial policy; together they weigh as much as all measurements."""
-FAILURE_PENALTY = float(np.log(2.0))
-"""Log slowdown of a failure, relative to the slowest success."""
+UPDATES_PER_TELL = 5  # updates per measurement
+LEARNING_RATE = 1e-3  # Adam's learning rate in these updates
+ANCHOR_DRAWS = 64  # samples of the initial policy; together they weigh as much as all measurements
+FAILURE_PENALTY = float(np.log(2.0))  # log slowdown of a failure, relative to the slowest success
 
 
 class PolicySearcher(Searcher):
@@ -184,13 +163,9 @@ class PolicySearcher(Searcher):
 
     Without a given policy, it trains one on the prior of this space; without a prior, it starts
     from uniform probabilities. A given policy was already trained on predictions; a prior then gets
-    its own guide.
-
-    ``args`` and ``named``: as for `Searcher`; ``policy``: trained on other problems of the same
-    kernel.
-
-    Raises UsageError if the policy's parameters differ from the space's; MissingExtra if torch is
-    not installed.
+    its own guide. ``args`` and ``named``: as for `Searcher`; ``policy``: trained on other problems
+    of the same kernel. Raises UsageError if the policy's parameters differ from the space's;
+    MissingExtra if torch is not installed.
     """
 
     def __init__(self, *args: Any, policy: Policy | None = None, **named: Any) -> None:
@@ -225,16 +200,16 @@ class PolicySearcher(Searcher):
         return self._decisions.indices_of(0, likeliest).tolist()
 
     def _learn(self, new_values: dict[int, float]) -> None:
-        known = [(self._encode(i), value) for i, value in self.observed.items()]
+        encode = self._decisions.vocabulary.encode
+        known = [(encode(self.space[i]), value) for i, value in self.observed.items()]
         codes = [c for c, _ in known if c is not None]
         values = np.log([value for c, value in known if c is not None])
         finite = np.isfinite(values)
         if finite.sum() == 0 or len(values) < 2:
             return
         values[~finite] = values[finite].max() + FAILURE_PENALTY
-        weights = np.append(
-            -standardized(values) / len(values), np.full(ANCHOR_DRAWS, 1.0 / ANCHOR_DRAWS)
-        )
+        anchors = np.full(ANCHOR_DRAWS, 1.0 / ANCHOR_DRAWS)
+        weights = np.append(-standardized(values) / len(values), anchors)
         self._improve(np.vstack([codes, self._anchors]), weights.astype(np.float32))
 
     def _improve(self, chosen: np.ndarray, weights: np.ndarray) -> None:
@@ -252,6 +227,3 @@ class PolicySearcher(Searcher):
             return self._agent.sample_episodes(
                 self._decisions, np.zeros(n, dtype=np.int64), self.rng
             )[0]
-
-    def _encode(self, number: int) -> list[int] | None:
-        return self._decisions.vocabulary.encode(self.space[number])

@@ -7,18 +7,16 @@ from textwrap import fill
 
 import numpy as np
 
-from foretune.errors import OutputError, UsageError
+from foretune.errors import UsageError
+from foretune.files import atomic_write
 from foretune.search.replay.replay import ReplayResult
 
 FORMATS = (".svg", ".png")
-MAX_COLUMNS = 4
-"""Maximum number of spaces side by side."""
-MAX_BANDS = 4
-"""Maximum number of searchers with quartile bands."""
+MAX_COLUMNS = 4  # maximum number of spaces side by side
+MAX_BANDS = 4  # maximum number of searchers with quartile bands
 COLORS = ("#0b6fb8", "#d1495b", "#2e933c", "#8f5fbf", "#e08e1b")
 STYLES = [(color, dashes) for dashes in ("-", "--", "-.") for color in COLORS]
-RANDOM_STYLE = ("#8a8f98", ":")
-"""The baseline is grey at any position."""
+RANDOM_STYLE = ("#8a8f98", ":")  # the baseline is grey at any position
 
 
 def check_figure_name(path: str | os.PathLike[str]) -> Path:
@@ -76,10 +74,7 @@ def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -
     handles = [lines[name] for name in searchers]
     figure.legend(handles, searchers, loc="outside lower center", ncols=4, frameon=False,
                   fontsize=8)  # fmt: skip
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({"svg.hashsalt": "foretune"}):  # the same curves, the same file
-            metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-            figure.savefig(path, dpi=150, metadata=metadata)
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    kind = path.suffix.lower()[1:]
+    metadata = {"Date": None} if kind == "svg" else None  # the same curves, the same file
+    with atomic_write(path) as file, matplotlib.rc_context({"svg.hashsalt": "foretune"}):
+        figure.savefig(file, format=kind, dpi=150, metadata=metadata)

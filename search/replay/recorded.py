@@ -22,12 +22,8 @@ from foretune.space import ListedSpace, SearchSpace
 class RecordedSpace:
     """A fully measured search space, for replays.
 
-    Attributes:
-        name: the file's name, with device and problem if the file has several spaces.
-        device: the device, with specs from the rows or the spec table.
-        space: exactly the recorded configurations.
-        measurements: by configuration number, failures included.
-        objective: the minimized value.
+    ``name`` is the file's, with device and problem if it has several spaces. ``measurements`` are
+    by configuration number, failures included.
     """
 
     name: str
@@ -81,9 +77,7 @@ def recorded_spaces(
     """Return one recorded space per kernel, device and problem of ``runs``.
 
     The newest row of each configuration counts. Rows may lack parameters that do not apply
-    (`ListedSpace`).
-
-    Raises RunTableError if there is no row, or none has a value.
+    (`ListedSpace`). Raises RunTableError if there is no row, or none has a value.
     """
     if runs.empty:
         raise RunTableError(f"{name} holds no rows: there is nothing to search")

@@ -28,13 +28,9 @@ from foretune.space import Configuration
 class ReplayResult:
     """Result of replaying one searcher on one recorded space.
 
-    Attributes:
-        space: the recorded space's name.
-        searcher: the searcher's name.
-        curves: optimum / best so far after n evaluations, shape (repeats, budget); zero before the
-            first success, constant after the last evaluation.
-        overhead_ms: the searcher's own milliseconds (`tell` and `ask`) before each evaluation, same
-            shape; NaN once the space is exhausted.
+    ``curves``: optimum / best so far after n evaluations, shape (repeats, budget); zero before the
+    first success, constant after the last evaluation. ``overhead_ms``: the searcher's own
+    milliseconds (`tell` and `ask`) before each evaluation, same shape; NaN after the last one.
     """
 
     space: str
@@ -65,14 +61,11 @@ def replay(
     """Search ``recorded`` ``repeats`` times with ``budget`` evaluations each.
 
     Configurations are evaluated one at a time, and failures count. The same seed gives the same
-    curves; more repeats only add curves.
-
-    ``searcher`` is a registered name, or a `Searcher` class or factory; no Optuna sampler, whose
-    random state would carry over between repeats. The budget is at most the size of the space;
-    ``prior`` predicts every configuration; ``n_jobs`` is a number of processes, -1 one per core.
-
-    Raises UsageError if budget or repeats are below 1; UnknownName if there is no searcher of this
-    name.
+    curves; more repeats only add curves. ``searcher`` is a registered name, or a `Searcher` class
+    or factory; no Optuna sampler, whose random state would carry over between repeats. The budget
+    is at most the size of the space; ``prior`` predicts every configuration; ``n_jobs`` is a number
+    of processes, -1 one per core. Raises UsageError if budget or repeats are below 1; UnknownName
+    if there is no searcher of this name.
     """
     if budget < 1 or repeats < 1:
         raise UsageError(f"budget {budget} and repeats {repeats}: give at least 1 of each")
@@ -122,9 +115,7 @@ def _search(
 def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
     """Return the rows of ``recorded``'s kernel on other devices.
 
-    Rows of its device are left out for all problems.
-
-    Raises PredictorError if there are no such rows.
+    Rows of its device are left out for all problems. Raises PredictorError if there are none.
     """
     here = canonical_name(recorded.device.name)
     names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
@@ -164,9 +155,7 @@ def prior_from_source(
 ) -> tuple[Prior | None, list[str]]:
     """Return the prior of a model, or of a predictor trained on runs of other devices.
 
-    Returns:
-        the prior, None without a source; and its training devices, or a user's model's name.
-
+    Also returns its training devices, or a user's model's name. The prior is None without a source.
     Raises PredictorError: see `check_prior_source`; or there are too few runs.
     """
     if source is None:

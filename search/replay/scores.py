@@ -19,17 +19,12 @@ RANGE_START, RANGE_END = 0.01, 0.95
 class Figures:
     """How fast a searcher finds good configurations: in one space, or as means over several.
 
-    Attributes:
-        searcher: the searcher's name.
-        evals_to_95: median evaluations to reach 95 % of the optimum; None if fewer than half of the
-            repeats do. Over spaces, the geometric mean, where None counts as twice the budget.
-        evals_to_99: the same for 99 %.
-        hit_95: share of the repeats that reach 95 % within the budget.
-        fraction_at: mean of optimum / best over repeats, by number of evaluations.
-        score: mean `methodology_score` over repeats; NaN if undefined. Over spaces, the mean of
-            those that have one.
-        score_error: its standard error over repeats.
-        overhead_ms: the searcher's own mean milliseconds per evaluation.
+    ``evals_to_95``: median evaluations to reach 95 % of the optimum; None if fewer than half of the
+    repeats do. Over spaces, the geometric mean, where None counts as twice the budget. ``hit_95``:
+    share of the repeats that reach 95 % within the budget. ``fraction_at``: mean of optimum / best
+    over repeats, by number of evaluations. ``score``: mean `methodology_score` over repeats, NaN if
+    undefined; over spaces, the mean of those that have one; ``score_error`` is its standard error.
+    ``overhead_ms``: the searcher's own mean milliseconds per evaluation.
     """
 
     searcher: str
@@ -46,12 +41,8 @@ class Figures:
 class Scores(Figures):
     """Scores of one searcher on one recorded space.
 
-    Attributes:
-        space: the recorded space's name.
-        configurations: size of the space.
-        within_5: number of configurations with optimum / objective ≥ 0.95.
-        budget: evaluations per repeat.
-        repeats: number of independent searches.
+    ``within_5`` is the number of configurations with optimum / objective ≥ 0.95, ``budget`` that of
+    evaluations per repeat.
     """
 
     space: str

@@ -6,9 +6,10 @@ import pytest
 from foretune.models.gaussian_process import (
     LENGTH_PRIOR,
     Posterior,
+    Scaling,
     fit_process,
-    posterior_arrays,
-    posterior_from_arrays,
+    process_arrays,
+    process_from_arrays,
 )
 
 GRADUAL, INPUTS = 2, 4
@@ -61,6 +62,7 @@ def test_points_without_inputs_have_one_mean():
 
 
 def test_arrays_keep_it(data, fitted):
-    again = posterior_from_arrays(posterior_arrays(fitted))
+    scaling = Scaling(np.zeros(INPUTS), np.ones(INPUTS))
+    _, again = process_from_arrays(process_arrays(scaling, fitted))
     for found, expected in zip(again.predict(data[0]), fitted.predict(data[0]), strict=True):
         assert np.array_equal(found, expected)

@@ -208,8 +208,8 @@ def test_wide_positive_axes_are_in_octaves():
         NeighborIndex.from_runs(line(sizes)).axes[0] for sizes in ([1, 2, 8], [4, 5, 6], [-8, 1, 8])
     )
     assert (wide.octaves, narrow.octaves, negative.octaves) == (True, False, False)
-    np.testing.assert_allclose(wide.coordinates(np.array([2.0, 8.0])), [1, 3])
-    np.testing.assert_allclose(narrow.coordinates(np.array([4.0, 6.0])), [16, 24])  # eighths of 2
+    np.testing.assert_allclose(wide.coordinates(Rows(line([2, 8]))), [1, 3])
+    np.testing.assert_allclose(narrow.coordinates(Rows(line([4, 6]))), [16, 24])  # eighths of 2
 
 
 def on_devices(speeds):

@@ -158,7 +158,7 @@ def test_what_is_saved_runs_no_code(predictor, tmp_path):
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert {p.suffix for p in files} <= {".json", ".gz", ".txt", ".parquet", ".npz"}
     parts = {p.relative_to(tmp_path).parts[0] for p in files}
-    card = {"predictor.json", "runs.parquet", "valid.json", "valid.ubj.gz"}
+    card = {"predictor.json", "runs.parquet", "valid.json", "valid.boosted.npz"}
     assert parts == {*card, "time_ms", "power_w"}
     assert not any(p.read_bytes().startswith(b"\x80") for p in files)  # what pickles start with
 

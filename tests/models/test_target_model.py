@@ -172,8 +172,8 @@ def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
 
 @pytest.mark.parametrize(
     "part",
-    ["tree.ubj.gz", "corrected.ubj.gz", "error0.ubj.gz", "error2.ubj.gz", "stack.json",
-     "spread.json", "neighbors.npz", "target.json"],
+    ["tree.boosted.npz", "corrected.boosted.npz", "error0.boosted.npz", "error2.boosted.npz",
+     "stack.json", "spread.json", "neighbors.npz", "target.json"],
 )  # fmt: skip
 def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")

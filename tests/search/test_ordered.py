@@ -62,7 +62,7 @@ def make(size, elsewhere=(), prior=None, configs=CONFIGS):
 
 def search(searcher, size, stopping):
     runs = []
-    while not stopping.is_over(searcher, len(runs)) and (asked := searcher.ask()):
+    while stopping.reason(searcher, len(runs)) is None and (asked := searcher.ask()):
         runs.append(run(size, asked[0]))
         searcher.tell(runs[-1:])
     return runs

@@ -223,7 +223,7 @@ class TestRegret:
         found = []
         for seed in range(8):
             searcher, spent = make("surrogate", seed=seed), 0
-            while not Stopping(regret=0.05).is_over(searcher, spent):
+            while Stopping(regret=0.05).reason(searcher, spent) is None:
                 (config,) = searcher.ask()
                 searcher.tell([make_measurement(config)])
                 spent += 1

@@ -25,30 +25,30 @@ class Sure(RandomSearcher):
 
 
 def test_the_number_of_measurements_ends_a_search():
-    over = [Stopping(measurements=3).is_over(Sure(0.0, 0.0), n) for n in range(5)]
-    assert over == [False, False, False, True, True]
+    reasons = [Stopping(measurements=3).reason(Sure(0.0, 0.0), n) for n in range(5)]
+    assert reasons == [None, None, None, "budget", "budget"]
 
 
 @pytest.mark.parametrize(
-    ("regret", "gain", "over"),
-    [(0.02, 0.1, True), (0.2, 0.1, False), (0.2, 0.001, True), (math.inf, math.inf, False)],
+    ("regret", "gain", "reason"),
+    [(0.02, 0.1, "regret"), (0.2, 0.1, None), (0.2, 0.001, "regret"), (math.inf, math.inf, None)],
 )
-def test_so_does_being_sure_or_having_little_to_gain(regret, gain, over):
-    assert Stopping(regret=0.03).is_over(Sure(regret, gain), 1) is over
-    assert not Stopping(measurements=2).is_over(Sure(regret, gain), 1)
+def test_so_does_being_sure_or_having_little_to_gain(regret, gain, reason):
+    assert Stopping(regret=0.03).reason(Sure(regret, gain), 1) == reason
+    assert Stopping(measurements=2).reason(Sure(regret, gain), 1) is None
 
 
 def test_a_searcher_that_cannot_tell_goes_on_to_the_most():
     searcher = RandomSearcher(SearchSpace({"tile": [1, 2]}))
-    assert not Stopping(measurements=2, regret=0.5).is_over(searcher, 1)
-    assert Stopping(measurements=2, regret=0.5).is_over(searcher, 2)
+    assert Stopping(measurements=2, regret=0.5).reason(searcher, 1) is None
+    assert Stopping(measurements=2, regret=0.5).reason(searcher, 2) == "budget"
 
 
 def test_so_do_seconds_before_or_after_the_number():
     rule, searcher = Stopping(measurements=3, seconds=10.0), Sure(math.inf, math.inf)
-    assert [rule.is_over(searcher, 1, s) for s in (0.0, 9.9, 10.0)] == [False, False, True]
-    assert rule.is_over(searcher, 3, 0.0)
-    assert not Stopping(seconds=10.0).is_over(searcher, 1000, 9.0)
+    assert [rule.reason(searcher, 1, s) for s in (0.0, 9.9, 10.0)] == [None, None, "seconds"]
+    assert rule.reason(searcher, 3, 0.0) == "budget"
+    assert Stopping(seconds=10.0).reason(searcher, 1000, 9.0) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Spoils files: bytes of any, values of JSON, cells of text, arrays in archives, nodes of trees."""
+"""Spoils files: bytes of any, values of JSON, cells of text, arrays in archives."""
 
 import contextlib
 import gzip
@@ -6,16 +6,12 @@ import io
 import json
 import random
 import re
-import struct
 import zipfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from foretune.models.trees.ubjson import NUMBERS as MARKS_OF_NUMBERS
-from foretune.models.trees.ubjson import read_ubjson
 
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 2, 0.5, -0.0, 1e308, 10**9, 10**30, 10**400, -(2**63), float("nan"),
@@ -152,7 +148,11 @@ def _archive(data: bytes, rng: random.Random) -> bytes:
     elif name.endswith(".json"):
         parts[name] = _json(parts[name])(rng)
     else:
-        array = _array(np.load(io.BytesIO(parts[name])), rng)
+        array = np.load(io.BytesIO(parts[name]))
+        if name == "parameters.npy":  # of boosted trees: JSON
+            array = np.array(_json(str(array).encode())(rng).decode())
+        else:
+            array = _array(array, rng)
         out = io.BytesIO()
         np.save(out, array)
         parts[name] = out.getvalue()
@@ -217,54 +217,8 @@ def _parquet(data: bytes, rng: random.Random) -> bytes:
     return out.getvalue()
 
 
-def _trees(data: bytes, rng: random.Random) -> bytes:
-    """Spoil a model of XGBoost: three of four times a node of a tree, else anything else."""
-    document = read_ubjson(gzip.decompress(data))
-    model = document["learner"]["gradient_booster"]["model"]
-    if rng.random() < 0.75:
-        tree = rng.choice(model["trees"])
-        name = rng.choice([n for n, v in sorted(tree.items()) if isinstance(v, np.ndarray)])
-        tree[name] = _array(tree[name], rng)
-    else:
-        kept, model["trees"] = model["trees"], []
-        document = _swapped(document, rng.choice(_places(document))[0], rng)
-        with contextlib.suppress(LookupError, TypeError):
-            document["learner"]["gradient_booster"]["model"]["trees"] = kept
-    return gzip.compress(write_ubjson(document), 1)
-
-
-def write_ubjson(value: Any) -> bytes:
-    """Return a document as XGBoost writes it."""
-    if isinstance(value, dict):
-        inner = b"".join(_size(str(n)) + write_ubjson(v) for n, v in value.items())
-        return b"{" + inner + b"}"
-    if isinstance(value, np.ndarray) and (mark := _MARKS.get(value.dtype.newbyteorder(">").str)):
-        body = value.astype(value.dtype.newbyteorder(">")).tobytes()
-        return b"[$" + bytes([mark]) + b"#L" + struct.pack(">q", value.size) + body
-    if isinstance(value, (list, np.ndarray)):
-        values = list(map(write_ubjson, list(value)))
-        return b"[#L" + struct.pack(">q", len(values)) + b"".join(values)
-    if isinstance(value, str):
-        return b"S" + _size(value)
-    if value is None or isinstance(value, bool):
-        return {None: b"Z", True: b"T", False: b"F"}[value]
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return b"L" + struct.pack(">q", value)
-    if isinstance(value, int | float) and abs(value) < 2**128:
-        return b"d" + np.array(value, dtype=object).astype(">f4").tobytes()
-    return b"Z"
-
-
-_MARKS = {dtype.str: mark for mark, dtype in MARKS_OF_NUMBERS.items()}
-
-
-def _size(text: str) -> bytes:
-    data = text.encode(errors="replace")
-    return b"L" + struct.pack(">q", len(data)) + data
-
-
 _OF_KIND: dict[str, Callable[[bytes], Spoiler]] = {
-    ".ubj.gz": _each(_trees), ".json.gz": _gz, ".json": _json, ".jsonl": _lines,
+    ".json.gz": _gz, ".json": _json, ".jsonl": _lines,
     ".journal": _lines, ".npz": _each(_archive), ".parquet": _each(_parquet), ".csv": _text,
     ".txt": _text,
 }  # fmt: skip

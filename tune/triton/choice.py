@@ -158,7 +158,7 @@ class CallTuner:
     def is_sure(self) -> bool:
         """Whether the expected regret is small enough to stop, or more measurements gain little."""
         stopping = self._options.stopping
-        return stopping.regret is not None and stopping.is_over(self, self.new_count)
+        return stopping.regret is not None and stopping.reason(self, self.new_count) is not None
 
     def likely(self, n: int) -> list[Configuration]:
         """Return up to ``n`` candidates to compile ahead: those expected to be fastest."""

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
+from foretune.models.covariance import CovarianceTerm, Hyperprior
 from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.plan.describe import shipped_rows
 from foretune.plan.serve.deployments.analytic import formula_latencies
@@ -58,11 +58,6 @@ class GroupedCovariance(CovarianceTerm):
 
     components: tuple[VarianceComponent, ...]
 
-    @property
-    def hyperpriors(self) -> list[Hyperprior]:
-        """Empty: variances and length scales are fixed."""
-        return []
-
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return the covariances in single precision."""
         points, others = (x[:, : len(LENGTH_SCALES)] for x in (X, X2))
@@ -81,12 +76,6 @@ class GroupedCovariance(CovarianceTerm):
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
         """Return the sum of all components."""
         return np.full(len(X), sum(s.constant + s.slow + s.fast for s in self.components))
-
-    def covariance_and_gradient(
-        self, parameters: np.ndarray, X: np.ndarray
-    ) -> tuple[np.ndarray, GradientFunction]:
-        """Return the covariances and an empty gradient."""
-        return self.covariance(parameters, X, X), lambda slope: np.empty(0)
 
 
 @dataclass
@@ -110,9 +99,8 @@ class GroupedGaussianProcess:
             # Outliers get more noise: Student's t as a scale mixture.
             residual, deviation = posterior.leave_one_out()
             spread = np.maximum(deviation**2 - extra_noise, self.noise)
-            extra_noise = self.noise * (
-                np.maximum(1.0, (NU + residual**2 / spread) / (NU + 1.0)) ** 2 - 1.0
-            )
+            factor = np.maximum(1.0, (NU + residual**2 / spread) / (NU + 1.0))
+            extra_noise = self.noise * (factor**2 - 1.0)
         # Single precision is enough, and plans predict thousands of candidates at once.
         self._posterior = posterior.in_single_precision()
         return self
@@ -128,9 +116,7 @@ class GroupedGaussianProcess:
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
         return {
-            "components": {
-                columns: asdict(component) for columns, component in self.components.items()
-            },
+            "components": {name: asdict(part) for name, part in self.components.items()},
             "noise": self.noise,
             "points": self._points.to_dict("list"),
             "errors": self._posterior.y.tolist(),
@@ -140,10 +126,8 @@ class GroupedGaussianProcess:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the process from `to_json`'s values."""
-        components = {
-            columns: VarianceComponent(**component)
-            for columns, component in data["components"].items()
-        }
+        parts = data["components"].items()
+        components = {name: VarianceComponent(**part) for name, part in parts}
         process = cls(components, data["noise"])
         process._store(pd.DataFrame(data["points"]))
         process._extra_noise = np.array(data["row_noise"], dtype=float) - process.noise

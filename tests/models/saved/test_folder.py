@@ -91,7 +91,7 @@ def edited(folder, **values):
 
 
 def tree(folder):
-    return folder / "time_ms" / "tree.ubj.gz"
+    return folder / "time_ms" / "tree.boosted.npz"
 
 
 DAMAGE = {

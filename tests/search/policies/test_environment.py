@@ -105,7 +105,7 @@ def test_every_configuration_can_be_reached():
     env = gymnasium.make(CONFIGURE, tasks=[task()]).unwrapped
     for config in SPACE:
         env.reset()
-        for name, values in env.configuring.vocabulary.parameters.items():
+        for name, values in env.decisions.vocabulary.parameters.items():
             env.step(values.index(config[name]))
         assert env.configuration == config
 
