@@ -12,7 +12,7 @@ from foretune.errors import UsageError
 from foretune.features.candidates import rows_of
 from foretune.models import Predictor
 from foretune.problem import Problem
-from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION
+from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, Decisions
 from foretune.space import Configuration
 
 
@@ -145,7 +145,7 @@ def predicted_latencies(
     return predicted["time_ms"].to_numpy().reshape(len(operators), len(choices))
 
 
-class PlacementDecisions:
+class PlacementDecisions(Decisions):
     """Chooses how operators run, in order; choices that must break the limit later are illegal.
 
     The reward is log(greedy / total latency), above 0 if better than the greedy placement.

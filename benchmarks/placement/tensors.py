@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION
+from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, Decisions
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class TensorGraph:
         return found.x.reshape(tensors, memories).argmax(axis=1), found.status == 0
 
 
-class TensorDecisions:
+class TensorDecisions(Decisions):
     """Chooses a memory for one tensor after the other; a memory without room is illegal.
 
     The reward is log(greedy / time of the traffic).

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretune.lazy import require
-from foretune.search.policies.decisions import ConfigurationDecisions
+from foretune.search.policies.decisions import Decisions
 
 require("torch", "rl", "a policy")
 import torch  # noqa: E402
@@ -26,7 +26,7 @@ class Agent:
     ``decisions`` determines the shapes of observations and choices.
     """
 
-    def __init__(self, decisions: ConfigurationDecisions, seed: int = 0) -> None:
+    def __init__(self, decisions: Decisions, seed: int = 0) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             last = torch.nn.Linear(HIDDEN, decisions.choices)
@@ -38,7 +38,7 @@ class Agent:
             )  # fmt: skip
 
     def log_probabilities(
-        self, decisions: ConfigurationDecisions, tasks: np.ndarray, chosen: np.ndarray
+        self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
     ) -> torch.Tensor:
         """Return the log probability of every next choice; -inf for illegal ones."""
         seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
@@ -46,7 +46,7 @@ class Agent:
         return torch.log_softmax(scores.masked_fill(~torch.from_numpy(legal), -torch.inf), dim=1)
 
     def log_likelihood(
-        self, decisions: ConfigurationDecisions, tasks: np.ndarray, chosen: np.ndarray
+        self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
     ) -> torch.Tensor:
         """Return the differentiable log probability of complete episodes."""
         total, rows = torch.zeros(len(tasks)), np.arange(len(tasks))
@@ -56,7 +56,7 @@ class Agent:
         return total
 
     def sample_episodes(
-        self, decisions: ConfigurationDecisions, tasks: np.ndarray, rng: np.random.Generator
+        self, decisions: Decisions, tasks: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, torch.Tensor]:
         """Sample an episode of each of ``tasks``; return its choices and their log probability."""
         chosen, total = np.zeros((len(tasks), 0), dtype=np.int64), torch.zeros(len(tasks))
@@ -70,7 +70,7 @@ class Agent:
         return chosen, total
 
     def beam_search(
-        self, decisions: ConfigurationDecisions, task: int, width: int
+        self, decisions: Decisions, task: int, width: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return up to ``width`` different episodes of ``task`` and their log p, likeliest first.
 
@@ -117,7 +117,7 @@ class TrainingSchedule:
 
 
 def reinforce(
-    agent: Agent, decisions: ConfigurationDecisions, schedule: TrainingSchedule, seed: int = 0
+    agent: Agent, decisions: Decisions, schedule: TrainingSchedule, seed: int = 0
 ) -> None:
     """Train ``agent`` in place."""
     rng = np.random.default_rng(seed)

@@ -4,6 +4,7 @@ An episode sets one parameter after the other. Observations, legal choices and t
 follow from the task and the choices so far. Everything is vectorized over episodes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -19,6 +20,42 @@ from foretune.values import Value
 FAILURE_REWARD = -float(np.log(10.0))
 """Reward of a failure, and lower bound of all rewards: ten times the reference."""
 MAX_OBSERVATION = 5.0  # bound of observations, because networks extrapolate wildly
+
+
+class Decisions(ABC):
+    """Tasks that are solved by a sequence of choices.
+
+    Episodes are two arrays: ``tasks``, each episode's task number, and ``chosen``, shape (episodes,
+    choices so far), the numbers of the chosen values.
+
+    Attributes:
+        tasks: number of tasks.
+        steps: maximum number of choices per episode. An `Agent` continues shorter ones with the
+            choice 0, the only legal one after their end; `DecisionEnv` ends them.
+        choices: maximum number of values of a choice.
+        width: number of entries of an observation.
+    """
+
+    tasks: int
+    steps: int
+    choices: int
+    width: int
+
+    @abstractmethod
+    def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return the observations before the next choice: float32, one row per episode."""
+
+    @abstractmethod
+    def legal(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return a mask of next choices that lead to a legal end, shape (episodes, choices)."""
+
+    @abstractmethod
+    def reward(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return complete episodes' log(reference / objective), at least `FAILURE_REWARD`."""
+
+    def length(self, task: int) -> int:
+        """Return the number of choices in an episode of ``task``."""
+        return self.steps
 
 
 Reward = Callable[[np.ndarray], np.ndarray]
@@ -153,14 +190,12 @@ def _table(known: Sequence[Mapping[str, float]], names: Sequence[str]) -> np.nda
     return np.array(cells, dtype=float).reshape(len(known), len(names))
 
 
-class ConfigurationDecisions:
+class ConfigurationDecisions(Decisions):
     """Chooses the values of parameters, in the vocabulary's order.
 
-    Episodes are two arrays: ``tasks``, each episode's task number, and ``chosen``, shape (episodes,
-    choices so far), the numbers of the chosen values. A choice is legal if a configuration of the
-    space has this prefix. ``vocabulary`` and ``context`` are by default those of the ``tasks``. An
-    episode has `steps` choices among at most `choices` values; an observation has `width` numbers.
-    Raises UsageError if there is no task, or tasks have different parameters.
+    A choice is legal if a configuration of the space has this prefix. ``vocabulary`` and
+    ``context`` are by default those of the ``tasks``. Raises UsageError if there is no task, or
+    tasks have different parameters.
     """
 
     def __init__(
@@ -183,10 +218,6 @@ class ConfigurationDecisions:
         }
         self._trees = [trees[id(space)] for space in self.spaces]
         self.width = self._rows.shape[1] + sum(self.sizes) + max(1, self.steps)
-
-    def length(self, task: int) -> int:
-        """Return the number of choices in an episode of ``task``."""
-        return self.steps
 
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return the context, the choices so far, and an indicator of the next parameter."""

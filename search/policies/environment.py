@@ -22,6 +22,7 @@ from foretune.search.policies.decisions import (
     FAILURE_REWARD,
     MAX_OBSERVATION,
     ConfigurationDecisions,
+    Decisions,
     Task,
 )
 from foretune.space import Configuration
@@ -37,12 +38,14 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
     """Episodes of ``decisions``, each of a random task.
 
     ``reset(options={"task": i})`` chooses the task. ``info`` has ``action_mask`` (int8, one per
-    choice) and ``task``, its number. Raises UsageError if there is nothing to decide.
+    choice) and ``task``, its number.
+
+    Raises UsageError if there is nothing to decide.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, decisions: ConfigurationDecisions, render_mode: str | None = None) -> None:
+    def __init__(self, decisions: Decisions, render_mode: str | None = None) -> None:
         self.decisions = decisions
         self.render_mode = render_mode
         if decisions.steps == 0:
@@ -51,7 +54,8 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         self.observation_space = spaces.Box(-bound, bound, shape, np.float32)
         self.action_space = spaces.Discrete(decisions.choices)
         self._task = np.zeros(1, dtype=np.int64)
-        self.chosen = np.zeros(0, dtype=np.int64)  # the choices of this episode so far
+        self.chosen = np.zeros(0, dtype=np.int64)
+        """The choices of this episode so far."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -80,6 +84,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         return self.decisions.legal(self._task, self.chosen[None, :])[0]
 
     def _seen(self) -> tuple[np.ndarray, Info]:
+        """Return observation and info."""
         info = {"action_mask": self.action_masks().astype(np.int8), "task": int(self._task[0])}
         return self.decisions.observe(self._task, self.chosen[None, :])[0], info
 
@@ -88,14 +93,15 @@ class ConfigureEnv(DecisionEnv):
     """Chooses the values of tunable parameters, one after the other (`ConfigurationDecisions`)."""
 
     def __init__(self, tasks: Sequence[Task], render_mode: str | None = None) -> None:
-        super().__init__(ConfigurationDecisions(tasks), render_mode)
+        self.configuring = ConfigurationDecisions(tasks)
+        super().__init__(self.configuring, render_mode)
 
     @property
     def configuration(self) -> Configuration:
         """The chosen configuration, once the episode is complete."""
         task = int(self._task[0])
-        (number,) = self.decisions.indices_of(task, self.chosen[None, :])
-        return self.decisions.spaces[task][int(number)]
+        (number,) = self.configuring.indices_of(task, self.chosen[None, :])
+        return self.configuring.spaces[task][int(number)]
 
 
 gymnasium.register(id="foretune/Configure-v0", entry_point=f"{__name__}:ConfigureEnv")
