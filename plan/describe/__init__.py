@@ -18,11 +18,19 @@ def shipped_rows(name: str, package: str = __name__) -> list[dict[str, str]]:
 
 
 def parse_rows(text: str, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of the CSV table ``name``; raises RunTableError if it lacks a column."""
-    reader = csv.DictReader(text.splitlines())
-    if missing := [c for c in columns if c not in (reader.fieldnames or ())]:
+    """Return the rows of the CSV table ``name``; raises RunTableError if it lacks a column.
+
+    Cells that a row lacks are empty.
+    """
+    reader = csv.DictReader(text.splitlines(), restval="")
+    try:
+        missing = [c for c in columns if c not in (reader.fieldnames or ())]
+        rows = list(reader)
+    except csv.Error as e:
+        raise RunTableError(f"{name} is not a table: {e}") from e
+    if missing:
         raise RunTableError(f"{name} has no column {missing[0]!r}: expected {', '.join(columns)}")
-    return list(reader)
+    return rows
 
 
 def read_text(path: str | os.PathLike[str], what: str) -> str:

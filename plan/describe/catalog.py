@@ -144,7 +144,7 @@ def _parse_prices(text: str, name: str) -> dict[str, float]:
     for i, row in enumerate(parse_rows(text, name, PRICE_COLUMNS), 1):
         try:
             system, price = row["system"], float(row["usd_per_gpu_hour"])
-        except (TypeError, ValueError) as e:
+        except ValueError as e:
             raise RunTableError(f"{name}, row {i}: the price is not a number ({e})") from e
         if not 0 < price < float("inf"):
             raise RunTableError(f"{name}, row {i}: the price must be positive, not {price}")
