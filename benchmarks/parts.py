@@ -26,6 +26,7 @@ from predictor_tasks import GROUPS, Task, thinned
 
 from foretune.collect import local_device
 from foretune.features import featureset
+from foretune.features.families import moe
 from foretune.features.featureset import FeatureSet
 from foretune.models import (
     Predictor,
@@ -235,6 +236,12 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "features: caches": lambda: without_features(lambda name: name.endswith("_of_cache")),
     "features: geometry": lambda: [(featureset, "launch_geometry", lambda *columns: {})],
     "features: derived by the family": is_derived,
+    "features: load of the busiest rank (else the mean)": lambda: [
+        (moe, "routing_exponent", lambda distribution: 0.0)
+    ],
+    "features: ranks of tensor parallelism": lambda: without_features(
+        lambda name: "config.tp" in name
+    ),
 }
 ONLY_OF: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("devices", "installed"),

