@@ -195,6 +195,16 @@ def is_derived() -> list[Change]:
     return [(FeatureSet, "_physics", physics)]
 
 
+def without_column(name: str) -> list[Change]:
+    """Return what leaves a column out of the rows to learn from."""
+    plain = Predictor.fit
+
+    def fit(self: Predictor, runs: Any) -> Predictor:
+        return plain(self, runs.drop(columns=name, errors="ignore"))
+
+    return [(Predictor, "fit", fit)]
+
+
 COST = ("log2_flops", "log2_bytes", "log2_intensity", "bytes_of_cache")
 
 PARTS: Mapping[str, Callable[[], list[Change]]] = {
@@ -239,9 +249,7 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "features: load of the busiest rank (else the mean)": lambda: [
         (moe, "routing_exponent", lambda distribution: 0.0)
     ],
-    "features: ranks of tensor parallelism": lambda: without_features(
-        lambda name: "config.tp" in name
-    ),
+    "columns: ranks of tensor parallelism": lambda: without_column("config.tp"),
 }
 ONLY_OF: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("devices", "installed"),
