@@ -26,6 +26,8 @@ from smoke_cases import (
     SOFTMAX,
     TMA_CASE,
     WIDE,
+    Call,
+    Case,
     _tma,
 )
 from smoke_rows import REAL, Run, rows_of
@@ -98,14 +100,19 @@ def warm_gpu_timer() -> Any:
 # ---- 2: the decorator -----------------------------------------------------------------------
 
 
+def tuned_once(run: Run, case: Case) -> tuple[Call, Any, list[triton.Config], float, float]:
+    """Return call, tuner, what it measured, and the seconds and the error of the first launch."""
+    call, tuner, measured = case.tuned(store=run.store("tuned"))
+    start = time.monotonic()
+    call.launch(tuner)
+    return call, tuner, measured, time.monotonic() - start, call.error()
+
+
 def decorator(run: Run) -> None:
     """Tune with the decorator and with stock Triton; both must compute what torch does."""
     for name, case in CASES.items():
         with run.checking(name):
-            call, tuner, measured = case.tuned(store=run.store("tuned"))
-            start = time.monotonic()
-            call.launch(tuner)
-            seconds, error = time.monotonic() - start, call.error()
+            call, tuner, measured, seconds, error = tuned_once(run, case)
             stock = case.decorated(triton.autotune, **QUICK)
             call.spoil()
             call.launch(stock)
@@ -126,10 +133,7 @@ def decorator_again(run: Run) -> None:
     chosen = {row["what"]: row.get("chosen") for row in rows_of(run.out, "2")}
     for name, case in CASES.items():
         with run.checking(name):
-            call, tuner, measured = case.tuned(store=run.store("tuned"))
-            start = time.monotonic()
-            call.launch(tuner)
-            seconds, error = time.monotonic() - start, call.error()
+            call, tuner, measured, seconds, error = tuned_once(run, case)
             same = chosen.get(name) == str(tuner.best_config)
             run.check(
                 name, not measured and same and error <= call.limit,
