@@ -205,7 +205,10 @@ class Benchmarker:
         return self._prepared_inputs[key]
 
     def _error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
-        """Return a launch's error after its last output was invalidated, so that none is kept."""
+        """Return the relative error of a launch's output.
+
+        The last output is invalidated first; otherwise a launch that writes nothing would pass.
+        """
         kernel.invalidate_output(launch())
         self._output = launch()
         return kernel.relative_error(self._output, expected)

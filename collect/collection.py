@@ -67,7 +67,10 @@ class CollectSummary(Result):
 def plan_configurations(
     kernel: Kernel, problems: Sequence[Problem], per_problem: int, seed: int = 0
 ) -> dict[Problem, list[Configuration]]:
-    """Choose configurations per problem, the default first; the same for the same arguments."""
+    """Choose configurations per problem: the default first, then random ones.
+
+    The same arguments give the same plan, so an interrupted collection can resume.
+    """
     rng = np.random.default_rng(seed)
     plan: dict[Problem, list[Configuration]] = {}
     seen: dict[Configuration, None] = {}

@@ -132,7 +132,11 @@ class RoundInputs:
 
 
 class InterleavedComparison:
-    """Launches of configurations, the default first; ``failures`` has errors of dropped ones."""
+    """Launches of configurations, the default first.
+
+    ``failures`` has the errors of the configurations that were dropped. Raises ForetuneError if the
+    kernel cannot be measured here at all.
+    """
 
     def __init__(
         self,

@@ -64,7 +64,10 @@ class Level:
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """Latency of a dependent load and rate of reading over working sets; the ``levels`` in it."""
+    """Latency of a dependent load, and rate of reading, over ascending working sets.
+
+    ``levels`` are the detected levels, nearest first; the last is main memory.
+    """
 
     sizes_kib: tuple[float, ...]
     latency_ns: tuple[float, ...]

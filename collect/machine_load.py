@@ -60,7 +60,10 @@ class MachineLoad:
 
 
 class LoadMonitor:
-    """Context manager that sets ``load`` when it ends; ``nvml`` is ``pynvml`` or a substitute."""
+    """Context manager that observes the load on a device; only NVIDIA GPUs report theirs.
+
+    ``load`` is set when the block ends; ``nvml`` is the module ``pynvml`` or a substitute.
+    """
 
     def __init__(self, device: Device, nvml: Any = None) -> None:
         self.load = MachineLoad()

@@ -20,7 +20,10 @@ from foretune.registry import load, registered
 
 @dataclass
 class Window:
-    """Joules and seconds of a metered window; NaN until it closes, and joules if not reported."""
+    """Energy (joules) and duration (seconds) of a metered window.
+
+    Both are NaN until it closes; the energy stays NaN if the counter did not report it.
+    """
 
     joules: float = math.nan
     seconds: float = math.nan
@@ -141,7 +144,7 @@ class RaplMeter(PowerMeter):
         return total_uj * 1e-6 if total_uj > 0 else math.nan
 
     def _counters(self) -> list[tuple[int, int]]:
-        """Return the microjoules of each package, and those after which it starts again at 0."""
+        """Return each package's counter and the value at which it wraps around, in microjoules."""
         return [
             (int((p / "energy_uj").read_text()), int((p / "max_energy_range_uj").read_text()))
             for p in self._packages()

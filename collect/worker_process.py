@@ -210,14 +210,20 @@ class Channel:
         self._searched = 0  # where the search for the next mark goes on
 
     def send(self, number: int, content: Any, limit_s: float | None = None) -> None:
-        """Send a message; raise TimeoutError, OSError if it is closed, or pickle's error."""
+        """Send a message.
+
+        Raises TimeoutError, OSError if the connection is closed, or pickle's error.
+        """
         payload = pickle.dumps(content)
         header = _HEADER.pack(number, len(payload), zlib.crc32(payload))
         self._socket.settimeout(limit_s)
         self._socket.sendall(self._mark + header + payload)
 
     def receive(self, limit_s: float = math.inf) -> tuple[int, Any]:
-        """Return the next number and content; raise TimeoutError, EOFError, or pickle's error."""
+        """Return the next message: its number and content.
+
+        Raises TimeoutError, EOFError if the connection is closed, or pickle's error.
+        """
         deadline = time.monotonic() + limit_s
         while (message := self._next()) is None:
             remaining_s = deadline - time.monotonic()
@@ -444,7 +450,10 @@ def _threads() -> int:
 
 
 def _limit_resources() -> None:
-    """Cap threads, and memory without a GPU driver, which maps more; be the first one killed."""
+    """Limit threads and memory, and make this process the first to be killed when memory is short.
+
+    With a GPU, memory is not limited, because the driver maps more than there is.
+    """
     cores = os.cpu_count() or 1
     _set_limit("RLIMIT_NPROC", _threads() + 2 * MAX_PROCESSES + 16 * cores)
     if not any(Path(path).exists() for path in _GPU_DRIVERS):

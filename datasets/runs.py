@@ -236,7 +236,10 @@ def ordered_columns(columns: Iterable[str]) -> list[str]:
 
 
 def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
-    """Return a run table, its mixed columns and last journal digest; raise RunTableError."""
+    """Return a run table, its columns of mixed types, and the digest of its last journal.
+
+    Raises RunTableError if the file is not a run table.
+    """
     if _is_store(path):
         raise RunTableError(
             f"{path} is a tuning store, not a run table: export one with 'foretune store "

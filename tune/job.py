@@ -130,7 +130,10 @@ class TuningJob:
         log: "RunLog | None" = None, default_budget: int = DEFAULT_BUDGET,
         lacks: Sequence[str] = (),
     ) -> Self:  # fmt: skip
-        """Return a job; ``lacks`` are options that the caller does not take (UnknownName)."""
+        """Return a job with these options; ``lacks`` are options that the caller does not take.
+
+        Raises UnknownName for such an option, UsageError if a value is invalid.
+        """
         check_options(options, SearchOptions, lacks)
         budget, seconds = options.get("budget"), options.get("seconds")
         if budget is None and seconds is None:
@@ -169,7 +172,10 @@ class TuningJob:
         return [m for m in found if m.config in space and self._is_complete(m)]
 
     def find_predictor(self, source: PredictorSource) -> SearchPredictor | None:
-        """Return the predictor that ``source`` names, or raise why it cannot be used."""
+        """Return the predictor that ``source`` names, for searches of this job.
+
+        Raises PredictorError, TrackingError, UsageError if it cannot be used.
+        """
         if isinstance(source, str) and source in registered("predictors"):
             predictor = load("predictors", source)(self.kernel)
             return SearchPredictor.for_device(predictor, self.device)

@@ -137,7 +137,10 @@ def verify_and_store(
     verify_s: float,
     start: float,
 ) -> TuneResult:
-    """Verify the best of a search and store it; ``start`` is its begin by `time.perf_counter`."""
+    """Verify the best of a search and store it.
+
+    ``start`` is when the search began, by `time.perf_counter`.
+    """
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
     first = None if previous_choice is None else previous_choice.config
     feasible = [step for step in trace if math.isfinite(step.objective)]

@@ -141,7 +141,10 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
 
 
 class _Compiler:
-    """Compiles configurations of a kernel, with arguments from `describe`, in its process."""
+    """Compiles configurations of one kernel; lives in a worker process.
+
+    Arguments are as `describe` returns them.
+    """
 
     def __init__(
         self, kernel: str, args: list[Any], kwargs: dict[str, Any], target: Target, cache_dir: str
@@ -190,7 +193,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_kernel(location: str) -> Any:
-    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME``, to compile; raise ForetuneError."""
+    """Return the kernel at ``MODULE:NAME`` or ``FILE.py:NAME`` in a form that compiles.
+
+    Raises ForetuneError if it cannot be imported, MissingExtra without Triton.
+    """
     with _interpreter_off():
         return object_at(location)
 

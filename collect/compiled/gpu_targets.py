@@ -91,7 +91,10 @@ TARGETS: dict[str, Target] = {
 
 
 def get_target(name: str) -> Target:
-    """Return target ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, …; raise UnknownName."""
+    """Return the target called ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, ….
+
+    Raises UnknownName if there is none.
+    """
     text = name.strip().lower().removeprefix("hip:")
     text = re.sub(r"^(?:cuda:|sm_?)(\d+)[af]?$", r"sm_\1", text)
     text = text.partition(":")[0]  # AMD's driver reports gfx942:sramecc+:xnack-

@@ -160,7 +160,10 @@ class RayRunner(Runner):
         return answer
 
     def _call_many(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
-        """Yield number and answer of each (group, (method, arguments)); raise its ForetuneError."""
+        """Yield the number and the answer of each piece of work: (group, (method, arguments)).
+
+        Raises the ForetuneError of the actor.
+        """
         for number, answer in self._dispatcher.results(pieces):
             if isinstance(answer, ForetuneError):
                 raise answer

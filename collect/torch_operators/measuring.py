@@ -53,7 +53,10 @@ def cannot_run(operator: OperatorRun) -> str:
 
 
 def build(operator: OperatorRun, device: str) -> Launch:
-    """Return a call that runs ``operator`` on torch's ``device``; raise MeasurementError."""
+    """Return a call that runs ``operator`` on torch's ``device``.
+
+    Raises MeasurementError if torch cannot run it.
+    """
     if reason := cannot_run(operator):
         raise MeasurementError(reason)
     return KINDS[operator.kernel].build(operator.problem, operator.config, device)
@@ -107,7 +110,7 @@ class OperatorBenchmarker:
         )
 
     def _as_graph(self, launch: Launch) -> Launch:
-        """Run and return ``launch``, on a GPU as a graph: small launches take the host's time."""
+        """Run and return ``launch``; on a GPU as a graph, because the host limits small ones."""
         if self.device.kind != "gpu":
             launch()
             return launch

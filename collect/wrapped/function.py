@@ -165,7 +165,10 @@ class FunctionKernel(WrappedKernel):
         return self._bind(config, inputs)
 
     def reference(self, inputs: Inputs) -> CallResult:
-        """Return the output of ``check`` or of two default calls; raise MeasurementError."""
+        """Return the output of ``check``, or that of the default.
+
+        Raises MeasurementError if the default fails, has no output, or differs between two calls.
+        """
         if self.check is None:
             return self._default_output(inputs)
         if not callable(self.check):

@@ -60,7 +60,10 @@ class _NativeLaunch(ResettingLaunch):
 
 @contextmanager
 def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
-    """Compile a source, and yield the temporary output; raise RuntimeError with the first error."""
+    """Compile a source, and yield the path of the output, which is temporary.
+
+    Raises RuntimeError with the compiler's first error.
+    """
     source, text = build.source, build.text
     is_c = _is_c(source)
     if not is_c and 'extern "C"' not in text:

@@ -75,7 +75,10 @@ class Program:
         return [*self.words, self.build, self.compare, *self.environment.values(), *files, *paths]
 
     def files(self) -> list[Path]:
-        """Return the given sources, and the files that the commands name; raise UsageError."""
+        """Return the given sources, and the files that the commands name.
+
+        Raises UsageError if a source is missing.
+        """
         run = {os.path.normpath(word) for part in self.words for word in part.split()}
         if self.build:
             built = map(os.path.normpath, shlex.split(self.build))

@@ -131,7 +131,10 @@ class SourceKernel(WrappedKernel):
         )  # fmt: skip
 
     def reference(self, inputs: Inputs) -> CallResult | None:
-        """Return answer or result of the default; raise MeasurementError if that does not run."""
+        """Return the expected result: ``answer``, or the result of the default configuration.
+
+        Raises MeasurementError if the default does not run.
+        """
         if self.answer is not None:
             if not arrays.says_something(self.answer):
                 raise MeasurementError(f"the answer of {self.name} is empty or all NaN")
@@ -246,7 +249,10 @@ def _used_knobs(
     source: sources.Source, shape: sources.LaunchShape, knobs: Mapping[str, Sequence[Value]],
     defines: Mapping[str, Any] | None,
 ) -> Mapping[str, Sequence[Value]]:  # fmt: skip
-    """Return the knobs, unused ones with one value and a warning; raise UsageError if all are."""
+    """Return the knobs; those that the source does not use keep one value, with a warning.
+
+    Raises UsageError if it uses none.
+    """
     definitions = [*(defines or {}).values(), source.shared_bytes]
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs

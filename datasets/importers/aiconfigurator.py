@@ -281,7 +281,10 @@ INSTALLED = "installed"  # FILE argument for all tables of the installed package
 
 
 def locate(source: str | os.PathLike[str]) -> Path:
-    """Return the path of ``source``: a path, ``installed`` or a system; raise RunTableError."""
+    """Return the path of ``source``: a path, ``installed`` or a system.
+
+    Raises RunTableError if there is no such path or system.
+    """
     path = Path(source)
     if path.exists() or len(path.parts) != 1:
         return path

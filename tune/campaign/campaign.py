@@ -295,7 +295,10 @@ def _made(
 
 
 def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
-    """Return the finished campaign in ``path``, its predictor trained again; or UsageError."""
+    """Return the finished campaign in the folder ``path``; its predictor is trained again.
+
+    Raises UsageError if there is no finished campaign.
+    """
     state = read_state(path)
     request = state["request"]
     if not state.get("finished"):

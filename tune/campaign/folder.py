@@ -41,7 +41,10 @@ class CampaignFolder:
         self.save()
 
     def save(self, **updates: Any) -> None:
-        """Update and write the state; on failure (OutputError) the old file remains."""
+        """Update and write the state; on failure the old file remains.
+
+        Raises OutputError if it cannot be written.
+        """
         self.state |= updates
         self.state["seconds"] = self._earlier_seconds + time.perf_counter() - self.started
         with atomic_write(self._state_path, private=True) as new:

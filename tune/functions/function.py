@@ -101,7 +101,10 @@ class Tunable:
         self.kernel()  # a wrong knob is refused here, not at the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with the choice for arguments of this shape, unless they have knobs."""
+        """Call the function with the choice for arguments of this shape.
+
+        Knobs among the arguments override it.
+        """
         if self._first_knob < len(args) <= len(self._positional):  # a knob without its name
             first = self._first_knob
             kwargs = dict(zip(self._positional[first:], args[first:], strict=False)) | kwargs

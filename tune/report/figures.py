@@ -39,7 +39,7 @@ LIBRARY_MARK = ("@library", "diamond")
 
 @dataclass(frozen=True)
 class Rate:
-    """A contender's 1e9 operations and bytes per second, and share of the roofline; or NaN."""
+    """A contender's rates (GFLOP/s, GB/s) and its share of the roofline; NaN if unknown."""
 
     name: str
     gflops: float

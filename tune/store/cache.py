@@ -115,7 +115,11 @@ class MeasurementCache:
         return found
 
     def append(self, *measurements: Measurement) -> None:
-        """Write measurements, failures included, to log and store; none that contradicts itself."""
+        """Write measurements, failures included, to the log and the store.
+
+        Raises RunTableError if one contradicts itself, which is not written; OutputError if the
+        log cannot be written.
+        """
         if self._log is not None:
             for m in measurements:
                 self._log.append(m)

@@ -47,7 +47,10 @@ def write_file(
     path: str | os.PathLike[str],
     known: Iterable[tuple[Subject, Mapping[Problem, Choice], list[Measurement]]],
 ) -> None:
-    """Write subjects with their choices and measurements; on failure (StoreError) nothing."""
+    """Write subjects with their choices and measurements; on failure nothing is written.
+
+    Raises StoreError if the file cannot be written.
+    """
     contents = list(known)
     rows = sum(len(chosen) + len(measured) for _, chosen, measured in contents)
     head = f'{{"format": {json.dumps(FORMAT)}, "version": {VERSION}, "rows": {rows}, "subjects": ['
@@ -153,7 +156,10 @@ class StoreReader(ABC):
         return self.choices(subject).get(problem)
 
     def find_subjects(self, kernel: str | None) -> list[Subject]:
-        """Return the subjects of a kernel, or all; UnknownName or UsageError if it is unknown."""
+        """Return the subjects of a kernel, or all.
+
+        Raises UnknownName if the kernel was never tuned, UsageError if nothing was tuned yet.
+        """
         found = self.subjects()
         names = {s.kernel for s in found}
         if kernel is not None and not names:
@@ -226,7 +232,10 @@ class StoreReader(ABC):
 
 
 class StoreFile(StoreReader):
-    """The content of an exported file, read once; StoreError if it is not one."""
+    """The content of an exported file, read once.
+
+    Raises StoreError if it cannot be read, or is not an export.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)

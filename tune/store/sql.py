@@ -70,7 +70,10 @@ class StoreTransaction:
         self._server = server
 
     def version(self) -> int | None:
-        """Return the version of the tables; None without tables, StoreError if it is another."""
+        """Return the version of the tables; None without tables.
+
+        Raises StoreError if another version of Foretune created them.
+        """
         tables = "SELECT name FROM sqlite_master WHERE name = 'foretune_version'"
         if self._server:
             tables = "SELECT 1 WHERE to_regclass('foretune_version') IS NOT NULL"

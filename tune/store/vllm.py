@@ -118,7 +118,10 @@ class ParameterNames:
 
 @dataclass(frozen=True)
 class TunedLayer:
-    """A file's layer, configurations by number of tokens, and Triton's version, maybe empty."""
+    """A file's layer and its configurations by number of tokens.
+
+    ``triton`` is the version it was tuned with, empty if unknown.
+    """
 
     layer: Layer
     configs: Mapping[int, Configuration]
@@ -195,7 +198,10 @@ def export_vllm(
     layer: Layer,
     naming: ParameterNames = ParameterNames(),
 ) -> tuple[Path, int]:
-    """Write the last choices for one layer as one of vLLM's files; return it and its length."""
+    """Write the last choices for one layer as one of vLLM's files.
+
+    Returns the file and its number of entries.
+    """
     configs = {
         tokens: choice.config
         for problem, choice in tuned.choices(subject).items()

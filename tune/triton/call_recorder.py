@@ -59,7 +59,10 @@ class RecordedCall:
         return " ".join(map(_short_text, named))
 
     def programs(self, knobs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the grid of a configuration with these constants; UsageError if it is new."""
+        """Return the grid of a configuration with these constants.
+
+        Raises UsageError if the configuration was not recorded with the call.
+        """
         if isinstance(self.grid, tuple):
             return self.grid
         if (which := _grid_key(knobs)) not in self.grid:

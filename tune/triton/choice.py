@@ -117,13 +117,19 @@ class CallTuner:
 
     @property
     def best(self) -> Configuration:
-        """The incumbent (of equals, the one with lower quantiles), else the predicted fastest."""
+        """The incumbent, else the candidate predicted to be fastest.
+
+        Of equally fast candidates it is the one whose quantiles are lower.
+        """
         values = {m.config: (self._value(m), m.time_ms_samples) for m in self.measured()}
         ran = {config: value for config, value in values.items() if math.isfinite(value[0])}
         return min(ran, key=lambda c: ran[c]) if ran else self.searcher.choice()
 
     def start_search(self, parallel: int | None = None) -> SearchLoop[Configuration]:
-        """Return the search loop; by default one measurement at a time here, besides others'."""
+        """Return the search loop of this call.
+
+        By default it runs one measurement at a time here, besides those in `claimed_by_others`.
+        """
         return search(
             self,
             self._options.stopping,
@@ -133,7 +139,10 @@ class CallTuner:
         )
 
     def ask(self, n: int = 1) -> list[Configuration]:
-        """Return up to ``n`` candidates to measure, each once; if all are, in their order."""
+        """Return up to ``n`` candidates to measure, each once.
+
+        If all of them are measured, they come in the order of the list.
+        """
         proposed = self._not_asked()[:n] if self._options.measures_all else self.searcher.ask(n)
         self._asked.update(proposed)
         return proposed
@@ -174,7 +183,10 @@ class CallTuner:
         return [self.space[int(i)] for i in posterior.indices[order[: min(n, int(free.sum()))]]]
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Record measurements; failures only after a success, else the call may be at fault."""
+        """Record measurements of this process.
+
+        Failures are recorded only after a success: if nothing runs, the call is at fault.
+        """
         self.new_count += len(measurements)
         self._unrecorded += [
             dataclasses.replace(m, static={**m.static, **self._static_features(m.config)})

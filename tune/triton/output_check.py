@@ -78,7 +78,10 @@ class OutputChecker:
             self._expected = majority
 
     def error(self, config: triton.Config) -> float:
-        """Return the largest relative error of a tensor after a launch; or ComparisonError."""
+        """Return the largest relative error of a tensor after a launch.
+
+        Raises ComparisonError if there is no memory for it.
+        """
         try:
             self._launch(config)
             pairs = zip(self._tensors, self._expected, strict=True)

@@ -76,7 +76,10 @@ class StalledCallDriver:
             return self.triton_configs[self.tuner.best]
 
     def tune(self) -> None:
-        """Search and choose; UserKernelError if device, call or all outputs are wrong."""
+        """Search and choose.
+
+        Raises UserKernelError if the device is broken, the call is wrong, or every output is.
+        """
         with self.lock:
             self.tuner.record_crashes()
         previous = self.sufficient_choice()
@@ -200,7 +203,10 @@ class StalledCallDriver:
         return claimed
 
     def _results_of_others(self, wait: bool) -> list[Measurement]:
-        """Return results of others' claims; with ``wait``, at least one, else measured here."""
+        """Return results of candidates claimed by other processes; with ``wait``, at least one.
+
+        A claim that ended without a result, or lasts longer than the timeout, is measured here.
+        """
         tuner, deadline = self.tuner, time.monotonic() + TIMEOUT_S
         while tuner.claimed_by_others:
             with self.lock:

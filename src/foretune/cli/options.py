@@ -33,7 +33,7 @@ class RootOptions:
     store_name: str | None = None
     """Path or URL; ``none``: no store, None: the default one."""
     patience_s: float = 0.0
-    """How long to wait for a quiet machine before measurements that are compared."""
+    """Seconds to wait for a quiet machine before a comparison."""
 
     @property
     def seed(self) -> int:
