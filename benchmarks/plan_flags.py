@@ -18,9 +18,9 @@ from pathlib import Path
 from machine import markdown
 
 from foretune.errors import ForetuneError
-from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import describe_model, find_system, known_models
 from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Workload
 from foretune.plan.serve.candidates import candidate_deployments, supported_formats

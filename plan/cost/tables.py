@@ -18,7 +18,7 @@ from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
 from foretune.operator_package import installed_tables
 from foretune.plan.cost.kinds import CONVERTERS, KINDS, MODULES, RECURRENT
-from foretune.plan.describe import ENGINES
+from foretune.plan.describe.engines import ENGINES
 
 MIN_COMPLETE_SHARE = 0.4
 """A version counts as complete if it has this share of the largest version's rows."""

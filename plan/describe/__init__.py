@@ -48,16 +48,3 @@ def shipped_json(name: str) -> dict[str, Any]:
 def shipped_text(name: str, package: str = __name__) -> str:
     """Return the text of a file that is shipped in a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
-
-
-ENGINES = shipped_json("engines.json")
-"""Engine -> its ``name``; the ``version`` that commands are for, against which all flags were
-checked; the container ``image`` of a version for NVIDIA GPUs; prefixes of the GPU ``architectures``
-that it runs on, as documented; ``caches``: cache format -> its name for it;
-``online_quantization``: format that it can quantize a 16-bit checkpoint to while loading -> option.
-
-``reads_host_weights``: its kernels read weights directly from host memory (``cpu_offload_gb``,
-unified addressing), and experts only if tokens are routed there; SGLang copies every layer before
-running it. Neither overlaps this with compute. ``fetches_by_layer``: it fetches a layer of a cached
-prefix while computing the previous one (hierarchical cache); in others, the request waits.
-"""

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from foretune.errors import UnknownName
 from foretune.plan.cost.memory import GIB, USABLE_SHARE
-from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import System
+from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
     checkpoint_formats,

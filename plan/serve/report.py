@@ -12,9 +12,9 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import PARTS
-from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.layout import Offload, Workload
 from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prefill_step
 from foretune.plan.serve.deployments.deployment import Deployment

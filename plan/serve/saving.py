@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.errors import OutputError, TrackingError, UsageError
-from foretune.plan.describe import ENGINES
+from foretune.plan.describe.engines import ENGINES
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.correction import package_versions
 from foretune.plan.serve.deployments.deployment import Deployment

@@ -287,7 +287,8 @@ CODE_PACKAGES = (
 """Packages whose code determines the correction."""
 DATA_FILES = (
     "cost/kinds.csv", "describe/checkpoint_formats.json", "describe/config_fields.json",
-    "describe/families.json", "describe/formats.csv", "describe/models.csv",
+    "describe/engines.json", "describe/families.json", "describe/formats.csv",
+    "describe/models.csv",
     "serve/deployments/ttft.csv", "serve/deployments/variances.csv",
 )  # fmt: skip
 """Shipped tables that determine it."""

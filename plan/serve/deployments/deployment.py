@@ -24,9 +24,9 @@ from foretune.plan.cost.memory import (
     rank_memory,
     request_bytes,
 )
-from foretune.plan.describe import ENGINES
 from foretune.plan.describe.catalog import System, describe_model, find_system
 from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import Formats, supported
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 

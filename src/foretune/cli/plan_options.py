@@ -59,7 +59,7 @@ def parse_limits(
 
 def check_engine(backend: str) -> None:
     """Raise UnknownName if plans do not know the engine."""
-    from foretune.plan.describe import ENGINES
+    from foretune.plan.describe.engines import ENGINES
 
     require_known("engine", backend, ENGINES)
 

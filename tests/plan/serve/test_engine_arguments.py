@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from foretune.plan import Formats, Layout, Speculation, Workload, find_system
-from foretune.plan.describe import ENGINES
+from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.layout import Offload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch, launch_commands
