@@ -14,7 +14,6 @@ earlier is read instead.
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,22 +21,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from plan_beside import NAMES, ask, beside, beside_lines
+from plan_beside import NAMES, beside, beside_lines
 from plan_choices import REFERENCES as CHOICES
 from plan_choices import choices
 from plan_reliability import reliability, reliability_lines, sure_limits, sure_pairs
+from plan_table import SOME, Table, folds
 
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
+from foretune.plan.serve.deployments.analytic import formula_latencies
 from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.deployment import (
-    MeasuredDeployments,
-    read_measured_deployments,
-)
 
-SOME = 5
-"""Folds of configurations; systems and models are held out one by one."""
 REFERENCES = {
     "configurations": ("15 / 42", "9.5 / 17"),
     "systems": ("21-27 / 40-42", "14-17 / 25-31"),
@@ -83,35 +77,6 @@ class Scored:
         return np.asarray((self.measured[target] >= low) & (self.measured[target] <= high))
 
 
-@dataclass
-class Table:
-    """Measured deployments and their physics.
-
-    Attributes:
-        data: what was measured.
-        rows: its physics.
-        seconds: what that took.
-        rival: AIConfigurator's estimates of the same rows, where it was asked.
-    """
-
-    data: MeasuredDeployments
-    rows: pd.DataFrame
-    seconds: float
-    rival: pd.DataFrame | None = None
-
-    @classmethod
-    def read(cls, path: Path, clocks: StepTimerFactory, rival: Path | None) -> "Table":
-        """Return those of a file."""
-        data = read_measured_deployments(path)
-        start = time.perf_counter()
-        rows = analytic_times(data.deployments, clocks)
-        seconds = time.perf_counter() - start
-        answers = None
-        if rival is not None:
-            answers = ask(rival, path).iloc[data.rows].reset_index(drop=True)
-        return cls(data, rows, seconds, answers)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -150,9 +115,7 @@ def _test(train: Table, test: Table) -> dict[str, Any]:
     return {
         **scored.metrics(),
         **_beside(scored, test),
-        "choices": choices(
-            test.data.deployments, test.data.measured, scored.predicted, test.rows["guessed"]
-        ),
+        "choices": choices(test.data.deployments, test.data.measured, scored.predicted),
         "sureness": _sureness(scored),
         "answered": len(test.rows),
         "excluded": test.data.excluded,
@@ -177,16 +140,16 @@ def _cross_validate(train: Table) -> dict[str, Any]:
     data = train.data
     systems = np.array([d.system.name for d in data.deployments], dtype=str)
     splits: dict[str, Callable[[], np.ndarray]] = {
-        "configurations": lambda: _folds(data.groups, SOME),
-        "systems": lambda: _folds(systems, len(set(systems))),
-        "models": lambda: _folds(data.models, len(set(data.models))),
-        "models on systems": lambda: _folds(pairs, SOME),
+        "configurations": lambda: folds(data.groups, SOME),
+        "systems": lambda: folds(systems, len(set(systems))),
+        "models": lambda: folds(data.models, len(set(data.models))),
+        "models on systems": lambda: folds(pairs, SOME),
     }
     pairs = np.array([f"{m} {s}" for m, s in zip(data.models, systems, strict=True)])
     together = (train.rows["apart"] == 0).to_numpy()
     result: dict[str, Any] = {"excluded": data.excluded, "unknown": data.unknown}
-    for name, folds in splits.items():
-        scored = _held_out(train, folds(), name)
+    for name, split in splits.items():
+        scored = _held_out(train, split(), name)
         result[name] = {
             "rows": len(train.rows),
             **scored.metrics(),
@@ -195,9 +158,7 @@ def _cross_validate(train: Table) -> dict[str, Any]:
             **_beside(scored, train),
         }
         if name == "configurations":
-            result["choices"] = choices(
-                data.deployments, data.measured, scored.predicted, train.rows["guessed"]
-            )
+            result["choices"] = choices(data.deployments, data.measured, scored.predicted)
             result["by_engine"] = _lines([d.backend for d in data.deployments], scored)
             result["by_system"] = _lines([d.system.name for d in data.deployments], scored)
         if name == "models":
@@ -228,16 +189,6 @@ def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
         pd.concat(predicted).sort_index(), pd.concat(formulas).sort_index(), measured,
         pd.concat(pairs),
     )  # fmt: skip
-
-
-def _folds(groups: np.ndarray, count: int) -> np.ndarray:
-    """Return a fold per row: all rows of a group in the same one, at random."""
-    codes, names = pd.factorize(groups)
-    order = np.random.default_rng(0).permutation(len(names))
-    fold_of = np.empty(len(names), dtype=int)
-    fold_of[order] = np.arange(len(names)) % count
-    result: np.ndarray = fold_of[codes]
-    return result
 
 
 def _errors(predicted: "pd.Series[float]", measured: "pd.Series[float]") -> dict[str, float]:

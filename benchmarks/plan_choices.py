@@ -12,7 +12,6 @@ import pandas as pd
 from foretune.plan.serve.deployments.analytic import tokens_per_s
 from foretune.plan.serve.deployments.correction import MIN_PROBABILITY, probability_within
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
 
 LIMITS_MS = (20, 40, 80)
 NEAR = 0.03
@@ -30,7 +29,6 @@ def choices(
     deployments: Sequence[Deployment],
     measured: pd.DataFrame,
     predicted: pd.DataFrame,
-    extrapolated: "pd.Series[float]",
 ) -> dict[str, dict[str, float]]:
     """Return how well each kind of choice comes out.
 
@@ -39,9 +37,8 @@ def choices(
         measured: their ``tpot_ms`` and ``ttft_ms``.
         predicted: the same, by a predictor that saw none of their configurations; with
             ``tpot_ms_high``.
-        extrapolated: the share of each one's step that no table covers.
     """
-    table = _table(deployments, measured, predicted, extrapolated)
+    table = table_of(deployments, measured, predicted)
     result = {}
     load = ["model", "system", "backend", "isl", "osl", "concurrency"]
     for name, same, varied in (
@@ -54,36 +51,16 @@ def choices(
         ),
         ("formats", [*load, "layout"], "formats"),
     ):
-        regrets = [_regret(group) for group in _groups(table, same, varied)]
+        regrets = [regret_of(group) for group in groups_of(table, same, varied)]
         result[name] = {
             "groups": len(regrets),
             "mean_regret": _mean(regrets),
             "right": _mean([regret <= NEAR for regret in regrets]),
         }
-    for last in (False, True):
-        name = f"any, extrapolated {'last' if last else 'like others'}"
-        result[name] = _some_extrapolated(table, [n for n in load if n != "backend"], last)
     for limit in LIMITS_MS:
         result[f"TPOT <= {limit} ms"] = _under_limit(table, limit, sure=False)
         result[f"TPOT <= {limit} ms, surely"] = _under_limit(table, limit, sure=True)
     return result
-
-
-def _some_extrapolated(table: pd.DataFrame, same: list[str], last: bool) -> dict[str, float]:
-    """Return how choices come out where some deployments, but not all, are extrapolated.
-
-    Args:
-        table: the deployments.
-        same: columns that are the same in a group.
-        last: choose an extrapolated one only where there is no other, as plans do.
-    """
-    regrets = []
-    for group in _groups(table, same, "extrapolated"):
-        allowed = group[~group["extrapolated"]] if last else group
-        chosen = allowed.loc[allowed["predicted"].idxmax(), "throughput"]
-        regrets.append(float(1.0 - chosen / group["throughput"].max()))
-    right = _mean([regret <= NEAR for regret in regrets])
-    return {"groups": len(regrets), "mean_regret": _mean(regrets), "right": right}
 
 
 def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, float]:
@@ -96,7 +73,7 @@ def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, flo
     """
     right, missed, kept = [], [], []
     chance = probability_within(table, "tpot_ms", limit)
-    for group in _groups(table, ["model", "system", "isl", "osl"], "row"):
+    for group in groups_of(table, ["model", "system", "isl", "osl"], "row"):
         allowed = group[group["tpot"] <= limit]
         if allowed.empty:
             continue
@@ -119,22 +96,22 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _groups(table: pd.DataFrame, same: list[str], varied: str) -> Iterator[pd.DataFrame]:
+def groups_of(table: pd.DataFrame, same: list[str], varied: str) -> Iterator[pd.DataFrame]:
+    """Yield the deployments that agree in some columns, if they differ in ``varied``."""
     for _, group in table.groupby(same):
         if group[varied].nunique() > 1:
             yield group
 
 
-def _regret(group: pd.DataFrame) -> float:
-    chosen = group.loc[group["predicted"].idxmax(), "throughput"]
+def regret_of(group: pd.DataFrame, allowed: pd.DataFrame | None = None) -> float:
+    """Return what the choice among ``allowed``, or all, falls short of the group's best."""
+    among = group if allowed is None else allowed
+    chosen = among.loc[among["predicted"].idxmax(), "throughput"]
     return float(1.0 - chosen / group["throughput"].max())
 
 
-def _table(
-    deployments: Sequence[Deployment],
-    measured: pd.DataFrame,
-    predicted: pd.DataFrame,
-    extrapolated: "pd.Series[float]",
+def table_of(
+    deployments: Sequence[Deployment], measured: pd.DataFrame, predicted: pd.DataFrame
 ) -> pd.DataFrame:
     """Return one row per deployment without separate pools."""
     table = pd.DataFrame(
@@ -151,7 +128,6 @@ def _table(
             "gpus": [d.layout.gpus for d in deployments],
             "version": [d.version for d in deployments],
             "speculative": [d.speculative for d in deployments],
-            "extrapolated": extrapolated.to_numpy() > MAX_EXTRAPOLATED_SHARE,
             "pools": [d.pools is not None for d in deployments],
             "tpot": measured["tpot_ms"].to_numpy(),
         }

@@ -45,7 +45,6 @@ def sentences(plan: Plan) -> list[str]:
         *_arrival_lines(plan, best),
         *_pool_lines(plan, best),
         *_alternative_lines(plan, best),
-        *_extrapolated_lines(plan, best),
     ]
 
 
@@ -205,19 +204,6 @@ def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
     return [f"separate pools are {change} than one pool: {describe_candidate(plan, single)}"]
 
 
-def _extrapolated_lines(plan: Plan, best: pd.Series) -> list[str]:
-    """Return a better candidate that is mostly extrapolated, if there is one."""
-    extrapolated = plan.best_extrapolated
-    if extrapolated is None:
-        return []
-    column, _ = GOALS[plan.requirements.goal]
-    better = 100 * abs(extrapolated[column] / best[column] - 1.0)
-    if better < MIN_CHANGE_PERCENT:
-        return []
-    share = f"{100 * extrapolated['guessed']:.0f} % extrapolated"
-    return [f"possibly {better:.0f} % better ({share}): {describe_candidate(plan, extrapolated)}"]
-
-
 def _bottleneck(plan: Plan, best: pd.Series) -> str:
     """Return the limit of a decode step, its largest part, and whether memory is full."""
     largest = best["limited_by"]
@@ -240,19 +226,18 @@ def _bottleneck(plan: Plan, best: pd.Series) -> str:
 
 
 def _alternative_lines(plan: Plan, best: pd.Series) -> list[str]:
-    lines = []
-    second, faster = plan.runner_up, plan.next_faster
-    if second is not None:
-        likely = plan.probability_best
-        probability = "" if likely is None else f" ({100 * likely:.0f} % likely worse)"
-        lines.append(
-            f"next{probability}: {describe_candidate(plan, second)}: {trade_offs(best, second)}"
-        )
-    if faster is not None and (second is None or faster.name != second.name):
-        lines.append(
-            f"faster per token: {describe_candidate(plan, faster)}: {trade_offs(best, faster)}"
-        )
-    return lines
+    likely = plan.probability_best
+    second = "next" if likely is None else f"next ({100 * likely:.0f} % likely worse)"
+    lines: dict[object, str] = {}
+    for what, other in (
+        (second, plan.runner_up),
+        ("faster per token", plan.next_faster),
+        ("covered by measurements", plan.best_measured),
+    ):
+        if other is not None:
+            text = f"{what}: {describe_candidate(plan, other)}: {trade_offs(best, other)}"
+            lines.setdefault(other.name, text)
+    return list(lines.values())
 
 
 def trade_offs(best: pd.Series, other: pd.Series) -> str:

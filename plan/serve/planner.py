@@ -46,8 +46,7 @@ from foretune.result import Result
 from foretune.search.pareto import pareto_front
 
 MAX_EXTRAPOLATED_SHARE = 0.5
-"""Share of step time outside the measured range above which a candidate counts as extrapolated.
-Such a candidate is the best only if all are extrapolated."""
+"""Share of step time outside the measured range above which a candidate counts as extrapolated."""
 SHOWN = ["system", "formats", "layout", "replicas", "batch", "tokens_per_s_per_gpu", "ttft_ms",
          "tpot_ms", "usd_per_million_tokens", "memory_gib", "limited_by"]  # fmt: skip
 """Columns of a plan as a table; ``layout`` combines tp, pp, dp and ep."""
@@ -146,10 +145,7 @@ class Plan(Result):
     @cached_property
     def next_faster(self) -> pd.Series | None:
         """The next candidate of the front at least 5 % faster per token than `best`."""
-        front = self.pareto
-        if self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE:
-            front = front[front["guessed"] <= MAX_EXTRAPOLATED_SHARE]
-        faster = front[front["tpot_ms"] <= 0.95 * self.best["tpot_ms"]]
+        faster = self.pareto[self.pareto["tpot_ms"] <= 0.95 * self.best["tpot_ms"]]
         return None if faster.empty else faster.iloc[-1]
 
     @cached_property
@@ -167,18 +163,13 @@ class Plan(Result):
         return float(best["replicas"] * LoadCurve(loads, osl, self.requirements).goodput())
 
     @cached_property
-    def best_extrapolated(self) -> pd.Series | None:
-        """The extrapolated candidate that would beat `best`; None if there is none."""
-        better = self.candidates[
-            self.candidates["keeps"]
-            & (self.candidates["guessed"] > MAX_EXTRAPOLATED_SHARE)
-            & (
-                self.requirements.score(self.candidates)
-                > self.requirements.score(self.best.to_frame().T).iloc[0]
-            )
-        ]
-        best_is_measured = self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE
-        return _best_row(better, self.requirements) if best_is_measured and len(better) else None
+    def best_measured(self) -> pd.Series | None:
+        """The best feasible candidate not extrapolated; None if all are, or if `best` is not."""
+        measured = self.candidates["guessed"] <= MAX_EXTRAPOLATED_SHARE
+        feasible = self.candidates[self.candidates["keeps"] & measured]
+        if feasible.empty or self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE:
+            return None
+        return _best_row(feasible, self.requirements)
 
     @cached_property
     def best_one_pool(self) -> pd.Series | None:
@@ -333,9 +324,7 @@ def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredict
 
 
 def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
-    """Return the best row, extrapolated ones last; ties go to the shortest time per token."""
-    measured = rows[rows["guessed"] <= MAX_EXTRAPOLATED_SHARE]
-    rows = rows if measured.empty else measured
+    """Return the best row; ties go to the shortest time per token."""
     order = pd.DataFrame({"score": -requirements.score(rows), "tpot": rows["tpot_ms"]})
     return rows.loc[order.sort_values(["score", "tpot"], kind="stable").index[0]]
 

@@ -13,6 +13,7 @@ from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Speculation
 from foretune.plan.serve.deployments.analytic import prompt_ms
+from foretune.plan.serve.explanation import sentences
 from foretune.plan.serve.requirements import IDENTITY, LoadCurve
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
@@ -310,29 +311,24 @@ def with_guesses(made, guesses):
     return dataclasses.replace(made, candidates=table)
 
 
-def test_a_guess_is_not_recommended_where_a_covered_candidate_keeps_the_limits():
+def test_beside_an_extrapolated_best_stands_the_best_that_was_measured():
     made = planned(requirements=Requirements(tpot_ms=40.0))
     table, per_s = made.candidates, "tokens_per_s_per_gpu"
-    covered = with_guesses(made, table[per_s] > 0.8 * table[table["keeps"]][per_s].max())
-    assert covered.best["guessed"] < 0.5
-    assert covered.best["keeps"]
-    assert covered.best[per_s] < made.best[per_s]
-    assert covered.runner_up["guessed"] < 0.5
-    assert covered.best_extrapolated[per_s] == made.best[per_s]
+    guessed = table[per_s] > 0.8 * table[table["keeps"]][per_s].max()
+    extrapolated = with_guesses(made, guessed)
+    assert extrapolated.best["number"] == made.best["number"]
+    measured = extrapolated.best_measured
+    assert measured["keeps"]
+    assert measured[per_s] == table[~guessed & table["keeps"]][per_s].max()
+    assert any(line.startswith("covered by measurements: ") for line in sentences(extrapolated))
 
 
-def test_a_faster_step_is_no_guess_either():
+@pytest.mark.parametrize("all_extrapolated", [False, True])
+def test_where_all_or_the_best_are_measured_there_is_no_such_line(all_extrapolated):
     made = planned(requirements=Requirements(tpot_ms=40.0))
-    covered = with_guesses(made, made.candidates["number"] == made.next_faster["number"])
-    assert covered.best["number"] == made.best["number"]
-    assert covered.next_faster["guessed"] < 0.5
-
-
-def test_where_all_are_guesses_the_best_of_them_is_told():
-    made = planned(requirements=Requirements(tpot_ms=40.0))
-    guesses = with_guesses(made, np.ones(len(made.candidates), dtype=bool))
-    assert guesses.best["number"] == made.best["number"]
-    assert guesses.best_extrapolated is None
+    plan = with_guesses(made, np.full(len(made.candidates), all_extrapolated))
+    assert plan.best["number"] == made.best["number"]
+    assert plan.best_measured is None
 
 
 def test_at_a_rate_what_finishes_too_few_requests_in_time_is_no_choice():

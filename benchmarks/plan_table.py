@@ -1,0 +1,58 @@
+"""Measured deployments with their physics, and folds of them."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from plan_beside import ask
+
+from foretune.plan.cost.steps import StepTimerFactory
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.deployment import (
+    MeasuredDeployments,
+    read_measured_deployments,
+)
+
+SOME = 5
+"""Folds of configurations; systems and models are held out one by one."""
+
+
+@dataclass
+class Table:
+    """Measured deployments and their physics.
+
+    Attributes:
+        data: what was measured.
+        rows: its physics.
+        seconds: what that took.
+        rival: AIConfigurator's estimates of the same rows, where it was asked.
+    """
+
+    data: MeasuredDeployments
+    rows: pd.DataFrame
+    seconds: float
+    rival: pd.DataFrame | None = None
+
+    @classmethod
+    def read(cls, path: Path, clocks: StepTimerFactory, rival: Path | None) -> "Table":
+        """Return those of a file."""
+        data = read_measured_deployments(path)
+        start = time.perf_counter()
+        rows = analytic_times(data.deployments, clocks)
+        seconds = time.perf_counter() - start
+        answers = None
+        if rival is not None:
+            answers = ask(rival, path).iloc[data.rows].reset_index(drop=True)
+        return cls(data, rows, seconds, answers)
+
+
+def folds(groups: np.ndarray, count: int) -> np.ndarray:
+    """Return a fold per row: all rows of a group in the same one, at random."""
+    codes, names = pd.factorize(groups)
+    order = np.random.default_rng(0).permutation(len(names))
+    fold_of = np.empty(len(names), dtype=int)
+    fold_of[order] = np.arange(len(names)) % count
+    result: np.ndarray = fold_of[codes]
+    return result
