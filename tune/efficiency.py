@@ -43,8 +43,7 @@ class EfficiencyTable:
 def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> EfficiencyTable:
     """Return the table of one kernel on one device from its newest runs.
 
-    Raises:
-        UsageError: there are several kernels or devices, or no run succeeded (or was metered).
+    Raises UsageError if there are several kernels or devices, or no run succeeded (or was metered).
     """
     kernel, device = (_single_value(runs, column) for column in ("kernel", "device"))
     runs = newest_runs(runs).reset_index(drop=True)

@@ -62,14 +62,9 @@ def export_function(
     """Return a function from problems to configurations.
 
     While configurations are chosen, unmeasured pairs are estimated cautiously. Scores leave them
-    out and count them.
-
-    ``group`` names the columns held out together
-    (`foretune.models.validation.splits.group_columns`).
-
-    Raises:
-        UsageError: ``max_leaves`` is below 1.
-        UnknownName: the group names a column that the problems do not have.
+    out and count them. ``group`` names the columns held out together
+    (`foretune.models.validation.splits.group_columns`). Raises UsageError if ``max_leaves`` is
+    below 1, UnknownName if the problems lack a column of the group.
     """
     if max_leaves < 1:
         raise UsageError(f"--max-configs {max_leaves} leaves nothing to choose: give at least 1")

@@ -151,14 +151,9 @@ def verify(
 ) -> tuple[list[Comparison], Evidence, NoiseEstimate]:
     """Compare ``candidates`` with the default, and the library, by the job's first objective.
 
-    ``session_s`` are seconds of rounds in each process.
-
-    Returns:
-        the comparisons (the default, the candidates in order, the library call); their evidence;
-        and the noise.
-
-    Raises:
-        MeasurementError: the default no longer runs, or gives wrong results.
+    ``session_s`` are seconds of rounds in each process. Returns the comparisons (the default, the
+    candidates in order, the library call), their evidence, and the noise. Raises MeasurementError
+    if the default no longer runs, or gives wrong results.
     """
     default, metered = job.kernel.default(problem), job.objectives[0].needs_power
     configs = {c.id: c for c in candidates if c != default}

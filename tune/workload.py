@@ -93,11 +93,8 @@ def tune_workload(
 
     ``budget`` counts the new measurements of all problems together; a started measurement is
     finished. The other arguments are those of `foretune.tune_problem`, but there is no ``regret``
-    and no ``searcher``.
-
-    Raises:
-        UsageError: the workload is empty, a problem occurs twice, or calls are not positive.
-        MeasurementError: the default of a problem does not run.
+    and no ``searcher``. Raises UsageError if the workload is empty, a problem occurs twice, or some
+    calls are not positive; MeasurementError if the default of a problem does not run.
     """
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload needs at least one problem, each of them once")

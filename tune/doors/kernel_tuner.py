@@ -28,8 +28,7 @@ class KernelTunerStrategy:
     def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
         """Search until Kernel Tuner's budget is spent; return its results. Kernel Tuner calls this.
 
-        Raises:
-            UsageError: there are several objectives, or Kernel Tuner is of another version.
+        Raises UsageError if there are several objectives, or Kernel Tuner is of another version.
         """
         with internals_of("Kernel Tuner 1.5.0"):
             from kernel_tuner.strategies.common import CostFunc

@@ -125,8 +125,7 @@ class Database:
     def transaction(self, write: bool = False) -> Iterator[StoreTransaction]:
         """Return the tables in a transaction, which is written completely or not at all.
 
-        Raises:
-            StoreError: the database cannot be opened, read or written, or is locked for too long.
+        Raises StoreError if it cannot be opened, read or written, or is locked for too long.
         """
         # PostgreSQL has a connection per transaction: its threads need not wait for each other.
         with self._translate_errors(), self._lock if self._url is None else nullcontext():

@@ -191,10 +191,8 @@ class StoreReader(ABC):
     ) -> "pd.DataFrame":
         """Return the measurements of a kernel, of some subjects, or all, as a run table.
 
-        A measurement without an environment gets the subject's: its versions and code.
-
-        Raises:
-            UnknownName: the kernel was never tuned.
+        A measurement without an environment gets the subject's: its versions and code. Raises
+        UnknownName if the kernel was never tuned.
         """
         from foretune.datasets.runs import from_measurements
         from foretune.datasets.schema import validate
@@ -210,11 +208,8 @@ class StoreReader(ABC):
     def export(self, path: str | os.PathLike[str], kernel: str | None = None) -> None:
         """Write one kernel's (or all) measurements and choices to a JSON file, one per line.
 
-        The same content gives the same file.
-
-        Raises:
-            UnknownName: the kernel was never tuned.
-            StoreError: the file cannot be written.
+        The same content gives the same file. Raises UnknownName if the kernel was never tuned,
+        StoreError if the file cannot be written.
         """
         subjects = sorted(self.find_subjects(kernel))
         write_file(path, ((s, self.choices(s), self.measurements(s)) for s in subjects))

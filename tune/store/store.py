@@ -76,9 +76,8 @@ class Store(StoreReader):
     def put(self, subject: Subject, measurements: Iterable[Measurement]) -> None:
         """Store measurements, failures included; they replace older ones of the configuration.
 
-        Raises:
-            UsageError: a measurement has another kernel or device than the subject.
-            RunTableError: a measurement contradicts itself; none is stored.
+        Raises UsageError if one has another kernel or device than the subject, RunTableError if one
+        contradicts itself; then none is stored.
         """
         rows = [_measured_row(subject, m) for m in measurements]
         with self._database.transaction(write=True) as table:
@@ -144,10 +143,7 @@ class Store(StoreReader):
 
         So processes that tune at the same time agree. A stored choice is replaced only by one that
         is based on more measurements and names it as ``replacing``. If it is verified again, only
-        its time is updated.
-
-        Raises:
-            UsageError: the choice's method does not exist.
+        its time is updated. Raises UsageError if the choice's method does not exist.
         """
         row = _chosen_row(subject, problem, choice)
         with self._database.transaction(write=True) as table:
@@ -182,8 +178,7 @@ class Store(StoreReader):
     def forget(self, subject: Subject | None = None, problem: Problem | None = None) -> int:
         """Delete a problem of a subject, a subject, or everything; return the number of rows.
 
-        Raises:
-            UsageError: a problem is given without its subject.
+        Raises UsageError if a problem is given without its subject.
         """
         if subject is None and problem is not None:
             raise UsageError("a problem belongs to a subject: name it, too")
@@ -194,10 +189,8 @@ class Store(StoreReader):
         """Merge an exported file; newer measurements and better choices replace existing ones.
 
         The better of two choices is based on more measurements; ties go to the later one.
-        Timestamps in the future do not count as newer. Merging a file again changes nothing.
-
-        Raises:
-            StoreError: the file cannot be read, or is not an export; nothing is merged.
+        Timestamps in the future do not count as newer. Merging a file again changes nothing. Raises
+        StoreError if the file cannot be read, or is not an export; then nothing is merged.
         """
         new = StoreFile(path)
         unknown = {*new.subjects()} - {*self.subjects()}

@@ -16,13 +16,8 @@ def patch_triton() -> "Patch":
 
     Call it before importing the modules with the kernels. Classes that libraries derive from
     Triton's autotuner then derive from ours. It warns (`ForetuneWarning`) about classes that it
-    cannot reach: they were derived before, or their `run` does not call ``super()``.
-
-    Returns:
-        a patch; call it to undo the replacement.
-
-    Raises:
-        MissingExtra: Triton is not installed.
+    cannot reach: they were derived before, or their `run` does not call ``super()``. Returns a
+    patch; call it to undo the replacement. Raises MissingExtra if Triton is not installed.
     """
     require("triton", "gpu", "patching Triton")
     return Patch()
