@@ -251,9 +251,12 @@ class SurrogateSearcher(Searcher):
         pending = [*(self.proposed - self.observed.keys()), *chosen]
         if pending:  # assume their expected values, so that neighbors gain nothing
             posterior.add(self._points(np.array(pending)))
-        log_acquisition = self._search_posterior(posterior).log_acquisition
+        log_acquisition = self._log_acquisition(posterior)
         posterior.drop_pending(len(pending))
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
+
+    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
+        return self._search_posterior(posterior).log_acquisition
 
     def _update_posterior(self) -> None:
         new = [i for i in self.observed if i not in self._seen]
