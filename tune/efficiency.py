@@ -26,9 +26,8 @@ good measurement does not make it the best everywhere."""
 class EfficiencyTable:
     """A problem's best value divided by a configuration's value: 1 for the best configuration.
 
-    Attributes:
-        efficiency: shape (problems, configs); 0 if it failed, NaN if it was not measured.
-        excluded_problems: number of problems on which no configuration ran.
+    `efficiency` has shape (problems, configs): 0 if it failed, NaN if it was not measured. Problems
+    on which no configuration ran are excluded and counted.
     """
 
     kernel: str

@@ -38,12 +38,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ExportedFunction:
-    """A function and its score against the best measured performance.
+    """The source of a function ``choose``, without imports, and its share of the best performance.
 
-    Attributes:
-        source: Python source without imports; its function is ``choose``.
-        oracle_share: score of choosing the best of ``configs`` for each problem.
-        held_out: cross-validated score on held-out problems; None with too few problems.
+    `oracle_share` is the share if the best of `configs` is chosen for each problem. `held_out` is
+    cross-validated on held-out problems, and None with too few problems.
     """
 
     source: str

@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProblemVerdict:
-    """The comparison on one problem.
+    """The comparison on one problem, with the candidate's largest error over all checked outputs.
 
-    Attributes:
-        against: the candidate compared with each rival, the fastest first; ``value`` is the
-            candidate's time in ms.
-        time_ms: times by name of implementation.
-        relative_error: largest error of the candidate over all checked outputs.
+    `against` compares the candidate with each rival, the fastest first; a comparison's ``value`` is
+    the candidate's time in ms. `time_ms` has the times by name of implementation.
     """
 
     problem: Problem

@@ -44,9 +44,7 @@ REFERENCE_RATIO = 2.0
 class ParetoPoint(Result):
     """A configuration of the front: medians of its runs in the same processes as the default's.
 
-    Attributes:
-        against_default: the comparison by each objective; its value is the median.
-        violations: limits that the medians violate; empty if none.
+    `against_default` compares by each objective; `violations` names limits that the medians exceed.
     """
 
     config: Configuration

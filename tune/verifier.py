@@ -40,12 +40,8 @@ Session = Callable[[Sequence[str], int], Rounds]
 class Evidence:
     """The results of a comparison's processes, of which there are ``len()``.
 
-    Args:
-        repeated: keys of two equal contenders, whose ratio shows the noise.
-
-    Attributes:
-        rounds: number of rounds in all processes.
-        failures: why contenders failed, by key.
+    ``repeated`` are the keys of two equal contenders, whose ratio shows the noise. `rounds` counts
+    the rounds in all processes; `failures` says why contenders failed, by key.
     """
 
     def __init__(self, *repeated: str) -> None:

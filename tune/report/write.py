@@ -57,15 +57,11 @@ _OUTCOME_TEXT = {
 
 @dataclass(frozen=True)
 class ReportData:
-    """Content of a report.
+    """Content of a report: a campaign started at an ISO time that took ``seconds``.
 
-    Attributes:
-        learned: counts of ``rows`` and ``problems`` in training.
-        importance: columns ``parameter``, ``factor`` and, if known, ``best``.
-        started_at: ISO time.
-        seconds: wall time of the campaign.
-        mlflow_uri: the tracking URI; None if the campaign is not tracked.
-        kernel_location: the kernel's name in commands, if it differs.
+    ``learned`` counts the ``rows`` and ``problems`` of training. ``importance`` has the columns
+    ``parameter``, ``factor`` and, if known, ``best``. ``mlflow_uri`` is None if the campaign is not
+    tracked; ``kernel_location`` is the kernel's name in commands, if it differs.
     """
 
     kernel: str

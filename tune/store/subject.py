@@ -29,10 +29,8 @@ OBJECTIVE_TAG = "tuned_for"
 class Subject:
     """A kernel's code on a device with a toolchain; results of different subjects never mix.
 
-    Attributes:
-        source: hash of the kernel's code.
-        device: the device's full name from its driver.
-        versions: the toolchain, e.g. ``foretune 0.1.0, triton 3.9.0``.
+    ``source`` is a hash of the code, ``device`` the driver's full name of the device, and
+    ``versions`` the toolchain, e.g. ``foretune 0.1.0, triton 3.9.0``.
     """
 
     kernel: str
@@ -49,12 +47,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Choice:
-    """The configuration chosen for a problem.
+    """The configuration chosen for a problem after ``measured`` configurations had been measured.
 
-    Attributes:
-        measured: number of configurations that had been measured.
-        regret: expected loss against the best, relative; NaN if unknown.
-        chosen_at: ISO time; it breaks ties when stores are merged.
+    ``regret`` is the expected loss against the best, relative, and NaN if unknown. ``chosen_at``,
+    an ISO time, breaks ties when stores are merged.
     """
 
     config: Configuration

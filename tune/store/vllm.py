@@ -44,12 +44,9 @@ _NAME = re.compile(
 class Layer:
     """A layer of experts, as encoded in a tuned file's name.
 
-    Attributes:
-        experts: E, experts per rank.
-        size: N, an expert's intermediate size per rank.
-        device: the driver's full device name.
-        dtype: quantization, e.g. ``fp8_w8a8``; empty for 16-bit weights.
-        block_shape: (n, k) of the quantization blocks.
+    Per rank, there are ``experts`` (E), whose intermediate size is ``size`` (N). ``device`` is the
+    driver's full name, ``dtype`` a quantization such as ``fp8_w8a8``, empty for 16-bit weights, and
+    ``block_shape`` the (n, k) of its blocks.
     """
 
     experts: int
@@ -93,11 +90,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class ParameterNames:
-    """Maps the names in vLLM's files to a kernel's problem parameters.
+    """Maps our names (``M``, ``E``, ``N``, ``dtype``, ``block_n``, ``block_k``) to a kernel's.
 
-    Attributes:
-        names: our name (``M``, ``E``, ``N``, ``dtype``, ``block_n``, ``block_k``) -> the kernel's.
-        extra: further parameters of every problem, e.g. ``{"top_k": 8}``.
+    ``extra`` are further parameters of every problem, e.g. ``{"top_k": 8}``.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)

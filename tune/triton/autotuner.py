@@ -153,10 +153,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Keep only ``configs``, or the choices made so far; return this kernel.
 
         Use it for compilers that read ``configs`` and bypass `run`. torch.compile measures the
-        remaining configurations; if only one remains, it measures nothing.
-
-        Raises:
-            UsageError: nothing has been chosen yet.
+        remaining configurations; if only one remains, it measures nothing. Raises UsageError if
+        nothing has been chosen yet.
         """
         decided = [d.config for p in self._plans for d in p.entries.values()]
         kept = list(dict.fromkeys(configs or (*self.cache.values(), *decided)))

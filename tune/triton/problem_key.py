@@ -43,9 +43,8 @@ class CachedChoice(NamedTuple):
 class CallPlan:
     """Computes the key of calls with the same types of arguments.
 
-    Attributes:
-        key: function of ``(args, kwargs)`` that identifies the problem; None for other types.
-        entries: choices by key.
+    ``key`` identifies the problem of ``(args, kwargs)``, and returns None for other types;
+    ``entries`` are the choices by key.
     """
 
     key: Callable[[tuple[Any, ...], dict[str, Any]], Key | None]
@@ -173,13 +172,11 @@ def _hashable(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that needs a configuration.
+    """A call that needs a configuration; its grid is a tuple or a function of the arguments.
 
-    Attributes:
-        problem: values of key arguments and constants, dtypes, and ``specialized``: the arguments
-            that are 1 or divisible by 16.
-        grid: a tuple, or a function of the arguments.
-        function: the kernel below the tuner; None if it cannot be compiled here.
+    ``problem`` has the values of key arguments and constants, dtypes, and ``specialized``: the
+    arguments that are 1 or divisible by 16. ``function`` is the kernel below the tuner, None if it
+    cannot be compiled here.
     """
 
     kernel: str

@@ -25,9 +25,8 @@ TIMEOUT_S, POLL_S = 30.0, 0.02
 class StalledCallDriver:
     """Searches for the configuration of one call; with ``ignore_known``, without earlier results.
 
-    Attributes:
-        timings: median, 20 % and 80 % quantile of every measured candidate, ms.
-        all_failed: whether every candidate was measured and failed.
+    ``timings`` are median, 20 % and 80 % quantile of every measured candidate in ms. ``all_failed``
+    is whether every candidate was measured and failed.
     """
 
     def __init__(
