@@ -19,6 +19,7 @@ from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled.arguments import describe
 from foretune.errors import PredictorError, TrackingError, UsageError, warn
+from foretune.tune.triton import runtime
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
@@ -34,13 +35,6 @@ from foretune.tune.triton.problem_key import (
     triton_parameters,
     undecorated_kernel,
     underlying_tensor,
-)
-from foretune.tune.triton.runtime import (
-    allow_code_loading,
-    bench_in_interpreter,
-    is_capturing,
-    is_interpreted,
-    require_device,
 )
 from foretune.tune.triton.stalled import StalledCallDriver
 
@@ -95,8 +89,8 @@ class Autotuner(Stock):  # type: ignore[misc]
     @cached_property
     def do_bench(self) -> Callable[..., Any]:
         """The benchmarker: the user's, the driver's, or a wall clock in the interpreter."""
-        if self._do_bench is None and is_interpreted():
-            return bench_in_interpreter
+        if self._do_bench is None and runtime.is_interpreted():
+            return runtime.bench_in_interpreter
         options = getattr(self, "options", None)  # subclasses may skip our constructor
         if self._do_bench is None and options is not None and options.mode == "graph":
             return cast(Callable[..., Any], triton.testing.do_bench_cudagraph)
@@ -199,7 +193,7 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _require_device(self) -> None:
         if self._do_bench is None:  # a user's benchmarker needs none
-            require_device()
+            runtime.require_device()
 
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._get_plan(args, kwargs)
@@ -237,7 +231,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                     f"no choice is recorded for {self.base_fn.__name__} on "
                     f"{driver.tuner.call.problem}: warm it up (foretune warm-up), or drop strict"
                 )
-        if is_capturing():
+        if runtime.is_capturing():
             return self._run_captured(new, pruned)
         if self.options.mode == "online":
             return self._run_online(new, pruned)
@@ -261,7 +255,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             self._provisional_choices[which] = self._fall_back_on_error(
                 lambda: driver.sufficient_choice() or driver.predicted_best(), lambda: pruned[0]
             )
-        with allow_code_loading():
+        with runtime.allow_code_loading():
             return self._launch_first(new, driver, self._provisional_choices[which], final=False)
 
     def _run_tuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
