@@ -137,8 +137,7 @@ class Verdict(Result):
         }  # fmt: skip
 
 
-CHECK_SEEDS = 3
-"""Number of seeds whose outputs are all checked before anything is timed."""
+CHECK_SEEDS = 3  # number of seeds whose outputs are all checked before anything is timed
 MIN_ROUNDS, MAX_ROUNDS = 5, 60
 OUTPUT_CHECK_SHARE = 1 / 3
 """Share of timed rounds, chosen at random, whose outputs are also checked."""
@@ -146,8 +145,7 @@ MAX_CLOCK_RATIO = 1.5
 """Maximum ratio of the time by the judge's clock to a contestant's own; processes have overhead."""
 MAX_SLOWED = 4.0
 """Maximum slow-down of the candidate, seen on the reference, that is attributed to other load."""
-CLOCK_OVERHEAD_MS = 0.002
-"""Maximum time to read a clock."""
+CLOCK_OVERHEAD_MS = 0.002  # maximum time to read a clock
 OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
 CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
 

@@ -15,8 +15,7 @@ from foretune.values import short_number
 if TYPE_CHECKING:
     import pandas as pd
 
-REJECTED = "rejected"
-"""Status of a run that violated a hard limit."""
+REJECTED = "rejected"  # status of a run that violated a hard limit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,8 +65,7 @@ def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
 
 Outcome = Literal["win", "no_win", "inconclusive"]
 """Whether a contender is significantly better, surely has no relevant gain, or neither."""
-WORTH_HAVING = 0.01
-"""Relative difference below which a contender counts as equal."""
+WORTH_HAVING = 0.01  # relative difference below which a contender counts as equal
 
 
 @dataclass(frozen=True, eq=False, repr=False)

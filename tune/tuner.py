@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
 
 FINALISTS = 3
-LIMIT_CHECK_RUNS = 3
-"""New runs of a finalist whose medians must satisfy the limits."""
+LIMIT_CHECK_RUNS = 3  # new runs of a finalist whose medians must satisfy the limits
 
 
 def tune_problem(

@@ -22,8 +22,7 @@ from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, results_frame
 from foretune.tune.tuner import make_step, verify_and_store
 
-DEFAULT_BUDGET = 100
-"""Default number of measurements of a workload."""
+DEFAULT_BUDGET = 100  # default number of measurements of a workload
 
 
 @dataclass(frozen=True)

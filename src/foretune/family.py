@@ -17,8 +17,7 @@ import numpy.typing as npt
 from foretune.code_hash import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
-Cells = Mapping[str, Any]
-"""Values by short name: numbers for one run, arrays for many."""
+Cells = Mapping[str, Any]  # values by short name: numbers for one run, arrays for many
 
 
 def nan_to(value: Any, replacement: Any) -> Any:

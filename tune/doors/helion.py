@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
 
 TESTED = "Helion 1.5.1"
-CANDIDATES = 200
-"""Number of random Helion configurations among which the search chooses."""
-BATCH = 4
-"""Number of configurations that Helion compiles at the same time."""
+CANDIDATES = 200  # number of random Helion configurations among which the search chooses
+BATCH = 4  # number of configurations that Helion compiles at the same time
 
 
 def helion_autotuner(

@@ -66,8 +66,7 @@ class TuneOptions(WrappedOptions, total=False):
 DEFAULT_BUDGET = 20
 LIMIT_S = 60.0
 VERIFY_S = 0.5
-MAX_DEFAULT_TRIES = 12
-"""Number of configurations tried to find a working default."""
+MAX_DEFAULT_TRIES = 12  # number of configurations tried to find a working default
 
 _ADVICE = {
     Status.COMPILE_ERROR: "fix the source or its options",

@@ -177,8 +177,7 @@ def _report_data(
 
 
 MAX_PARETO_CHARTS = 6
-MAX_FEATURES_PER_GROUP = 4
-"""Features named per group."""
+MAX_FEATURES_PER_GROUP = 4  # features named per group
 TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
 METRICS = {
     "mape": ("Mean error", percent),

@@ -18,8 +18,7 @@ from foretune.redaction import redact
 from foretune.tune.store.sql import StoreTransaction
 
 PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
-_SIDE_FILES = ("-wal", "-shm")
-"""Suffixes of the write-ahead log and of its shared index."""
+_SIDE_FILES = ("-wal", "-shm")  # suffixes of the write-ahead log and of its shared index
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
 )

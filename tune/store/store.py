@@ -30,17 +30,11 @@ from foretune.tune.store.subject import (
 )
 from foretune.values import FrozenParameters
 
-LOCK_TIMEOUT_S = 10.0
-"""Seconds to wait for writers before the store counts as locked."""
-
-MAX_CLAIM_S = 120.0
-"""Age in seconds at which another process's claim expires."""
-
+LOCK_TIMEOUT_S = 10.0  # seconds to wait for writers before the store counts as locked
+MAX_CLAIM_S = 120.0  # age in seconds at which another process's claim expires
 FATAL_DEATHS = 2
 """Process deaths after which a configuration is given up; one may have been a kill from outside."""
-
-MAX_CLOCK_SKEW_S = 3600.0
-"""Maximum difference between the clocks of two machines."""
+MAX_CLOCK_SKEW_S = 3600.0  # maximum difference between the clocks of two machines
 
 
 class Store(StoreReader):

@@ -38,8 +38,7 @@ from foretune.tune.triton.problem_key import (
 )
 from foretune.tune.triton.stalled import StalledCallDriver
 
-_STOCK_RUN = Stock.run
-"""Triton's own `run`, to detect a library's replacement."""
+_STOCK_RUN = Stock.run  # Triton's own `run`, to detect a library's replacement
 MAX_ONLINE_SEARCHES = 64
 """Maximum number of online searches; the least recently called one is dropped."""
 MAX_FALLBACK_CONFIGS = 200

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from foretune.tune.triton.choice import CallTuner
     from foretune.tune.triton.problem_key import Call
 
-COUNTER_SUFFIX = re.compile(r"_\d+$")
-"""Counter at the end of a choice's name; it has no meaning."""
+COUNTER_SUFFIX = re.compile(r"_\d+$")  # counter at the end of a choice's name; it has no meaning
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 

@@ -78,8 +78,7 @@ def _calls_super(code: Any) -> bool:
     )
 
 
-KEPT = 4
-"""Number of configurations kept, besides the default, if the budget is not a number."""
+KEPT = 4  # number of configurations kept, besides the default, if the budget is not a number
 
 
 def _patch_tracing() -> Callable[[], None]:

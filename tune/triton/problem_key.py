@@ -31,12 +31,9 @@ class CachedChoice(NamedTuple):
     """The choice for one problem; invalid if stock Triton's ``cache`` changed."""
 
     config: triton.Config
-    knobs: Mapping[str, Any]
-    """Its keyword arguments for the kernel."""
-    key: Key
-    """The problem in stock Triton's ``cache``."""
-    cache_entry: triton.Config
-    """The entry of ``cache`` at that time."""
+    knobs: Mapping[str, Any]  # its keyword arguments for the kernel
+    key: Key  # the problem in stock Triton's ``cache``
+    cache_entry: triton.Config  # the entry of ``cache`` at that time
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,10 +54,8 @@ class UntunedCall(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plan: CallPlan
-    problem_key: Key
-    """The problem among the calls with this plan."""
-    key: Key
-    """The problem in stock Triton's ``cache``; coarser."""
+    problem_key: Key  # the problem among the calls with this plan
+    key: Key  # the problem in stock Triton's ``cache``; coarser
 
     @property
     def plan_and_key(self) -> tuple[CallPlan, Key]:

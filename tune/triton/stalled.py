@@ -18,8 +18,7 @@ from foretune.tune.triton.choice import CallTuner, CallTunerFactory
 from foretune.tune.triton.kernel import CompileAhead, KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError
 
-TIMEOUT_S, POLL_S = 30.0, 0.02
-"""Timeout and poll interval for measurements of other processes."""
+TIMEOUT_S, POLL_S = 30.0, 0.02  # timeout and poll interval for measurements of other processes
 
 
 class StalledCallDriver:

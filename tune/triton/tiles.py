@@ -20,8 +20,7 @@ from foretune.tune.triton.kernel import LAUNCH_OPTIONS
 from foretune.tune.triton.problem_key import Call
 
 UNBOUNDED_EDGE = 2**30
-MIN_EDGE = 8
-"""Minimum edge of a tile for matrix units."""
+MIN_EDGE = 8  # minimum edge of a tile for matrix units
 DEFAULT_DEPTH, DEFAULT_HEAD_WIDTH = 1024.0, 64.0
 """Inner size of a product and width of an attention head, if unknown."""
 NON_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}

@@ -37,8 +37,7 @@ REQUIRED_COLUMNS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_
 DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
 """Columns left out, in this order, until lines fit `MAX_WIDTH`."""
 MAX_WIDTH = 80
-SEPARATOR_WIDTH = 2
-"""Characters between columns."""
+SEPARATOR_WIDTH = 2  # characters between columns
 RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
     None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."

@@ -29,8 +29,7 @@ UNITS = {
 }
 MEASURED = tuple(f"{name}{end}" for name in COLUMNS.values() for end in ("", "_low", "_high"))
 MAX_FEATURES_SHOWN = 15
-MAX_COMPILED = 200
-"""Larger spaces are sampled with --from code: every configuration is compiled."""
+MAX_COMPILED = 200  # larger spaces are sampled with --from code: every configuration is compiled
 
 
 def predict(

@@ -21,8 +21,7 @@ ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold s
 MAP = typer.Option(
     [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
 )
-CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
-"""Suffixes of files with arbitrary columns."""
+CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")  # suffixes of files with arbitrary columns
 
 
 def read_files(

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from foretune.tune.store.reader import StoreReader
     from foretune.tune.store.vllm import ParameterNames
 
-MAX_VALUE_LENGTH = 16
-"""Characters of a value in a table; --json has all."""
+MAX_VALUE_LENGTH = 16  # characters of a value in a table; --json has all
 VLLM_KERNEL = "fused_moe"
-VLLM_MARK = ",device_name="
-"""Part of the names of vLLM's tuned files."""
+VLLM_MARK = ",device_name="  # part of the names of vLLM's tuned files
 
 
 def store(
