@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.isolated_implementation import CallOutputs, Code, IsolatedImplementation
@@ -26,9 +27,6 @@ from foretune.progress import SILENT, Progress
 from foretune.result import Result
 from foretune.tune.results import Comparison, NoiseEstimate, Outcome
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -108,10 +106,8 @@ class Verdict(Result):
             f"({low:.2f}–{high:.2f})"
         )
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per problem: its times by implementation, and the speed-up."""
-        import pandas as pd
-
         rows = [
             {"problem": str(r.problem), **r.time_ms, "speedup": r.candidate.ratio}
             for r in self.problem_verdicts
