@@ -22,8 +22,6 @@ from foretune.tune.store.subject import (
     Choice,
     MergeReport,
     Subject,
-    choice_from_record,
-    choice_to_record,
     measurement_from_record,
     measurement_to_record,
     timestamp,
@@ -217,7 +215,7 @@ class Store(StoreReader):
     def _choices(self, rows: Iterable[tuple[str, ...]]) -> dict[Problem, Choice]:
         with self._translate_row_errors():
             return {
-                Problem(json.loads(p)): choice_from_record(json.loads(record)) for p, record in rows
+                Problem(json.loads(p)): Choice.from_record(json.loads(record)) for p, record in rows
             }
 
     @contextmanager
@@ -255,7 +253,7 @@ def _measured_row(subject: Subject, m: Measurement) -> dict[str, Any]:
 def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str, Any]:
     return {
         "subject": subject.id, "problem": problem.id, "described": _json(problem),
-        "record": json.dumps(choice_to_record(choice)), "measured": choice.measured,
+        "record": json.dumps(choice.to_record()), "measured": choice.measured,
     }  # fmt: skip
 
 

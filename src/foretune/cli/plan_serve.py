@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from foretune.cli import options, plan_options
@@ -353,8 +354,6 @@ def _default_caches(systems: "Sequence[System]") -> list[str]:
 
 def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
     """Return ``top`` rows spread over the front, fastest first; the best one is included."""
-    import numpy as np
-
     front, best = plan.pareto, plan.best
     others = front.drop(index=best.name, errors="ignore")
     positions = np.linspace(0, len(others) - 1, min(top - 1, len(others))).round().astype(int)
