@@ -128,7 +128,6 @@ class _WorkloadSearch:
         self._traces: dict[tuple[str, Problem], list[SearchStep]] = defaultdict(list)
 
     def run(self) -> None:
-        """Measure until the budget is spent."""
         job, parts = self._job, self._parts
         if job.stopping.regret is not None:
             raise UsageError("a workload takes a number or seconds as budget")

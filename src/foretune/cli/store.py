@@ -93,7 +93,6 @@ class _Chosen:
     problem: Problem | None
 
     def subjects(self, tuned: "StoreReader") -> "list[Subject]":
-        """Return the selected subjects of a store."""
         found = [s for s in tuned.find_subjects(self.kernel) if self.device in ("", s.device)]
         return [s for s in found if s.source.startswith(self.source)]
 
