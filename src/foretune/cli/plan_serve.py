@@ -11,7 +11,8 @@ import typer
 from foretune.cli import options, plan_options
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
-from foretune.errors import OutputError, UsageError
+from foretune.errors import UsageError
+from foretune.files import translate_write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -225,11 +226,8 @@ def _write_manifest(
 
     if path is None:
         return
-    text = manifest(best, engine, replicas)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    with translate_write_errors(path):
+        path.write_text(manifest(best, engine, replicas), encoding="utf-8")
     output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
 
 
