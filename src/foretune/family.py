@@ -48,12 +48,9 @@ class Family(ABC):
 
     Methods take columns by their short names: numbers for one run, arrays for many. Write them
     with arithmetic and NumPy functions only.
-
-    Attributes:
-        name: the run table's ``kernel`` column.
     """
 
-    name: str
+    name: str  # the run table's column ``kernel``
     has_cost_model: bool = True
     """Whether `cost` is meaningful; without it, predictors have no roofline."""
 

@@ -1,6 +1,7 @@
 """``foretune plan serve``: number formats, parallelism and batch size for serving a model."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,6 @@ from foretune.errors import UsageError
 from foretune.files import translate_write_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
 
     from foretune.plan import Formats, Plan, Speculation, System
