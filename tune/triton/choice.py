@@ -376,10 +376,10 @@ def _with_measurable_objective(options: Options, device: Device) -> Options:
 
 @dataclass(frozen=True)
 class RankedConfiguration:
-    """A configuration with its expected slow-down against the best of all, and what was measured.
+    """A configuration with its expected slow-down against the best of all.
 
     The expected loss is relative, and infinite if certainly far off. ``measured`` is in the unit of
-    the objective, NaN if it was not measured.
+    the objective, and NaN without a measurement.
     """
 
     config: triton.Config

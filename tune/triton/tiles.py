@@ -178,7 +178,7 @@ def tile_launches(
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The tiles of a call, whose ``edges`` divide the sizes; what is unknown is 0.
+    """The tiles of a call, whose ``edges`` divide the sizes; unknown sizes are 0.
 
     ``edges`` returns rows, columns and depth of a configuration's tile. In attention, a block loops
     over columns instead of the depth.
