@@ -19,6 +19,7 @@ from spaces import complete_spaces
 
 from foretune.collect import local_device
 from foretune.models.gaussian_process import Posterior
+from foretune.search.posterior import log_expected_improvement
 from foretune.search.replay.replay import replay
 from foretune.search.replay.scores import EVALUATION_POINTS, score_replay, summarize
 from foretune.search.surrogate import SurrogateSearcher
@@ -48,22 +49,23 @@ class Ranks(SurrogateSearcher):
         self._best_score = float(norm.ppf(0.5 / len(values)))
         return norm.ppf((rankdata(values) - 0.5) / len(values)), 0.0
 
-    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
-        return super()._log_acquisition(self._scale * self._best_score, posterior)
+    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
+        best = self._scale * self._best_score
+        return log_expected_improvement(posterior, best) + np.log(self._p_valid)
 
 
 class LowerBound(SurrogateSearcher):
     """Lower confidence bound, one standard deviation, instead of expected improvement."""
 
-    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
-        return posterior.spread - posterior.mean
+    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
+        return posterior.spread - posterior.mean + np.log(self._p_valid)
 
 
 class Thompson(SurrogateSearcher):
     """An independent draw per candidate instead of expected improvement."""
 
-    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
-        return -self.rng.normal(posterior.mean, posterior.spread)
+    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
+        return -self.rng.normal(posterior.mean, posterior.spread) + np.log(self._p_valid)
 
 
 class BareParameters(SurrogateSearcher):
@@ -110,9 +112,11 @@ class Trees(SurrogateSearcher):
         self._guess = self._predict(X, self._residuals()[0])
 
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
-        values = self._residuals()[0]
-        log_acquisition = self._log_acquisition(values.min(), self._guess)  # type: ignore[arg-type]
+        log_acquisition = self._log_acquisition(self._guess)  # type: ignore[arg-type]
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
+
+    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
+        return log_expected_improvement(posterior, self._residuals()[0].min())
 
     def _is_informed(self) -> bool:
         return False  # trees do not estimate the regret
@@ -150,7 +154,7 @@ class Boosting(Trees):
     def _label(self, y: np.ndarray) -> np.ndarray:
         return -y
 
-    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
+    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
         mean = posterior.mean
         return self.rng.random(len(mean)) if self.rng.random() < 0.1 else -mean
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,23 +90,22 @@ def _call(case: Case, problem: Problem) -> None:
 
 
 def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
-    import libraries
+    import library_cases
+    import library_modules
 
     store = str(Path(tempfile.mkdtemp()) / "tuned.db")  # a problem in the store needs no prior
     os.environ |= {"FORETUNE_STORE": store, "FLA_CACHE_RESULTS": "0", "GEMS_VENDOR": "nvidia"}
     foretune.patch_triton()
-    names = list(dict.fromkeys(case.library for case in libraries.CASES))
-    options: Any = SimpleNamespace(kernels=None, libraries=names)
-    with libraries.replayed():
+    with library_modules.replayed():
         say: Any = lambda **row: print(row, file=sys.stderr)  # noqa: E731
-        modules: Any = libraries.load(options, say)
+        modules = library_modules.load(library_cases.LIBRARIES, None, say)
         found = {case.kernel: (case, module) for case, module in modules}
         for row in rows:
             if row["kernel"] not in found:
                 continue
             case, module = found[row["kernel"]]
-            call = case.prepare(module, row["problem"], libraries.Inputs(True))
-            libraries.find_tuner(getattr(module, case.kernel)).cache.clear()
+            call = case.prepare(module, row["problem"], library_cases.Inputs(True))
+            library_modules.find_tuner(getattr(module, case.kernel)).cache.clear()
             times = {
                 _key(json.loads(name)): math.inf if time_ms is None else time_ms
                 for name, time_ms in row["times"].items()

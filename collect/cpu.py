@@ -53,7 +53,6 @@ def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
 
 
 def _sysctl(name: str) -> str:
-    """Return a value of macOS's sysctl, or an empty string."""
     if platform.system() != "Darwin":
         return ""
     try:

@@ -14,15 +14,7 @@ from typing import Any
 import platformdirs
 import psutil
 
-from foretune.collect.cpu import (
-    architecture,
-    cache_sizes,
-    clock_mhz,
-    cpu_name,
-    host_features,
-    measure_cpu,
-    vector_bits,
-)
+from foretune.collect import cpu
 from foretune.collect.gpu_handles import is_mig_slice, query, visible_gpus
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.device import Device, available_cores, canonical_name, find_device_or_none
@@ -166,7 +158,7 @@ def local_device(name: str | None = None, measure: bool = True) -> Device:
     for gpu in gpus:
         if _is_same_device(name, gpu.name):
             return gpu
-    if _is_same_device(name, cpu_name()):
+    if _is_same_device(name, cpu.cpu_name()):
         return local_cpu()
     raise UnknownName("device", name, ["cpu", *named, *{gpu.name for gpu in gpus}])
 
@@ -182,10 +174,10 @@ def local_cpu(measure: bool = True) -> Device:
 
     The rates come from `probe_cpu`; without Numba they are absent.
     """
-    features = host_features()
+    features = cpu.host_features()
     memory_gib = psutil.virtual_memory().total / 2**30
-    specs = {"cores": float(available_cores()), "clock_mhz": clock_mhz(), **cache_sizes()}
-    specs |= {"memory_gib": memory_gib, "vector_bits": vector_bits(features)}
+    specs = {"cores": float(available_cores()), "clock_mhz": cpu.clock_mhz(), **cpu.cache_sizes()}
+    specs |= {"memory_gib": memory_gib, "vector_bits": cpu.vector_bits(features)}
     try:
         probe = probe_cpu(measure=measure)
         specs |= probe.specs if probe else {}
@@ -194,9 +186,9 @@ def local_cpu(measure: bool = True) -> Device:
     except MissingExtra:
         source = "operating system; rates not measured: pip install '.[cpu]'"
     return Device(
-        name=cpu_name(),
+        name=cpu.cpu_name(),
         kind="cpu",
-        architecture=architecture(features),
+        architecture=cpu.architecture(features),
         specs={spec: value for spec, value in specs.items() if value > 0},
         source=source,
     )
@@ -216,10 +208,11 @@ def probe_cpu(
     """
     machine: dict[str, Any] = {
         "probe": PROBE_VERSION,
-        "cpu": cpu_name(),
-        "architecture": architecture(host_features()),  # names of virtual machines are ambiguous
+        "cpu": cpu.cpu_name(),
+        # names of virtual machines are ambiguous
+        "architecture": cpu.architecture(cpu.host_features()),
         "cores": available_cores(),
-        **cache_sizes(),
+        **cpu.cache_sizes(),
     }
     digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_directory() / f"cpu-{digest}.json"
@@ -248,7 +241,7 @@ def _can_improve(probe: Probe) -> bool:
 def _measure(before: Probe | None) -> Probe:
     """Measure the rates; keep higher ones from before."""
     with LoadMonitor(_THIS_CPU) as monitor:
-        specs = measure_cpu()
+        specs = cpu.measure_cpu()
     load = monitor.load
     if before is None:
         return Probe(specs, MachineLoad(load.other_load, load.steal).disturbance)

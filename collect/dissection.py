@@ -218,12 +218,10 @@ class _Buffer:
         self._read = codegen.compile_function(_read_source(), "read")
 
     def latency_ns(self, size_kib: float, seconds: float = 0.04) -> float:
-        """Return the time of a dependent load."""
         chase = self._chaser(size_kib)
         return fast_seconds(chase, seconds) / chase.keywords["steps"] * 1e9
 
     def read_gbps(self, size_kib: float, seconds: float = 0.02) -> float:
-        """Return the rate at which one core reads a working set repeatedly."""
         words = int(size_kib * 1024) // 8
         words -= words % (_READ_VECTORS * _LANES)
         times = max(1, (1 << 20) // (8 * words))

@@ -23,24 +23,20 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with files.translate_write_errors(f"to {path.parent}"):
             truncate_partial_line(path)
             self._file = os.fdopen(files.open_private(path, os.O_WRONLY | os.O_APPEND), "ab")
             self._reader = path.open("rb")
-        except OSError as e:
-            raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
         self._end = self._file.tell()
 
     def append(self, row: Mapping[str, Any]) -> int:
         """Write and sync a row, and return its offset; raise OutputError if rows may be lost."""
         line = json.dumps(row, default=float).encode() + b"\n"
-        try:
+        with files.translate_write_errors(self.path):
             self._file.write(line)
             self._file.flush()
             os.fsync(self._file.fileno())
             gone = not os.fstat(self._file.fileno()).st_nlink
-        except OSError as e:
-            raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
         if gone:
             raise OutputError(
                 f"{self.path} was deleted while it was in use: rows written since it was "

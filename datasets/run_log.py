@@ -13,8 +13,8 @@ from foretune.datasets.run_file import RowIdentity, RunFile, extend, row_key
 from foretune.datasets.runs import from_rows, read_runs, to_measurement, to_row
 from foretune.datasets.schema import validate
 from foretune.device import Device
-from foretune.errors import OutputError, RunTableError
-from foretune.files import Lock, translate_read_errors
+from foretune.errors import RunTableError
+from foretune.files import Lock, translate_read_errors, translate_write_errors
 from foretune.measurement import Measurement
 
 MAX_JOURNAL_ROWS = 20_000
@@ -132,14 +132,12 @@ class RunLog:
 
     def _compact(self) -> None:
         journal = self._journal.path
-        try:
+        with translate_write_errors(self.path):
             self._journal.close()
             if self._journal_rows and journal.exists():  # else it was deleted
                 rows = [row for _, row in read_journal(journal)]
                 extend(self.path, from_rows(rows), digest(journal))
             journal.unlink(missing_ok=True)
-        except OSError as e:
-            raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
 
 
 def _identity_of(m: Measurement) -> RowIdentity:

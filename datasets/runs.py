@@ -263,7 +263,6 @@ def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
 
 
 def _is_store(path: Path) -> bool:
-    """Return whether the file is a tuning store or an exported store."""
     try:
         with files.require_regular_file(path).open("rb") as file:
             return file.read(200).startswith(_STORE_SIGNATURES)

@@ -4,13 +4,13 @@ One row is one measurement; columns are wide and dotted (``problem.M``, ``config
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 
 from foretune.errors import RunTableError
-from foretune.measurement import POWER_MARGIN, Status
+from foretune.measurement import RowFault, Status, row_faults
 
 SCHEMA_VERSION = 1
 REQUIRED = ("kernel", "device", "status", "time_ms")
@@ -40,7 +40,7 @@ def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.
     """
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
-    for fault in row_faults(runs):
+    for fault in _row_faults(runs):
         if len(rows := np.flatnonzero(fault.rows)):
             value = np.asarray(fault.values, dtype=object)[rows[0]]
             more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
@@ -77,7 +77,7 @@ def valid_rows(rows: pd.DataFrame, name: str = "run table") -> tuple[pd.DataFram
     """
     kept = np.ones(len(rows), dtype=bool)
     rejected = {}
-    for fault in row_faults(rows):
+    for fault in _row_faults(rows):
         broken = kept & np.asarray(fault.rows, dtype=bool)
         if broken.any():
             rejected[fault.name] = int(broken.sum())
@@ -94,44 +94,15 @@ def _drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**used).drop(columns=empty)
 
 
-class RowFault(NamedTuple):
-    """A rule that rows may break, and which rows break it; ``message`` takes the row's value."""
-
-    name: str
-    message: str
-    rows: "np.ndarray | pd.Series[bool]"
-    values: object
-
-
-def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
-    """Yield every rule for rows."""
+def _row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
     known = sorted(s.value for s in Status)
     status = runs["status"].astype(object)
     unknown = f"status {{!r}} is not one of {known}"
     yield RowFault("unknown status", unknown, ~status.isin(known), status)
-    for column in ("kernel", "device"):
-        empty = runs[column].isna() | (runs[column].astype(object) == "")
-        yield RowFault(f"no {column}", f"{column} is empty", empty, runs[column])
-    ok = (status == Status.OK.value).to_numpy()
-    time_ms, power_w, energy_mj = (_floats(runs, c) for c in ("time_ms", "power_w", "energy_mj"))
-    metered, message = ~np.isnan(power_w), "status is ok but time_ms is {}"
-    yield RowFault("no time", message, ok & np.isnan(time_ms) & ~metered, time_ms)
-    yield RowFault("time is zero", message, ok & (time_ms == 0), time_ms)
-    yield RowFault("time is negative", message, ok & (time_ms < 0), time_ms)
-    yield RowFault("time is infinite", "time_ms is {}", ok & np.isposinf(time_ms), time_ms)
-    message = "the run failed but time_ms is {}"
-    yield RowFault("time of a failed run", message, ~ok & ~np.isnan(time_ms), time_ms)
-    message = "power_w is {}: leave it empty without a meter"
-    yield RowFault("power is not positive", message, metered & ~_is_amount(power_w), power_w)
-    above = metered & (power_w > _floats(runs, "device.power_limit_w") * POWER_MARGIN)
-    message = "power_w is {}, far above the device's power limit"
-    yield RowFault("power is far above the device's limit", message, above, power_w)
-    wrong = ~np.isnan(energy_mj) & ~_is_amount(energy_mj)
-    yield RowFault("energy is not positive", "energy_mj is {}", wrong, energy_mj)
-
-
-def _is_amount(values: np.ndarray) -> np.ndarray:
-    return (values > 0) & np.isfinite(values)
+    texts = {c: runs[c].astype(object).where(runs[c].notna(), "") for c in ("kernel", "device")}
+    numbers = {c: _floats(runs, c) for c in ("time_ms", "power_w", "energy_mj")}
+    rows = SimpleNamespace(status=status, **texts, **numbers)
+    yield from row_faults(rows, _floats(runs, "device.power_limit_w"))
 
 
 def _floats(runs: pd.DataFrame, column: str) -> np.ndarray:

@@ -145,7 +145,6 @@ class _State(Generic[C]):
         return start
 
     def report(self, measurements: Sequence[Measurement]) -> None:
-        """Tell the searcher."""
         if len(measurements) > self.pending:
             raise UsageError(
                 f"{len(measurements)} measurements were sent for {self.pending} configurations: "

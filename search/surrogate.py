@@ -19,7 +19,7 @@ from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.objective import Scalarization
 from foretune.problem import Problem
 from foretune.search.encoding import ConfigurationEncoder, nearest_first
-from foretune.search.posterior import SearchPosterior, log_expected_improvement
+from foretune.search.posterior import SearchPosterior
 from foretune.search.searcher import PRIOR_CHECKS, Prior, Searcher
 from foretune.search.surrogate_process import (
     FIT_STEPS,
@@ -229,8 +229,12 @@ class SurrogateSearcher(Searcher):
 
     def _estimate(self) -> SearchPosterior:
         self._update_posterior()
-        values = np.array([self.observed.get(i, math.nan) for i in self._pool.tolist()])
-        return SearchPosterior(self._pool, self._current_posterior(), self._p_valid, values)
+        return self._search_posterior(self._current_posterior())
+
+    def _search_posterior(self, posterior: Posterior) -> SearchPosterior:
+        values = np.full(len(self._pool), math.nan)
+        values[np.searchsorted(self._pool, [*self.observed])] = [*self.observed.values()]
+        return SearchPosterior(self._pool, posterior, self._p_valid, values)
 
     def _current_posterior(self) -> Posterior:
         """Return the log posterior of all candidates, without pending ones."""
@@ -247,15 +251,12 @@ class SurrogateSearcher(Searcher):
         pending = [*(self.proposed - self.observed.keys()), *chosen]
         if pending:  # assume their expected values, so that neighbors gain nothing
             posterior.add(self._points(np.array(pending)))
-        log_acquisition = np.log(self._p_valid) - posterior.mean
-        if self._successes():
-            best = min(np.log(v) for v in self.observed.values() if np.isfinite(v))
-            log_acquisition = self._log_acquisition(best, posterior) + np.log(self._p_valid)
+        log_acquisition = self._log_acquisition(posterior)
         posterior.drop_pending(len(pending))
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
-    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
-        return log_expected_improvement(posterior, best)
+    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
+        return self._search_posterior(posterior).log_acquisition
 
     def _update_posterior(self) -> None:
         new = [i for i in self.observed if i not in self._seen]

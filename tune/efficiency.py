@@ -26,9 +26,8 @@ good measurement does not make it the best everywhere."""
 class EfficiencyTable:
     """A problem's best value divided by a configuration's value: 1 for the best configuration.
 
-    Attributes:
-        efficiency: shape (problems, configs); 0 if it failed, NaN if it was not measured.
-        excluded_problems: number of problems on which no configuration ran.
+    `efficiency` has shape (problems, configs): 0 if it failed, NaN if it was not measured. Problems
+    on which no configuration ran are excluded and counted.
     """
 
     kernel: str
@@ -43,8 +42,7 @@ class EfficiencyTable:
 def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> EfficiencyTable:
     """Return the table of one kernel on one device from its newest runs.
 
-    Raises:
-        UsageError: there are several kernels or devices, or no run succeeded (or was metered).
+    Raises UsageError if there are several kernels or devices, or no run succeeded (or was metered).
     """
     kernel, device = (_single_value(runs, column) for column in ("kernel", "device"))
     runs = newest_runs(runs).reset_index(drop=True)

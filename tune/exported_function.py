@@ -38,12 +38,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ExportedFunction:
-    """A function and its score against the best measured performance.
+    """The source of a function ``choose``, without imports, and its share of the best performance.
 
-    Attributes:
-        source: Python source without imports; its function is ``choose``.
-        oracle_share: score of choosing the best of ``configs`` for each problem.
-        held_out: cross-validated score on held-out problems; None with too few problems.
+    `oracle_share` is the share if the best of `configs` is chosen for each problem. `held_out` is
+    cross-validated on held-out problems, and None with too few problems.
     """
 
     source: str
@@ -62,14 +60,9 @@ def export_function(
     """Return a function from problems to configurations.
 
     While configurations are chosen, unmeasured pairs are estimated cautiously. Scores leave them
-    out and count them.
-
-    ``group`` names the columns held out together
-    (`foretune.models.validation.splits.group_columns`).
-
-    Raises:
-        UsageError: ``max_leaves`` is below 1.
-        UnknownName: the group names a column that the problems do not have.
+    out and count them. ``group`` names the columns held out together
+    (`foretune.models.validation.splits.group_columns`). Raises UsageError if ``max_leaves`` is
+    below 1, UnknownName if the problems lack a column of the group.
     """
     if max_leaves < 1:
         raise UsageError(f"--max-configs {max_leaves} leaves nothing to choose: give at least 1")

@@ -180,10 +180,8 @@ class TuningJob:
             predictor = load("predictors", source)(self.kernel)
             return SearchPredictor.for_device(predictor, self.device)
         power = any(objective.needs_power for objective in self.objectives)
-        request = PredictorRequest(
-            self.kernel.name, self.kernel.source_hash, self.device,
-            ("time_ms", "power_w") if power else ("time_ms",),
-        )  # fmt: skip
+        kernel, code = self.kernel.name, self.kernel.source_hash
+        request = PredictorRequest(kernel, code, self.device, power)
         return find_search_predictor(source, request, self.progress.say)
 
     def prior(

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.isolated_implementation import CallOutputs, Code, IsolatedImplementation
@@ -27,19 +28,13 @@ from foretune.result import Result
 from foretune.tune.results import Comparison, NoiseEstimate, Outcome
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 @dataclass(frozen=True)
 class ProblemVerdict:
-    """The comparison on one problem.
+    """The comparison on one problem, with the candidate's largest error over all checked outputs.
 
-    Attributes:
-        against: the candidate compared with each rival, the fastest first; ``value`` is the
-            candidate's time in ms.
-        time_ms: times by name of implementation.
-        relative_error: largest error of the candidate over all checked outputs.
+    `against` compares the candidate with each rival, the fastest first; a comparison's ``value`` is
+    the candidate's time in ms. `time_ms` has the times by name of implementation.
     """
 
     problem: Problem
@@ -111,10 +106,8 @@ class Verdict(Result):
             f"({low:.2f}–{high:.2f})"
         )
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per problem: its times by implementation, and the speed-up."""
-        import pandas as pd
-
         rows = [
             {"problem": str(r.problem), **r.time_ms, "speedup": r.candidate.ratio}
             for r in self.problem_verdicts
@@ -140,8 +133,7 @@ class Verdict(Result):
         }  # fmt: skip
 
 
-CHECK_SEEDS = 3
-"""Number of seeds whose outputs are all checked before anything is timed."""
+CHECK_SEEDS = 3  # number of seeds whose outputs are all checked before anything is timed
 MIN_ROUNDS, MAX_ROUNDS = 5, 60
 OUTPUT_CHECK_SHARE = 1 / 3
 """Share of timed rounds, chosen at random, whose outputs are also checked."""
@@ -149,8 +141,7 @@ MAX_CLOCK_RATIO = 1.5
 """Maximum ratio of the time by the judge's clock to a contestant's own; processes have overhead."""
 MAX_SLOWED = 4.0
 """Maximum slow-down of the candidate, seen on the reference, that is attributed to other load."""
-CLOCK_OVERHEAD_MS = 0.002
-"""Maximum time to read a clock."""
+CLOCK_OVERHEAD_MS = 0.002  # maximum time to read a clock
 OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
 CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 from foretune.models.saved.guides import SearchPredictor
+from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.result import Result
@@ -30,9 +31,6 @@ from foretune.space import Configuration
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import REJECTED, Comparison, step_status
 from foretune.tune.verifier import Evidence, measure_once
-
-if TYPE_CHECKING:
-    from foretune.models.saved.lookup import PredictorSource
 
 PARETO_PROCESSES = 9
 """Number of fresh processes that remeasure the front; each run fills a power meter's window."""
@@ -44,9 +42,7 @@ REFERENCE_RATIO = 2.0
 class ParetoPoint(Result):
     """A configuration of the front: medians of its runs in the same processes as the default's.
 
-    Attributes:
-        against_default: the comparison by each objective; its value is the median.
-        violations: limits that the medians violate; empty if none.
+    `against_default` compares by each objective; `violations` names limits that the medians exceed.
     """
 
     config: Configuration
@@ -163,7 +159,7 @@ def tune_pareto(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: "PredictorSource" = None,
+    predictor: PredictorSource = None,
     *,
     objectives: Sequence[Objective] = (Objective.TIME, Objective.ENERGY),
     log: RunLog | None = None,

@@ -15,23 +15,17 @@ from foretune.values import short_number
 if TYPE_CHECKING:
     import pandas as pd
 
-REJECTED = "rejected"
-"""Status of a run that violated a hard limit."""
+REJECTED = "rejected"  # status of a run that violated a hard limit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchStep(Result):
-    """One measurement of a search.
+    """One measurement of a search: `time_ms` is NaN if it failed, `power_w` without a meter.
 
-    Attributes:
-        status: the measurement's status, or `REJECTED`.
-        time_ms: NaN if it failed.
-        power_w: NaN without a meter.
-        objective: minimized value; infinite if it failed or was rejected.
-        predicted_ms: the prediction before the measurement; NaN without a predictor.
-        low_ms: lower bound of its 90 % interval.
-        known: whether it comes from the store.
-        error: why it failed, in one line; empty if it did not.
+    `status` is the measurement's, or `REJECTED`; `error` says in one line why it failed.
+    `objective` is the minimized value, infinite if it failed or was rejected. `predicted_ms` was
+    predicted before, `low_ms` is the lower bound of the 90 % interval; both are NaN without a
+    predictor. `known` steps come from the store.
     """
 
     config: Configuration
@@ -71,23 +65,17 @@ def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
 
 Outcome = Literal["win", "no_win", "inconclusive"]
 """Whether a contender is significantly better, surely has no relevant gain, or neither."""
-WORTH_HAVING = 0.01
-"""Relative difference below which a contender counts as equal."""
+WORTH_HAVING = 0.01  # relative difference below which a contender counts as equal
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Result):
-    """One contender of a verification.
+    """One contender of a verification: ``default``, ``candidate 1``, … or a library's call.
 
-    Attributes:
-        name: ``default``, ``candidate 1``, … or the library's name.
-        config: None for a library call.
-        value: objective (ms, mJ or mJ·ms): low quantile of a process's rounds, median over
-            processes.
-        ratio: the default's objective over the contender's, geometric mean over processes; above 1
-            is better.
-        ratio_low: lower bound of the ratio's interval; see `foretune.tune.verifier`.
-        failure: why it has no ratio; empty if it has one.
+    A library's call has no `config`. `value` is the objective (ms, mJ or mJ·ms): a low quantile of
+    a process's rounds, the median over processes. `ratio` is the default's objective over the
+    contender's, the geometric mean over processes; above 1 is better. `ratio_low` is the lower
+    bound of its interval (see `foretune.tune.verifier`). `failure` says why there is no ratio.
     """
 
     name: str
@@ -126,11 +114,9 @@ class Comparison(Result):
 class NoiseEstimate(Result):
     """Noise of a comparison; NaN if not measured.
 
-    Attributes:
-        again_low: lower bound of the 95 % interval of the default's ratio to itself, built twice.
-        disturbed: other load on the machine, as text; empty if none.
-        others: share of CPU time of other processes.
-        stolen: share of CPU time that the host gave to other guests.
+    `again_low` is the lower bound of the 95 % interval of the default's ratio to itself, built
+    twice. `disturbed` describes other load on the machine and is empty if there was none; `others`
+    is the share of CPU time of other processes, `stolen` what the host gave to other guests.
     """
 
     again_low: float = math.nan

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 from foretune.models.saved.guides import GuideModel, SearchPredictor
+from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import ConstrainedObjective, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
@@ -29,19 +30,15 @@ from foretune.tune.store.subject import Choice
 from foretune.tune.verifier import verify
 from foretune.values import counted, short_number
 
-if TYPE_CHECKING:
-    from foretune.models.saved.lookup import PredictorSource
-
 FINALISTS = 3
-LIMIT_CHECK_RUNS = 3
-"""New runs of a finalist whose medians must satisfy the limits."""
+LIMIT_CHECK_RUNS = 3  # new runs of a finalist whose medians must satisfy the limits
 
 
 def tune_problem(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: "PredictorSource" = None,
+    predictor: PredictorSource = None,
     *,
     objective: Objective = Objective.TIME,
     log: RunLog | None = None,

@@ -40,12 +40,8 @@ Session = Callable[[Sequence[str], int], Rounds]
 class Evidence:
     """The results of a comparison's processes, of which there are ``len()``.
 
-    Args:
-        repeated: keys of two equal contenders, whose ratio shows the noise.
-
-    Attributes:
-        rounds: number of rounds in all processes.
-        failures: why contenders failed, by key.
+    ``repeated`` are the keys of two equal contenders, whose ratio shows the noise. `rounds` counts
+    the rounds in all processes; `failures` says why contenders failed, by key.
     """
 
     def __init__(self, *repeated: str) -> None:
@@ -151,14 +147,9 @@ def verify(
 ) -> tuple[list[Comparison], Evidence, NoiseEstimate]:
     """Compare ``candidates`` with the default, and the library, by the job's first objective.
 
-    ``session_s`` are seconds of rounds in each process.
-
-    Returns:
-        the comparisons (the default, the candidates in order, the library call); their evidence;
-        and the noise.
-
-    Raises:
-        MeasurementError: the default no longer runs, or gives wrong results.
+    ``session_s`` are seconds of rounds in each process. Returns the comparisons (the default, the
+    candidates in order, the library call), their evidence, and the noise. Raises MeasurementError
+    if the default no longer runs, or gives wrong results.
     """
     default, metered = job.kernel.default(problem), job.objectives[0].needs_power
     configs = {c.id: c for c in candidates if c != default}

@@ -22,8 +22,7 @@ from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, results_frame
 from foretune.tune.tuner import make_step, verify_and_store
 
-DEFAULT_BUDGET = 100
-"""Default number of measurements of a workload."""
+DEFAULT_BUDGET = 100  # default number of measurements of a workload
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,8 @@ def tune_workload(
 
     ``budget`` counts the new measurements of all problems together; a started measurement is
     finished. The other arguments are those of `foretune.tune_problem`, but there is no ``regret``
-    and no ``searcher``.
-
-    Raises:
-        UsageError: the workload is empty, a problem occurs twice, or calls are not positive.
-        MeasurementError: the default of a problem does not run.
+    and no ``searcher``. Raises UsageError if the workload is empty, a problem occurs twice, or some
+    calls are not positive; MeasurementError if the default of a problem does not run.
     """
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload needs at least one problem, each of them once")
@@ -132,7 +128,6 @@ class _WorkloadSearch:
         self._traces: dict[tuple[str, Problem], list[SearchStep]] = defaultdict(list)
 
     def run(self) -> None:
-        """Measure until the budget is spent."""
         job, parts = self._job, self._parts
         if job.stopping.regret is not None:
             raise UsageError("a workload takes a number or seconds as budget")

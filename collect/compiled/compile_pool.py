@@ -27,8 +27,7 @@ from foretune.registry import object_at
 from foretune.space import Configuration
 
 LIMIT_S = 60.0
-MAX_ERROR_LENGTH = 300
-"""Maximum characters kept of a compiler's message."""
+MAX_ERROR_LENGTH = 300  # maximum characters kept of a compiler's message
 
 
 @dataclass(frozen=True)

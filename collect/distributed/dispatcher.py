@@ -196,5 +196,4 @@ class _WorkQueue:
         self._workers[group] -= 1
 
     def put_back(self, group: Hashable, number: int) -> None:
-        """Return a piece of work to the queue."""
         self._numbers.setdefault(group, deque()).appendleft(number)

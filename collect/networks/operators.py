@@ -373,7 +373,6 @@ class _Recorder(torch.fx.Interpreter):
         self._see(inputs, 0)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one call and record it."""
         made = super().call_function(target, args, kwargs)
         step = len(self.calls) + 1
         self._see((args, kwargs), step)

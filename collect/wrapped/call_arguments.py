@@ -14,8 +14,7 @@ from typing import Any
 from foretune.collect.wrapped import values as arrays
 from foretune.kernel import Clock, SelfTimedLaunch
 
-REPEAT_TOLERANCE = 1e-5
-"""Maximum relative difference of equal results: threads add in any order."""
+REPEAT_TOLERANCE = 1e-5  # maximum relative difference of equal results: threads add in any order
 
 
 class Arguments:

@@ -297,7 +297,6 @@ def _check_pinned(name: str, pinned: Sequence[str], known: set[str]) -> frozense
 def _named_arguments(
     parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[str], list[Any]]:
-    """Map the function's parameter names to the arguments."""
     positional = [
         n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]

@@ -48,7 +48,6 @@ class _NativeLaunch(ResettingLaunch):
         ]  # fmt: skip
 
     def run(self) -> None:
-        """Call the function."""
         self._function(*self._c_arguments)
 
     def time_ms(self, clock: Clock, batch: int) -> float:

@@ -84,7 +84,6 @@ class _OpenCLLaunch(ResettingLaunch):
             raise RuntimeError(f"the kernel does not take these arguments: {e}") from e
 
     def run(self) -> None:
-        """Launch and wait for the end."""
         self._enqueue().wait()
 
     def time_ms(self, clock: Clock, batch: int) -> float:

@@ -215,7 +215,6 @@ class _ProgramLaunch(SelfTimedLaunch):
         return 1.0
 
     def sample_ms(self, clock: Clock, batch: int) -> float:
-        """Return the time of one run in milliseconds."""
         return self._run()
 
     def _stage(self) -> None:

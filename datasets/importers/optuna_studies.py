@@ -23,8 +23,7 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 
 MAGIC = b"SQLite format 3\0"
-TABLES = {"studies", "trials"}
-"""Some of the tables of Optuna's databases."""
+TABLES = {"studies", "trials"}  # some of the tables of Optuna's databases
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.measurement import Measurement
     from foretune.models.predictor import Predictor
-    from foretune.models.targets import Target
     from foretune.problem import Problem
     from foretune.space import SearchSpace
 
@@ -296,13 +295,18 @@ def _numbers(predicted: Any, column: str, rows: int) -> np.ndarray:
 class PredictorRequest:
     """The kernel, device and targets that a predictor must have.
 
-    ``source_hash`` identifies the kernel's code.
+    ``source_hash`` identifies the kernel's code. Time must be predicted, and perhaps power.
     """
 
     kernel: str
     source_hash: str
     device: "Device"
-    targets: "tuple[Target, ...]" = ("time_ms",)
+    needs_power: bool = False
+
+    def missing_targets(self, predictor: "Predictor") -> list[str]:
+        """Return the targets that ``predictor`` has not learned."""
+        needed = ("time_ms", "power_w") if self.needs_power else ("time_ms",)
+        return [target for target in needed if target not in predictor.targets_]
 
     def check(self, predictor: "Predictor | GuideModel") -> None:
         """Raise `PredictorError` if ``predictor`` is of another kernel or lacks a target.
@@ -312,7 +316,7 @@ class PredictorRequest:
         if isinstance(predictor, GuideModel):
             return
         require_kernel(predictor, self.kernel)
-        if missing := [t for t in self.targets if t not in predictor.targets_]:
+        if missing := self.missing_targets(predictor):
             raise PredictorError(
                 f"the predictor has not learned {', '.join(missing)}: train it on runs that have "
                 "it, or choose another objective"

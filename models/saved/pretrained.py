@@ -79,7 +79,7 @@ def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
             reasons.append(f"{card.table} was measured with other code, on {card.device}")
             continue
         found = Predictor.load(card.folder(SHIPPED))
-        if missing := [t for t in request.targets if t not in found.targets_]:
+        if missing := request.missing_targets(found):
             reasons.append(f"{card.table} has no {', '.join(missing)}")
             continue
         return guides.SearchPredictor(

@@ -21,7 +21,7 @@ from foretune.datasets.schema import validate
 from foretune.models.interval import CONFIDENCE
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
-from foretune.models.targets import Target, present_targets, usable_rows
+from foretune.models.targets import Target, measured_rows, present_targets, usable_rows
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.splits import task_numbers
 
@@ -158,10 +158,7 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
 
 def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
     """Return log(fresh / known) of the rows that are also in ``known``."""
-    if target not in known:
-        return np.empty(0)
-    known = newest_runs(known)
-    known = known[(known["status"] == "ok") & known[target].notna()]
+    known = measured_rows(target, newest_runs(known))
     match = matching_rows(known, rows)
     repeated = match != NO_MATCH
     before = known[target].to_numpy(float)[match[repeated]]

@@ -27,14 +27,11 @@ class OptunaSearcher(Searcher):
 
     Samplers do not know the restrictions. A proposal outside the space is answered with infinity, a
     repeated one with its measurement; neither costs an evaluation. After `MAX_RETRIES` of them, the
-    nearest free configuration is proposed.
+    nearest free configuration is proposed. Numbers are passed by their position among a parameter's
+    values, strings as choices.
 
-    Args:
-        args, named: as for `Searcher`. Numbers are passed by their position among a parameter's
-            values, strings as choices. The seed does not apply to ``sampler``.
-        sampler: the sampler; it serves one search only.
-
-    Raises UsageError if there is no sampler.
+    ``args`` and ``named`` are those of `Searcher`, whose seed does not apply to ``sampler``. The
+    sampler serves one search only. Raises UsageError if there is none.
     """
 
     def __init__(self, *args: Any, sampler: BaseSampler | None = None, **named: Any) -> None:

@@ -26,14 +26,9 @@ class Decisions(ABC):
     """Tasks that are solved by a sequence of choices.
 
     Episodes are two arrays: ``tasks``, each episode's task number, and ``chosen``, shape (episodes,
-    choices so far), the numbers of the chosen values.
-
-    Attributes:
-        tasks: number of tasks.
-        steps: maximum number of choices per episode. An `Agent` continues shorter ones with the
-            choice 0, the only legal one after their end; `DecisionEnv` ends them.
-        choices: maximum number of values of a choice.
-        width: number of entries of an observation.
+    choices so far), the numbers of the chosen values. An episode has at most ``steps`` choices
+    among at most ``choices`` values. An `Agent` continues shorter ones with the choice 0, the only
+    legal one after their end; `DecisionEnv` ends them. ``width`` is the size of an observation.
     """
 
     tasks: int

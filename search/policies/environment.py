@@ -84,7 +84,6 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         return self.decisions.legal(self._task, self.chosen[None, :])[0]
 
     def _seen(self) -> tuple[np.ndarray, Info]:
-        """Return observation and info."""
         info = {"action_mask": self.action_masks().astype(np.int8), "task": int(self._task[0])}
         return self.decisions.observe(self._task, self.chosen[None, :])[0], info
 

@@ -63,8 +63,7 @@ class UsageError(ForetuneError, ValueError):
     exit_code = 2
 
 
-MAX_LISTED = 40
-"""With more names than this, a message lists only the nearest."""
+MAX_LISTED = 40  # with more names than this, a message lists only the nearest
 
 
 class UnknownName(UsageError):

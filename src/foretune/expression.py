@@ -43,18 +43,11 @@ _LISTS = (ast.Tuple, ast.List, ast.Set)
 
 
 class Expression:
-    """A boolean or numeric expression over named columns.
+    """A boolean or numeric expression over the columns `names`; ``what`` is its name in messages.
 
-    Args:
-        text: arithmetic, comparisons (also chained), ``and``/``or``/``not``, ``in (…)``,
-            ``… if … else …``, ``min``, ``max`` and ``abs``.
-        what: its name in messages.
-
-    Attributes:
-        names: the columns it uses.
-
-    Raises:
-        SpaceError: ``text`` is not an expression, or uses anything else.
+    It consists of arithmetic, comparisons (also chained), ``and``/``or``/``not``, ``in (…)``,
+    ``… if … else …``, ``min``, ``max`` and ``abs``. Raises SpaceError if ``text`` is not an
+    expression, or uses anything else.
     """
 
     def __init__(self, text: str, what: str = "restriction") -> None:

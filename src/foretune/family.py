@@ -17,8 +17,7 @@ import numpy.typing as npt
 from foretune.code_hash import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
-Cells = Mapping[str, Any]
-"""Values by short name: numbers for one run, arrays for many."""
+Cells = Mapping[str, Any]  # values by short name: numbers for one run, arrays for many
 
 
 def nan_to(value: Any, replacement: Any) -> Any:
@@ -49,12 +48,9 @@ class Family(ABC):
 
     Methods take columns by their short names: numbers for one run, arrays for many. Write them
     with arithmetic and NumPy functions only.
-
-    Attributes:
-        name: the run table's ``kernel`` column.
     """
 
-    name: str
+    name: str  # the run table's column ``kernel``
     has_cost_model: bool = True
     """Whether `cost` is meaningful; without it, predictors have no roofline."""
 

@@ -20,28 +20,35 @@ from foretune.errors import ForetuneError, OutputError
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_BYTES = 2 << 30
-"""Maximum size of a file, packed or unpacked."""
+MAX_BYTES = 2 << 30  # maximum size of a file, packed or unpacked
 FREE_BYTES, MAX_GROWTH = 32 << 20, 32
 """A file may unpack to `FREE_BYTES`, or to `MAX_GROWTH` times its size if that is more."""
 MAX_CELLS = 1 << 30
 """Maximum number of cells of a table; a constant column compresses to almost nothing."""
 FREE_CELLS, MAX_CELLS_PER_BYTE = 32 << 20, 16
 """A file may hold `FREE_CELLS`, or `MAX_CELLS_PER_BYTE` times its size if that is more."""
-MAX_COLUMNS = 4096
-"""Maximum number of columns of a table."""
+MAX_COLUMNS = 4096  # maximum number of columns of a table
 _LONG_INTEGER = re.compile(r"\d{19}")
 StrPath = str | os.PathLike[str]
 
 
 def require_writable(folder: Path, name: str) -> None:
     """Create ``folder`` if needed; raise OutputError about ``name`` if it is read-only."""
-    try:
+    with translate_write_errors(f"{name} {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+
+
+@contextmanager
+def translate_write_errors(
+    target: object, error: type[ForetuneError] = OutputError
+) -> Iterator[None]:
+    """Turn an OSError of a writer into ``error``, which says that ``target`` is not written."""
+    try:
+        yield
     except OSError as e:
-        raise OutputError(f"cannot write {name} {folder}: {e.strerror or e}") from e
+        raise error(f"cannot write {target}: {e.strerror or e}") from e
 
 
 @contextmanager
@@ -165,15 +172,14 @@ class Lock:
 
         self._file = path.with_name(f".{path.name}.lock")
         self._lock = FileLock(self._file, thread_local=False)  # any thread may release it
-        try:
+        with translate_write_errors(f"to {path.parent}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise OutputError(
-                f"{path} is in use by another process: wait for it, or kill it"
-            ) from None
-        except OSError as e:
-            raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                raise OutputError(
+                    f"{path} is in use by another process: wait for it, or kill it"
+                ) from None
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
@@ -200,15 +206,14 @@ def atomic_write(
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if private:
-            os.close(open_private(temporary))
-            if path.exists():
-                temporary.chmod(path.stat().st_mode & 0o777)
-        yield temporary
-        temporary.replace(path)
-    except OSError as e:
-        raise error(f"cannot write {what}{path}: {e.strerror or e}") from e
+        with translate_write_errors(f"{what}{path}", error):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if private:
+                os.close(open_private(temporary))
+                if path.exists():
+                    temporary.chmod(path.stat().st_mode & 0o777)
+            yield temporary
+            temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

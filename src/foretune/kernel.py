@@ -11,8 +11,7 @@ from foretune.problem import Problem, ProblemParameter, make_problem
 from foretune.relative_error import relative_error
 from foretune.space import Configuration, SearchSpace
 
-Inputs = dict[str, Any]
-"""Named arrays, as `Kernel.make_inputs` returns them."""
+Inputs = dict[str, Any]  # named arrays, as `Kernel.make_inputs` returns them
 
 Launch = Callable[[], Any]
 """Runs the kernel once and returns its output; everything untimed is already done."""

@@ -2,9 +2,10 @@
 
 import datetime
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 from foretune.errors import RunTableError
 from foretune.problem import Problem
@@ -75,27 +76,47 @@ class Measurement:
 
     def check(self, power_limit_w: float = math.inf) -> None:
         """Raise RunTableError if the row is contradictory or impossible."""
-        for reason in self._contradictions(power_limit_w):
+        reasons = [f.message.format(f.values) for f in row_faults(self, power_limit_w) if f.rows]
+        if not self.problem and not self.config:
+            reasons.append("both problem and configuration are empty")
+        for reason in reasons:
             raise RunTableError(f"{self.kernel} {self.config}: {reason}")
 
-    def _contradictions(self, power_limit_w: float) -> Iterator[str]:
-        for what, text in (("kernel", self.kernel), ("device", self.device)):
-            if not text:
-                yield f"{what} is empty"
-        if not self.problem and not self.config:
-            yield "both problem and configuration are empty"
-        timed, metered = not math.isnan(self.time_ms), not math.isnan(self.power_w)
-        if self.ok and (timed or not metered) and not _is_amount(self.time_ms):
-            yield f"status is ok but time_ms is {self.time_ms}"
-        if not self.ok and timed:
-            yield f"the run failed but time_ms is {self.time_ms}"
-        if metered and not _is_amount(self.power_w):
-            yield f"power_w is {self.power_w}: leave it empty without a meter"
-        if self.power_w > power_limit_w * POWER_MARGIN:
-            yield f"power_w is {self.power_w}, far above the device's power limit"
-        if not math.isnan(self.energy_mj) and not _is_amount(self.energy_mj):
-            yield f"energy_mj is {self.energy_mj}"
+
+class RowFault(NamedTuple):
+    """A rule, which rows break it, and the values that ``message`` takes."""
+
+    name: str
+    message: str
+    rows: Any
+    values: Any
 
 
-def _is_amount(value: float) -> bool:
-    return value > 0 and math.isfinite(value)
+def row_faults(row: Any, power_limit_w: Any) -> list[RowFault]:
+    """Return every rule for rows.
+
+    ``row`` is a `Measurement`, or has arrays of its attributes: the operators work for both.
+    """
+    ok, failed = row.status == "ok", row.status != "ok"
+    time_ms, power_w, energy_mj = row.time_ms, row.power_w, row.energy_mj
+    untimed, unmetered = time_ms != time_ms, power_w != power_w  # NaN is not equal to itself
+    of_ok, of_failed = "status is ok but time_ms is {}", "the run failed but time_ms is {}"
+    no_meter = "power_w is {}: leave it empty without a meter"
+    above = "power_w is {}, far above the device's power limit"
+    excess = power_w > power_limit_w * POWER_MARGIN
+    return [
+        RowFault("no kernel", "kernel is empty", row.kernel == "", row.kernel),
+        RowFault("no device", "device is empty", row.device == "", row.device),
+        RowFault("no time", of_ok, ok & untimed & unmetered, time_ms),
+        RowFault("time is zero", of_ok, ok & (time_ms == 0), time_ms),
+        RowFault("time is negative", of_ok, ok & (time_ms < 0), time_ms),
+        RowFault("time is infinite", of_ok, ok & (time_ms == math.inf), time_ms),
+        RowFault("time of a failed run", of_failed, failed & (time_ms == time_ms), time_ms),
+        RowFault("power is not positive", no_meter, _no_amount(power_w), power_w),
+        RowFault("power is far above the device's limit", above, excess, power_w),
+        RowFault("energy is not positive", "energy_mj is {}", _no_amount(energy_mj), energy_mj),
+    ]
+
+
+def _no_amount(value: Any) -> Any:
+    return (value <= 0) | (value == math.inf)

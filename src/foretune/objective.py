@@ -4,17 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from foretune.errors import UnknownName, UsageError, require_known
 from foretune.measurement import Measurement
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
+Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 
 class Scalarization(Protocol):

@@ -99,8 +99,7 @@ MAGIC = b"PAR1"
 VALUES, BYTES = (4, 1, 3, 5), (4, 1, 3, 6)
 """Fields of the footer: row groups, their columns, the metadata of a column, and its sizes."""
 _BOOLEANS, _INTEGERS, _BINARY, _LISTS, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 12
-_BYTES_OF = {3: 1, 7: 8}
-"""Bytes of a byte and of a floating-point number."""
+_BYTES_OF = {3: 1, 7: 8}  # bytes of a byte and of a floating-point number
 
 
 def decoded_size(path: Path) -> tuple[int, int]:

@@ -12,8 +12,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 HIDDEN = "***"
-MIN_CHARACTERS = 6
-"""Shorter secrets are hidden only next to their name."""
+MIN_CHARACTERS = 6  # shorter secrets are hidden only next to their name
 
 _NAME = (
     r"[\w.-]*(?:passw(?:or)?d|passphrase|pwd|token|secret|credentials?|"

@@ -11,15 +11,12 @@ import numpy.typing as npt
 WORST_ELEMENT = 8.0
 """One element's error may be this many times the mean error: rounding errors of millions of
 elements are distributed like that."""
-SAMPLED = 1 << 16
-"""Elements from which the usual size of a reference is estimated."""
-NORMAL_MEDIAN = 0.6745
-"""Median of the absolute values of a standard normal distribution."""
+SAMPLED = 1 << 16  # elements from which the usual size of a reference is estimated
+NORMAL_MEDIAN = 0.6745  # median of the absolute values of a standard normal distribution
 NOISE_EXPONENT = 0.8
 """Elements below ``rounding error ** 0.8`` of the largest one count as zero: they remain from terms
 that cancel. This is 3e-6 of it in single precision, and 3e-13 in double precision."""
-_CHUNK = 1 << 17
-"""Elements compared at a time: they fit into a cache."""
+_CHUNK = 1 << 17  # elements compared at a time: they fit into a cache
 _PLAIN_MODULES = ("builtins", "numpy", "torch")
 
 

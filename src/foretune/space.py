@@ -18,16 +18,12 @@ from foretune.errors import SpaceError
 from foretune.restriction import Restriction
 from foretune.values import FrozenParameters, Value, plain_value
 
-MAX_VALUES = 2**16
-"""Maximum values of one parameter: codes have 16 bits."""
-MAX_CONFIGURATIONS = 4_000_000
-"""Maximum rows of the table; with 20 parameters, it takes 160 MB."""
-MAX_COMBINATIONS = 2**62
-"""Maximum number of combinations that fit a 64-bit index."""
+MAX_VALUES = 2**16  # maximum values of one parameter: codes have 16 bits
+MAX_CONFIGURATIONS = 4_000_000  # maximum rows of the table; with 20 parameters, it takes 160 MB
+MAX_COMBINATIONS = 2**62  # maximum number of combinations that fit a 64-bit index
 MAX_PARTIAL_CONFIGURATIONS = 20_000
 """Partial configurations kept while sampling from a space too large to enumerate."""
-ABSENT = ""
-"""Value of a parameter that a configuration of a `ListedSpace` lacks."""
+ABSENT = ""  # value of a parameter that a configuration of a `ListedSpace` lacks
 
 
 class Configuration(FrozenParameters):

@@ -39,7 +39,7 @@ class Probing(list):
 def measured(monkeypatch):
     """Replace the measurement and the observed load."""
     calls = Probing()
-    monkeypatch.setattr(devices, "measure_cpu", calls.measure)
+    monkeypatch.setattr(cpu, "measure_cpu", calls.measure)
     monkeypatch.setattr(devices, "QUIET_CHECK_S", 0.0)
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)  # other tests never see any load
     monkeypatch.setattr(machine_load, "MAX_STEAL", 0.02)
@@ -90,7 +90,7 @@ def test_probe_is_cached(cache, measured):
     content = json.loads(path.read_text())
     assert content["specs"] == first.specs
     assert content["disturbance"] == first.disturbance == ""
-    assert content["machine"]["cpu"] == devices.cpu_name()
+    assert content["machine"]["cpu"] == cpu.cpu_name()
     assert content["machine"]["cores"] == available_cores()
 
 
@@ -110,7 +110,7 @@ def test_another_machine_is_probed_anew(measured, monkeypatch, change):
     elif change == "version":
         monkeypatch.setattr(devices, "PROBE_VERSION", -1)
     else:
-        monkeypatch.setattr(devices, "cpu_name", lambda: "another")
+        monkeypatch.setattr(cpu, "cpu_name", lambda: "another")
     devices.probe_cpu()
     assert len(measured) == 2
 
@@ -173,9 +173,8 @@ def test_rates_of_a_busy_machine_are_measured_again_once_it_is_quiet(measured):
 def test_the_higher_rates_stay(measured, monkeypatch):
     first = devices.probe_cpu()
     measured.load = BUSY
-    monkeypatch.setattr(
-        devices, "measure_cpu", lambda: {"memory_gbps": 1.0, "fp32_gflops": 500.0, "fp64_gflops": 1}
-    )
+    rates = {"memory_gbps": 1.0, "fp32_gflops": 500.0, "fp64_gflops": 1}
+    monkeypatch.setattr(cpu, "measure_cpu", lambda: rates)
     assert devices.probe_cpu(refresh=True).specs == {**first.specs, "fp32_gflops": 500.0}
     assert devices.probe_cpu().disturbance == ""  # of the first
 
@@ -207,7 +206,7 @@ def test_without_numba_rates_are_absent(monkeypatch):
     def measure():
         raise MissingExtra("numba", "cpu", "a CPU kernel")
 
-    monkeypatch.setattr(devices, "measure_cpu", measure)
+    monkeypatch.setattr(cpu, "measure_cpu", measure)
     device = devices.local_cpu()
     assert "memory_gbps" not in device.specs
     assert "cores" in device.specs
@@ -371,10 +370,10 @@ def test_no_pynvml_no_gpus(monkeypatch):
 def test_local_devices(measured, monkeypatch):
     gpu = find_device("H200")
     monkeypatch.setattr(devices, "local_gpus", lambda: [gpu])
-    assert [d.name for d in devices.local_devices()] == [devices.cpu_name(), "NVIDIA H200"]
+    assert [d.name for d in devices.local_devices()] == [cpu.cpu_name(), "NVIDIA H200"]
     for name in ("cuda", "gpu", "cuda:0", "CUDA:0", "h200", "NVIDIA H200"):
         assert devices.local_device(name) is gpu
-    for name in (None, "cpu", "CPU", devices.cpu_name()):
+    for name in (None, "cpu", "CPU", cpu.cpu_name()):
         assert devices.local_device(name).kind == "cpu"
 
 

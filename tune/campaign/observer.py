@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import pandas as pd
 
 from foretune.device import Device
 from foretune.kernel import Kernel
@@ -12,9 +14,6 @@ from foretune.progress import SILENT, Progress
 from foretune.result import Result
 from foretune.tune.campaign.folder import CampaignFolder
 from foretune.tune.results import TuneResult, results_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +43,7 @@ class Campaign(Result):
         kernel = self.results[0].kernel if self.results else "nothing"
         return f"{kernel}: {wins} of {len(self.results)} problems improved over the default"
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Return one row per problem, see `results_frame`."""
         return results_frame(self.results)
 

@@ -7,8 +7,7 @@ import os
 
 from foretune.errors import UsageError, warn
 
-VARIABLE = "FORETUNE_FLASHINFER"
-"""Environment variable that sets the number of tactics per bucket."""
+VARIABLE = "FORETUNE_FLASHINFER"  # environment variable that sets the number of tactics per bucket
 
 
 def patch_server() -> None:

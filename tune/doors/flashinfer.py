@@ -18,8 +18,7 @@ from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.store.subject import Subject
 
 T = TypeVar("T")
-DEFAULT = -1
-"""FlashInfer's number of a runner's default tactic."""
+DEFAULT = -1  # FlashInfer's number of a runner's default tactic
 MIN_BUDGET = 3
 """Two tactics besides the default show which is faster; one shows nothing about others."""
 METHODS = (

@@ -1,29 +1,22 @@
 """Foretune's search as an autotuner of Helion."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.search.factory import make_searcher
+from foretune.search.factory import SearcherKind, make_searcher
 from foretune.search.loop import run, search
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.doors.knobs import flat_knobs, internals_of, timed
 
-if TYPE_CHECKING:
-    from foretune.search.factory import SearcherKind
-
 TESTED = "Helion 1.5.1"
-CANDIDATES = 200
-"""Number of random Helion configurations among which the search chooses."""
-BATCH = 4
-"""Number of configurations that Helion compiles at the same time."""
+CANDIDATES = 200  # number of random Helion configurations among which the search chooses
+BATCH = 4  # number of configurations that Helion compiles at the same time
 
 
-def helion_autotuner(
-    budget: int = 16, searcher: "SearcherKind" = "surrogate"
-) -> Callable[..., Any]:
+def helion_autotuner(budget: int = 16, searcher: SearcherKind = "surrogate") -> Callable[..., Any]:
     """Return an autotuner for ``@helion.kernel(autotuner_fn=helion_autotuner())``.
 
     Helion's default and its seeds (the user's and the compiler's) come first. Helion compiles,
@@ -53,7 +46,7 @@ def helion_autotuner(
     return autotuner
 
 
-def _search(helion: Any, budget: int, kind: "SearcherKind") -> Any:
+def _search(helion: Any, budget: int, kind: SearcherKind) -> Any:
     """Return the best measured configuration of a Helion `BaseSearch`."""
     with internals_of(TESTED):
         from helion.exc import NoConfigFound

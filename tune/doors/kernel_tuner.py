@@ -1,15 +1,12 @@
 """Foretune's search as a strategy of Kernel Tuner."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foretune.errors import UsageError
-from foretune.search.factory import make_searcher
+from foretune.search.factory import SearcherKind, make_searcher
 from foretune.space import SearchSpace
 from foretune.tune.doors.knobs import internals_of
-
-if TYPE_CHECKING:
-    from foretune.search.factory import SearcherKind
 
 
 class KernelTunerStrategy:
@@ -22,14 +19,13 @@ class KernelTunerStrategy:
         searcher: as for `foretune.make_searcher`.
     """
 
-    def __init__(self, searcher: "SearcherKind" = "surrogate") -> None:
+    def __init__(self, searcher: SearcherKind = "surrogate") -> None:
         self.searcher = searcher
 
     def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
         """Search until Kernel Tuner's budget is spent; return its results. Kernel Tuner calls this.
 
-        Raises:
-            UsageError: there are several objectives, or Kernel Tuner is of another version.
+        Raises UsageError if there are several objectives, or Kernel Tuner is of another version.
         """
         with internals_of("Kernel Tuner 1.5.0"):
             from kernel_tuner.strategies.common import CostFunc

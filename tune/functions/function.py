@@ -215,10 +215,7 @@ def tunable(
     ``more_knobs`` are for knobs with names that this decorator uses. ``inputs`` returns arguments
     for sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``. ``options`` are those of
     `TuneOptions`; the others are those of `foretune.tune_function`. ``default`` is used until there
-    is a choice.
-
-    Raises:
-        UsageError: the function takes no argument of a knob's name.
+    is a choice. Raises UsageError if the function takes no argument of a knob's name.
     """
     kernel_options = {
         "inputs": inputs, "check": check, "verify": verify, "tolerance": tolerance,

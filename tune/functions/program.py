@@ -14,8 +14,7 @@ from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
 from foretune.values import Value
 
-EXTRA_RUNS = 10
-"""Additional runs that one request to the measuring process may make."""
+EXTRA_RUNS = 10  # additional runs that one request to the measuring process may make
 
 
 def tune_program(

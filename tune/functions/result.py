@@ -160,10 +160,8 @@ def best(
     on a logarithmic scale, and otherwise equal values.
 
     ``device`` is needed if the kernel was tuned on several; ``problem`` are some or all of the
-    problem's values.
-
-    Raises:
-        UsageError: the kernel was never tuned, or only for problems with other values.
+    problem's values. Raises UsageError if the kernel was never tuned, or only for problems with
+    other values.
     """
     if isinstance(store, bool):
         raise UsageError("give the store's path or URL, or leave it out for your own")

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from foretune.console import progress_bar
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.measurement import Status
+from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
@@ -27,9 +28,6 @@ from foretune.tune.results import Comparison, TuneResult
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.tuner import tune_problem
 from foretune.values import short_number
-
-if TYPE_CHECKING:
-    from foretune.models.saved.lookup import PredictorSource
 
 
 class WrappedOptions(SearchOptions, total=False):
@@ -43,7 +41,7 @@ class WrappedOptions(SearchOptions, total=False):
         verify_s: seconds of interleaved rounds in each process of the final comparison.
     """
 
-    predictor: "PredictorSource"
+    predictor: PredictorSource
     isolated: bool
     limit_s: float
     verify_s: float
@@ -66,8 +64,7 @@ class TuneOptions(WrappedOptions, total=False):
 DEFAULT_BUDGET = 20
 LIMIT_S = 60.0
 VERIFY_S = 0.5
-MAX_DEFAULT_TRIES = 12
-"""Number of configurations tried to find a working default."""
+MAX_DEFAULT_TRIES = 12  # number of configurations tried to find a working default
 
 _ADVICE = {
     Status.COMPILE_ERROR: "fix the source or its options",

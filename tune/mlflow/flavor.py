@@ -98,8 +98,7 @@ def _load_pyfunc(path: str) -> PredictorModel:
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 METRIC = "median_ape"
-MIN_NEW_PROBLEMS = 2
-"""Minimum number of problems new to both predictors for a direct comparison."""
+MIN_NEW_PROBLEMS = 2  # minimum number of problems new to both predictors for a direct comparison
 
 
 @dataclass(frozen=True)

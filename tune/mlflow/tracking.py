@@ -53,8 +53,7 @@ EXPERIMENT = "foretune"
 HELD_OUT_ERROR_TAG = "foretune.held_out_error"
 """Tag with the typical error on problems held out in training."""
 DESCRIPTION_TAG = "mlflow.note.content"
-_MAX_BATCH_METRICS = 1000
-"""Maximum number of metrics in one MLflow batch."""
+_MAX_BATCH_METRICS = 1000  # maximum number of metrics in one MLflow batch
 
 
 class Tracker:

@@ -32,12 +32,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Points:
-    """Marks with optional tooltips; marks outside the axes are not drawn.
+    """Marks in a CSS color (``@…``: a color of the page), with a tooltip each or none.
 
-    Attributes:
-        color: a CSS color, or a color of the page if it starts with ``@``.
-        symbol: a symbol of the legend.
-        texts: a tooltip per mark, or none.
+    Marks outside the axes are not drawn.
     """
 
     x: Sequence[float]
@@ -50,11 +47,9 @@ class Points:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points, clipped at the axes.
+    """A line through points, clipped at the axes; with ``steps``, constant until the next point.
 
-    Attributes:
-        dash: SVG dash lengths; empty for a solid line.
-        steps: whether the value stays constant until the next point.
+    ``dash`` has SVG's dash lengths, and is empty for a solid line.
     """
 
     x: Sequence[float]

@@ -29,8 +29,7 @@ from foretune.tune.report.chart import (
 from foretune.tune.report.page import number, spaced
 from foretune.tune.results import TuneResult
 
-MAX_POINTS = 1000
-"""Maximum number of points in a scatter plot; more are indistinguishable and slow."""
+MAX_POINTS = 1000  # maximum number of points in a scatter plot; more are indistinguishable and slow
 
 COMPARISON_MARKS = {"default": ("@quiet", "circle"), "tuned": ("@measured", "circle")}
 """Color and symbol in the roofline chart; other contenders use the library's."""

@@ -61,10 +61,9 @@ def render(template: Path, **values: Any) -> str:
         loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, finalize=_finalize,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    for show in (number, ratio, percent, counted,
-                 interval, duration):  # fmt: skip
+    for show in (number, ratio, percent, counted, spaced, interval, duration):
         environment.filters[show.__name__] = show
-    page = {"heading": "", "lead": "", "tiles": {}, "links": {}}
+    page = {"heading": "", "lead": "", "tiles": {}, "links": {}, "nan": math.nan}
     return environment.get_template(template.name).render({**page, **values})
 
 

@@ -15,36 +15,13 @@ from foretune.datasets.runs import read_runs
 from foretune.datasets.schema import columns_of
 from foretune.device import SPECS, Device
 from foretune.kernel import Kernel
-from foretune.models.explanation import (
-    FEATURE_GROUPS,
-    Importance,
-    importance,
-    is_explainable,
-    parameter_importance,
-)
+from foretune.models import explanation
 from foretune.models.training import Validation
 from foretune.objective import Objective
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
+from foretune.tune.report import figures
 from foretune.tune.report.chart import Chart
-from foretune.tune.report.figures import (
-    MAX_POINTS,
-    Rate,
-    pareto_figure,
-    prediction_figure,
-    rates,
-    reproduce,
-    roofline_figure,
-    trace_figure,
-    worth_figure,
-)
-from foretune.tune.report.page import (
-    duration,
-    percent,
-    ratio,
-    render,
-    spaced,
-    write_page,
-)
+from foretune.tune.report.page import duration, percent, ratio, render, spaced, write_page
 from foretune.tune.results import TuneResult
 from foretune.values import counted
 
@@ -57,15 +34,11 @@ _OUTCOME_TEXT = {
 
 @dataclass(frozen=True)
 class ReportData:
-    """Content of a report.
+    """Content of a report: a campaign started at an ISO time that took ``seconds``.
 
-    Attributes:
-        learned: counts of ``rows`` and ``problems`` in training.
-        importance: columns ``parameter``, ``factor`` and, if known, ``best``.
-        started_at: ISO time.
-        seconds: wall time of the campaign.
-        mlflow_uri: the tracking URI; None if the campaign is not tracked.
-        kernel_location: the kernel's name in commands, if it differs.
+    ``learned`` counts the ``rows`` and ``problems`` of training. ``importance`` has the columns
+    ``parameter``, ``factor`` and, if known, ``best``. ``mlflow_uri`` is None if the campaign is not
+    tracked; ``kernel_location`` is the kernel's name in commands, if it differs.
     """
 
     kernel: str
@@ -81,8 +54,8 @@ class ReportData:
     seconds: float
     mlflow_uri: str | None
     space_size: int
-    rates: Sequence[Sequence[Rate]] = ()
-    attribution: Importance | None = None
+    rates: Sequence[Sequence[figures.Rate]] = ()
+    attribution: explanation.Importance | None = None
     kernel_location: str = ""
 
 
@@ -97,29 +70,24 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         lead=_lead(data),
         tiles=_tiles(data),
         data=data,
-        spaced=spaced,
         place=ratio_positions(results),
         libraries=sorted({r.library.name for r in results if r.library}),
         predicted=is_predicted(results),
         failed=any(s.status != "ok" for r in results for s in r.trace),
-        trace_figure=trace_figure,
-        roofline=roofline_figure([str(r.problem) for r in results], data.rates, data.device)
+        figures=figures,
+        roofline=figures.roofline_figure([str(r.problem) for r in results], data.rates, data.device)
         if any(data.rates)
         else None,
         clouds=list(prediction_clouds(data.validation)),
         targets=TARGETS,
         metrics=METRICS,
-        nan=math.nan,
         worth=data.importance.sort_values("factor", ascending=False).to_dict("records"),
-        worth_figure=worth_figure,
         rests_on=list(strongest_features(data.attribution)),
         metered=None if energies is None else len(energies),
         shown=(energies or [])[:MAX_PARETO_CHARTS],
-        pareto_figure=pareto_figure,
         failures=list(failures(data.runs)),
         rounds=" to ".join(f"{n:,}" for n in sorted({*rounds[:1], *rounds[-1:]})),
         specs=SPECS,
-        reproduce=reproduce,
     )
     return write_page(path, text)
 
@@ -192,7 +160,7 @@ def _report_data(
     kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
 ) -> ReportData:
     predictor, results = campaign.training.predictor, list(campaign.results)
-    importances = parameter_importance(
+    importances = explanation.parameter_importance(
         predictor, [r.problem for r in results], kernel.space, device
     )
     return ReportData(
@@ -201,15 +169,15 @@ def _report_data(
         learned=predictor.training_, results=results, importance=importances,
         environment=str(runs["environment"].iloc[-1]), started_at=str(runs["recorded_at"].min()),
         seconds=campaign.seconds, mlflow_uri=campaign.mlflow_uri,
-        rates=[list(rates(kernel, r, device)) for r in results],
+        rates=[list(figures.rates(kernel, r, device)) for r in results],
         space_size=max(len(kernel.space(r.problem)) for r in results),
-        attribution=importance(predictor) if is_explainable(predictor) else None,
+        attribution=explanation.importance(predictor)
+        if explanation.is_explainable(predictor) else None,
     )  # fmt: skip
 
 
 MAX_PARETO_CHARTS = 6
-MAX_FEATURES_PER_GROUP = 4
-"""Features named per group."""
+MAX_FEATURES_PER_GROUP = 4  # features named per group
 TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
 METRICS = {
     "mape": ("Mean error", percent),
@@ -235,16 +203,16 @@ def prediction_clouds(validation: Validation) -> Iterator[tuple[str, Chart]]:
     for target, rows in validation.held_out.items():
         coverage = float(rows["truth"].between(rows["low"], rows["high"]).mean())
         what = TARGETS.get(target, target)
-        sample_note = f" ({MAX_POINTS:,} drawn)" if len(rows) > MAX_POINTS else ""
+        sample_note = f" ({figures.MAX_POINTS:,} drawn)" if len(rows) > figures.MAX_POINTS else ""
         title = (
             f"{what.partition(',')[0].capitalize()}: {percent(coverage)} of "
             f"{counted(len(rows), 'measurement')} in the 90 % interval{sample_note}"
         )
-        yield title, prediction_figure(rows, what)
+        yield title, figures.prediction_figure(rows, what)
 
 
 def strongest_features(
-    attribution: Importance | None,
+    attribution: explanation.Importance | None,
 ) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
     """Yield name, typical effect and strongest features of each feature group."""
     if attribution is None:
@@ -252,7 +220,7 @@ def strongest_features(
     features = attribution.features[attribution.features["mean"] > 0]
     for group in attribution.groups.to_dict("records"):
         group_features = features[features["group"] == group["group"]].head(MAX_FEATURES_PER_GROUP)
-        name = FEATURE_GROUPS.get(group["group"], group["group"])
+        name = explanation.FEATURE_GROUPS.get(group["group"], group["group"])
         yield name, group["factor"], group_features.to_dict("records")
 
 
@@ -310,8 +278,7 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
         headline=f"{result.kernel}: {faster if result.verified else result.explanation}",
         lead=f"Best: {spaced(winner.config or 'the default')}. Problem: {spaced(result.problem)}.",
         result=result,
-        trace_figure=trace_figure,
-        spaced=spaced,
+        figures=figures,
     )
     return write_page(path, text)
 
@@ -321,7 +288,7 @@ def notebook_view(result: TuneResult) -> str:
     template = Path(__file__).with_name("notebook.html")
     return render(
         template, title="", headline=result.headline, best=result.winner.config or {},
-        default=result.baseline.config or {}, drawn=trace_figure(result),
+        default=result.baseline.config or {}, drawn=figures.trace_figure(result),
     )  # fmt: skip
 
 
@@ -330,5 +297,5 @@ def validation_page(title: str, validation: Validation) -> str:
     return render(
         Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
         headline=title, clouds=list(prediction_clouds(validation)),
-        validation=validation, targets=TARGETS, metrics=METRICS, nan=math.nan,
+        validation=validation, targets=TARGETS, metrics=METRICS,
     )  # fmt: skip

@@ -56,14 +56,11 @@ class FallibleStore:
 
 
 class MeasurementCache:
-    """Measurements and choices of one kernel on one device; new ones go to store and log.
+    """Measurements and choices of a kernel's code on a device; new ones go to store and log.
 
-    Args:
-        subject: the kernel's code, device and toolchain.
-        store: shared with other processes.
-        log: gets a copy of everything measured or found, e.g. the run table that a user requested.
-        shipped: results that came with a library; the store's are newer.
-        space_id: identifies the search space if the kernel has several; part of a choice's key.
+    ``log``, such as a run table that the user requested, gets a copy of all that is measured or
+    found. ``shipped`` results came with a library; the store's are newer. ``space_id`` identifies
+    the search space if the kernel has several, and is part of a choice's key.
     """
 
     def __init__(

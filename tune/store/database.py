@@ -18,8 +18,7 @@ from foretune.redaction import redact
 from foretune.tune.store.sql import StoreTransaction
 
 PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
-_SIDE_FILES = ("-wal", "-shm")
-"""Suffixes of the write-ahead log and of its shared index."""
+_SIDE_FILES = ("-wal", "-shm")  # suffixes of the write-ahead log and of its shared index
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
 )
@@ -125,8 +124,7 @@ class Database:
     def transaction(self, write: bool = False) -> Iterator[StoreTransaction]:
         """Return the tables in a transaction, which is written completely or not at all.
 
-        Raises:
-            StoreError: the database cannot be opened, read or written, or is locked for too long.
+        Raises StoreError if it cannot be opened, read or written, or is locked for too long.
         """
         # PostgreSQL has a connection per transaction: its threads need not wait for each other.
         with self._translate_errors(), self._lock if self._url is None else nullcontext():

@@ -26,8 +26,6 @@ from foretune.tune.store.subject import (
     Choice,
     Subject,
     Summary,
-    choice_from_record,
-    choice_to_record,
     group_by_problem,
     measurement_from_record,
     measurement_to_record,
@@ -72,7 +70,7 @@ def _subject_text(
     grouped, parts = group_by_problem(measured), []
     for problem in sorted({*chosen, *grouped}, key=sort_key):
         choice = chosen.get(problem)
-        chose = f'"choice": {json.dumps(choice_to_record(choice))}, ' if choice else ""
+        chose = f'"choice": {json.dumps(choice.to_record())}, ' if choice else ""
         rows = sorted(grouped.get(problem, []), key=lambda m: sort_key(m.config))
         texts = _listed(f"   {json.dumps(measurement_to_record(row))}" for row in rows)
         described = json.dumps(dict(problem))
@@ -119,7 +117,7 @@ def problems_in(
             if not {"problem", "measurements"} <= {*entry} <= {"problem", "choice", "measurements"}:
                 raise ValueError("a problem has measurements and at most one choice")
             problem = Problem(entry["problem"])
-            choice = choice_from_record(entry["choice"]) if "choice" in entry else None
+            choice = Choice.from_record(entry["choice"]) if "choice" in entry else None
             rows = [measurement_from_record(row, subject, problem) for row in entry["measurements"]]
             found = {row.config: row for row in rows}
             if (subject, problem) in seen or len(found) < len(rows):
@@ -191,10 +189,8 @@ class StoreReader(ABC):
     ) -> "pd.DataFrame":
         """Return the measurements of a kernel, of some subjects, or all, as a run table.
 
-        A measurement without an environment gets the subject's: its versions and code.
-
-        Raises:
-            UnknownName: the kernel was never tuned.
+        A measurement without an environment gets the subject's: its versions and code. Raises
+        UnknownName if the kernel was never tuned.
         """
         from foretune.datasets.runs import from_measurements
         from foretune.datasets.schema import validate
@@ -210,11 +206,8 @@ class StoreReader(ABC):
     def export(self, path: str | os.PathLike[str], kernel: str | None = None) -> None:
         """Write one kernel's (or all) measurements and choices to a JSON file, one per line.
 
-        The same content gives the same file.
-
-        Raises:
-            UnknownName: the kernel was never tuned.
-            StoreError: the file cannot be written.
+        The same content gives the same file. Raises UnknownName if the kernel was never tuned,
+        StoreError if the file cannot be written.
         """
         subjects = sorted(self.find_subjects(kernel))
         write_file(path, ((s, self.choices(s), self.measurements(s)) for s in subjects))

@@ -22,25 +22,17 @@ from foretune.tune.store.subject import (
     Choice,
     MergeReport,
     Subject,
-    choice_from_record,
-    choice_to_record,
     measurement_from_record,
     measurement_to_record,
     timestamp,
 )
 from foretune.values import FrozenParameters
 
-LOCK_TIMEOUT_S = 10.0
-"""Seconds to wait for writers before the store counts as locked."""
-
-MAX_CLAIM_S = 120.0
-"""Age in seconds at which another process's claim expires."""
-
+LOCK_TIMEOUT_S = 10.0  # seconds to wait for writers before the store counts as locked
+MAX_CLAIM_S = 120.0  # age in seconds at which another process's claim expires
 FATAL_DEATHS = 2
 """Process deaths after which a configuration is given up; one may have been a kill from outside."""
-
-MAX_CLOCK_SKEW_S = 3600.0
-"""Maximum difference between the clocks of two machines."""
+MAX_CLOCK_SKEW_S = 3600.0  # maximum difference between the clocks of two machines
 
 
 class Store(StoreReader):
@@ -76,9 +68,8 @@ class Store(StoreReader):
     def put(self, subject: Subject, measurements: Iterable[Measurement]) -> None:
         """Store measurements, failures included; they replace older ones of the configuration.
 
-        Raises:
-            UsageError: a measurement has another kernel or device than the subject.
-            RunTableError: a measurement contradicts itself; none is stored.
+        Raises UsageError if one has another kernel or device than the subject, RunTableError if one
+        contradicts itself; then none is stored.
         """
         rows = [_measured_row(subject, m) for m in measurements]
         with self._database.transaction(write=True) as table:
@@ -144,10 +135,7 @@ class Store(StoreReader):
 
         So processes that tune at the same time agree. A stored choice is replaced only by one that
         is based on more measurements and names it as ``replacing``. If it is verified again, only
-        its time is updated.
-
-        Raises:
-            UsageError: the choice's method does not exist.
+        its time is updated. Raises UsageError if the choice's method does not exist.
         """
         row = _chosen_row(subject, problem, choice)
         with self._database.transaction(write=True) as table:
@@ -182,8 +170,7 @@ class Store(StoreReader):
     def forget(self, subject: Subject | None = None, problem: Problem | None = None) -> int:
         """Delete a problem of a subject, a subject, or everything; return the number of rows.
 
-        Raises:
-            UsageError: a problem is given without its subject.
+        Raises UsageError if a problem is given without its subject.
         """
         if subject is None and problem is not None:
             raise UsageError("a problem belongs to a subject: name it, too")
@@ -194,10 +181,8 @@ class Store(StoreReader):
         """Merge an exported file; newer measurements and better choices replace existing ones.
 
         The better of two choices is based on more measurements; ties go to the later one.
-        Timestamps in the future do not count as newer. Merging a file again changes nothing.
-
-        Raises:
-            StoreError: the file cannot be read, or is not an export; nothing is merged.
+        Timestamps in the future do not count as newer. Merging a file again changes nothing. Raises
+        StoreError if the file cannot be read, or is not an export; then nothing is merged.
         """
         new = StoreFile(path)
         unknown = {*new.subjects()} - {*self.subjects()}
@@ -230,7 +215,7 @@ class Store(StoreReader):
     def _choices(self, rows: Iterable[tuple[str, ...]]) -> dict[Problem, Choice]:
         with self._translate_row_errors():
             return {
-                Problem(json.loads(p)): choice_from_record(json.loads(record)) for p, record in rows
+                Problem(json.loads(p)): Choice.from_record(json.loads(record)) for p, record in rows
             }
 
     @contextmanager
@@ -268,7 +253,7 @@ def _measured_row(subject: Subject, m: Measurement) -> dict[str, Any]:
 def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str, Any]:
     return {
         "subject": subject.id, "problem": problem.id, "described": _json(problem),
-        "record": json.dumps(choice_to_record(choice)), "measured": choice.measured,
+        "record": json.dumps(choice.to_record()), "measured": choice.measured,
     }  # fmt: skip
 
 

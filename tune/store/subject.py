@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Measurement, Status
@@ -29,10 +29,8 @@ OBJECTIVE_TAG = "tuned_for"
 class Subject:
     """A kernel's code on a device with a toolchain; results of different subjects never mix.
 
-    Attributes:
-        source: hash of the kernel's code.
-        device: the device's full name from its driver.
-        versions: the toolchain, e.g. ``foretune 0.1.0, triton 3.9.0``.
+    ``source`` is a hash of the code, ``device`` the driver's full name of the device, and
+    ``versions`` the toolchain, e.g. ``foretune 0.1.0, triton 3.9.0``.
     """
 
     kernel: str
@@ -49,12 +47,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Choice:
-    """The configuration chosen for a problem.
+    """The configuration chosen for a problem after ``measured`` configurations had been measured.
 
-    Attributes:
-        measured: number of configurations that had been measured.
-        regret: expected loss against the best, relative; NaN if unknown.
-        chosen_at: ISO time; it breaks ties when stores are merged.
+    ``regret`` is the expected loss against the best, relative, and NaN if unknown. ``chosen_at``,
+    an ISO time, breaks ties when stores are merged.
     """
 
     config: Configuration
@@ -67,6 +63,28 @@ class Choice:
         ),
         compare=False,
     )
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the choice without an unknown regret; UsageError for an unknown method."""
+        if self.how not in CHOICE_METHODS:
+            raise UsageError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {self.how!r}")
+        record: dict[str, Any] = {"config": dict(self.config), "measured": self.measured}
+        if not math.isnan(self.regret):
+            record["regret"] = self.regret
+        return record | {"how": self.how, "chosen_at": self.chosen_at}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Invert `to_record`; damaged records raise ValueError, KeyError or TypeError."""
+        if record["how"] not in CHOICE_METHODS:
+            raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
+        return cls(
+            config=Configuration(record["config"]),
+            measured=int(record["measured"]),
+            regret=float(record.get("regret", math.nan)),
+            how=record["how"],
+            chosen_at=str(record.get("chosen_at", "")),
+        )
 
 
 @dataclass(frozen=True)
@@ -157,29 +175,6 @@ def measurement_from_record(
     )
     _check(measurement)
     return measurement
-
-
-def choice_to_record(choice: Choice) -> dict[str, Any]:
-    """Return a choice without an unknown regret; UsageError for an unknown method."""
-    if choice.how not in CHOICE_METHODS:
-        raise UsageError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {choice.how!r}")
-    record: dict[str, Any] = {"config": dict(choice.config), "measured": choice.measured}
-    if not math.isnan(choice.regret):
-        record["regret"] = choice.regret
-    return record | {"how": choice.how, "chosen_at": choice.chosen_at}
-
-
-def choice_from_record(record: Mapping[str, Any]) -> Choice:
-    """Invert `choice_to_record`; damaged records raise ValueError, KeyError or TypeError."""
-    if record["how"] not in CHOICE_METHODS:
-        raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
-    return Choice(
-        config=Configuration(record["config"]),
-        measured=int(record["measured"]),
-        regret=float(record.get("regret", math.nan)),
-        how=record["how"],
-        chosen_at=str(record.get("chosen_at", "")),
-    )
 
 
 def timestamp(iso: str) -> float:

@@ -28,8 +28,7 @@ from foretune.values import Value
 REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps")
 OPTIONAL = ("num_stages", "SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 """Optional parameters. Triton has a default for ``num_stages``; the last three are for AMD GPUs."""
-MAX_SIZE = 2**31
-"""Sizes in a file must be smaller."""
+MAX_SIZE = 2**31  # sizes in a file must be smaller
 _ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
             "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
 _VERSION = "triton_version"
@@ -44,12 +43,9 @@ _NAME = re.compile(
 class Layer:
     """A layer of experts, as encoded in a tuned file's name.
 
-    Attributes:
-        experts: E, experts per rank.
-        size: N, an expert's intermediate size per rank.
-        device: the driver's full device name.
-        dtype: quantization, e.g. ``fp8_w8a8``; empty for 16-bit weights.
-        block_shape: (n, k) of the quantization blocks.
+    Per rank, there are ``experts`` (E), whose intermediate size is ``size`` (N). ``device`` is the
+    driver's full name, ``dtype`` a quantization such as ``fp8_w8a8``, empty for 16-bit weights, and
+    ``block_shape`` the (n, k) of its blocks.
     """
 
     experts: int
@@ -93,11 +89,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class ParameterNames:
-    """Maps the names in vLLM's files to a kernel's problem parameters.
+    """Maps our names (``M``, ``E``, ``N``, ``dtype``, ``block_n``, ``block_k``) to a kernel's.
 
-    Attributes:
-        names: our name (``M``, ``E``, ``N``, ``dtype``, ``block_n``, ``block_k``) -> the kernel's.
-        extra: further parameters of every problem, e.g. ``{"top_k": 8}``.
+    ``extra`` are further parameters of every problem, e.g. ``{"top_k": 8}``.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)

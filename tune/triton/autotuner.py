@@ -19,6 +19,7 @@ from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled.arguments import describe
 from foretune.errors import PredictorError, TrackingError, UsageError, warn
+from foretune.tune.triton import runtime
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
@@ -35,17 +36,9 @@ from foretune.tune.triton.problem_key import (
     undecorated_kernel,
     underlying_tensor,
 )
-from foretune.tune.triton.runtime import (
-    allow_code_loading,
-    bench_in_interpreter,
-    is_capturing,
-    is_interpreted,
-    require_device,
-)
 from foretune.tune.triton.stalled import StalledCallDriver
 
-_STOCK_RUN = Stock.run
-"""Triton's own `run`, to detect a library's replacement."""
+_STOCK_RUN = Stock.run  # Triton's own `run`, to detect a library's replacement
 MAX_ONLINE_SEARCHES = 64
 """Maximum number of online searches; the least recently called one is dropped."""
 MAX_FALLBACK_CONFIGS = 200
@@ -95,8 +88,8 @@ class Autotuner(Stock):  # type: ignore[misc]
     @cached_property
     def do_bench(self) -> Callable[..., Any]:
         """The benchmarker: the user's, the driver's, or a wall clock in the interpreter."""
-        if self._do_bench is None and is_interpreted():
-            return bench_in_interpreter
+        if self._do_bench is None and runtime.is_interpreted():
+            return runtime.bench_in_interpreter
         options = getattr(self, "options", None)  # subclasses may skip our constructor
         if self._do_bench is None and options is not None and options.mode == "graph":
             return cast(Callable[..., Any], triton.testing.do_bench_cudagraph)
@@ -153,10 +146,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Keep only ``configs``, or the choices made so far; return this kernel.
 
         Use it for compilers that read ``configs`` and bypass `run`. torch.compile measures the
-        remaining configurations; if only one remains, it measures nothing.
-
-        Raises:
-            UsageError: nothing has been chosen yet.
+        remaining configurations; if only one remains, it measures nothing. Raises UsageError if
+        nothing has been chosen yet.
         """
         decided = [d.config for p in self._plans for d in p.entries.values()]
         kept = list(dict.fromkeys(configs or (*self.cache.values(), *decided)))
@@ -201,7 +192,7 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _require_device(self) -> None:
         if self._do_bench is None:  # a user's benchmarker needs none
-            require_device()
+            runtime.require_device()
 
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._get_plan(args, kwargs)
@@ -239,7 +230,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                     f"no choice is recorded for {self.base_fn.__name__} on "
                     f"{driver.tuner.call.problem}: warm it up (foretune warm-up), or drop strict"
                 )
-        if is_capturing():
+        if runtime.is_capturing():
             return self._run_captured(new, pruned)
         if self.options.mode == "online":
             return self._run_online(new, pruned)
@@ -263,7 +254,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             self._provisional_choices[which] = self._fall_back_on_error(
                 lambda: driver.sufficient_choice() or driver.predicted_best(), lambda: pruned[0]
             )
-        with allow_code_loading():
+        with runtime.allow_code_loading():
             return self._launch_first(new, driver, self._provisional_choices[which], final=False)
 
     def _run_tuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:

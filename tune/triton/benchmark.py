@@ -26,8 +26,7 @@ from foretune.tune.triton.runtime import device_interface, synchronize
 
 INVALID_CONFIG_ERRORS = (OutOfResources, PTXASError, CompilationError)
 """Errors that mean a configuration cannot run on this device."""
-MIN_TIME_MS = 1e-6
-"""Lower bound for times, because a benchmarker may return 0."""
+MIN_TIME_MS = 1e-6  # lower bound for times, because a benchmarker may return 0
 
 
 class UserKernelError(Exception):

@@ -25,12 +25,10 @@ RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """A call without the contents of its tensors.
+    """A call without the contents of its tensors, each of which is a `Tensor` description.
 
-    Attributes:
-        kernel: ``module:name`` of the decorated function, ``FILE.py:name`` of a script's own.
-        args: positional arguments, with a `Tensor` description for each tensor.
-        grid: programs per dimension, or a grid per configuration.
+    ``kernel`` is ``module:name`` of the decorated function, ``FILE.py:name`` of a script's own;
+    ``grid`` has programs per dimension, or is one grid per configuration.
     """
 
     kernel: str

@@ -376,11 +376,10 @@ def _with_measurable_objective(options: Options, device: Device) -> Options:
 
 @dataclass(frozen=True)
 class RankedConfiguration:
-    """A configuration with its expected or measured performance.
+    """A configuration with its expected slow-down against the best of all.
 
-    Attributes:
-        expected_loss: slow-down against the best of all, relative; infinite if certainly far off.
-        measured: its objective, in the objective's unit; NaN if it was not measured.
+    The expected loss is relative, and infinite if certainly far off. ``measured`` is in the unit of
+    the objective, and NaN without a measurement.
     """
 
     config: triton.Config

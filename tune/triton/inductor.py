@@ -27,24 +27,16 @@ if TYPE_CHECKING:
     from foretune.tune.triton.choice import CallTuner
     from foretune.tune.triton.problem_key import Call
 
-COUNTER_SUFFIX = re.compile(r"_\d+$")
-"""Counter at the end of a choice's name; it has no meaning."""
+COUNTER_SUFFIX = re.compile(r"_\d+$")  # counter at the end of a choice's name; it has no meaning
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 
 def patch_inductor(budget: int = 4, store: "StoreLocation" = None) -> Callable[[], None]:
     """Let Inductor time its library routines and ``budget`` templates per operation.
 
-    Args:
-        budget: number of unmeasured templates to time.
-        store: path or URL of the store; None for the user's own, False for none.
-
-    Returns:
-        a function that undoes it.
-
-    Raises:
-        UsageError: ``budget`` is not positive, or torch is too old.
-        MissingExtra: torch or Triton is not installed.
+    ``budget`` is the number of unmeasured templates to time, ``store`` a path or URL; None is the
+    user's own, False is none. Returns a function that undoes it. Raises UsageError if ``budget`` is
+    not positive, or torch is too old; MissingExtra if torch or Triton is missing.
     """
     require("torch", "gpu", "patching Inductor")
     require("triton", "gpu", "patching Inductor")

@@ -130,8 +130,7 @@ def arguments_after_hook(
     return tuple(changed[n] for n in arg_names[: len(args)]), {n: changed[n] for n in kwargs}
 
 
-MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
-"""Maximum number of parallel compilations."""
+MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)  # maximum number of parallel compilations
 
 
 class CompileAhead:

@@ -25,16 +25,9 @@ def listen(store: "StoreLocation" = None) -> Callable[[], None]:
     """Store what Triton's autotuners in this process measure from now on.
 
     ``foretune store`` lists the measurements, ``foretune train`` learns from them, and
-    `foretune.autotune` starts from them. An existing listener is still called.
-
-    Args:
-        store: path or URL; None for the user's own.
-
-    Returns:
-        a function that stops listening.
-
-    Raises:
-        UsageError: Triton is older than 3.7 and has no listener.
+    `foretune.autotune` starts from them. An existing listener is still called. ``store`` is a path
+    or URL; None is the user's own. Returns a function that stops listening. Raises UsageError if
+    Triton is older than 3.7 and has no listener.
     """
     require("triton", "gpu", "listening to autotuners")
     import triton

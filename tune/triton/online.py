@@ -20,10 +20,8 @@ from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.runtime import EventTimer
 from foretune.tune.triton.stalled import StalledCallDriver
 
-REPEATS = 3
-"""Timed launches of a trial, after one warm-up launch."""
-MAX_STEPS = 2
-"""Maximum number of concurrent search steps, over all problems."""
+REPEATS = 3  # timed launches of a trial, after one warm-up launch
+MAX_STEPS = 2  # maximum number of concurrent search steps, over all problems
 _Step = tuple[triton.Config | None, triton.Config]
 """The next trial, compiled, and the incumbent; no trial if the search is over."""
 _slots = threading.Semaphore(MAX_STEPS)

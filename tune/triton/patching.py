@@ -16,13 +16,8 @@ def patch_triton() -> "Patch":
 
     Call it before importing the modules with the kernels. Classes that libraries derive from
     Triton's autotuner then derive from ours. It warns (`ForetuneWarning`) about classes that it
-    cannot reach: they were derived before, or their `run` does not call ``super()``.
-
-    Returns:
-        a patch; call it to undo the replacement.
-
-    Raises:
-        MissingExtra: Triton is not installed.
+    cannot reach: they were derived before, or their `run` does not call ``super()``. Returns a
+    patch; call it to undo the replacement. Raises MissingExtra if Triton is not installed.
     """
     require("triton", "gpu", "patching Triton")
     return Patch()
@@ -83,8 +78,7 @@ def _calls_super(code: Any) -> bool:
     )
 
 
-KEPT = 4
-"""Number of configurations kept, besides the default, if the budget is not a number."""
+KEPT = 4  # number of configurations kept, besides the default, if the budget is not a number
 
 
 def _patch_tracing() -> Callable[[], None]:

@@ -120,13 +120,9 @@ class PriorFactory:
         if options.predictor is not None:
             from foretune.models.saved.lookup import find_search_predictor
 
-            power = options.parsed_objective.needs_power
-            use = PredictorRequest(
-                kernel, source, device, ("time_ms", "power_w") if power else ("time_ms",)
-            )
-            self._guide = find_search_predictor(
-                options.predictor, use, logging.getLogger(__name__).info
-            )
+            use = PredictorRequest(kernel, source, device, self._objective.needs_power)
+            log = logging.getLogger(__name__).info
+            self._guide = find_search_predictor(options.predictor, use, log)
 
     @property
     def predicts(self) -> bool:

@@ -31,21 +31,17 @@ class CachedChoice(NamedTuple):
     """The choice for one problem; invalid if stock Triton's ``cache`` changed."""
 
     config: triton.Config
-    knobs: Mapping[str, Any]
-    """Its keyword arguments for the kernel."""
-    key: Key
-    """The problem in stock Triton's ``cache``."""
-    cache_entry: triton.Config
-    """The entry of ``cache`` at that time."""
+    knobs: Mapping[str, Any]  # its keyword arguments for the kernel
+    key: Key  # the problem in stock Triton's ``cache``
+    cache_entry: triton.Config  # the entry of ``cache`` at that time
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallPlan:
     """Computes the key of calls with the same types of arguments.
 
-    Attributes:
-        key: function of ``(args, kwargs)`` that identifies the problem; None for other types.
-        entries: choices by key.
+    ``key`` identifies the problem of ``(args, kwargs)``, and returns None for other types;
+    ``entries`` are the choices by key.
     """
 
     key: Callable[[tuple[Any, ...], dict[str, Any]], Key | None]
@@ -58,10 +54,8 @@ class UntunedCall(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plan: CallPlan
-    problem_key: Key
-    """The problem among the calls with this plan."""
-    key: Key
-    """The problem in stock Triton's ``cache``; coarser."""
+    problem_key: Key  # the problem among the calls with this plan
+    key: Key  # the problem in stock Triton's ``cache``; coarser
 
     @property
     def plan_and_key(self) -> tuple[CallPlan, Key]:
@@ -173,13 +167,11 @@ def _hashable(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that needs a configuration.
+    """A call that needs a configuration; its grid is a tuple or a function of the arguments.
 
-    Attributes:
-        problem: values of key arguments and constants, dtypes, and ``specialized``: the arguments
-            that are 1 or divisible by 16.
-        grid: a tuple, or a function of the arguments.
-        function: the kernel below the tuner; None if it cannot be compiled here.
+    ``problem`` has the values of key arguments and constants, dtypes, and ``specialized``: the
+    arguments that are 1 or divisible by 16. ``function`` is the kernel below the tuner, None if it
+    cannot be compiled here.
     """
 
     kernel: str

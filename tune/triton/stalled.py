@@ -18,16 +18,14 @@ from foretune.tune.triton.choice import CallTuner, CallTunerFactory
 from foretune.tune.triton.kernel import CompileAhead, KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError
 
-TIMEOUT_S, POLL_S = 30.0, 0.02
-"""Timeout and poll interval for measurements of other processes."""
+TIMEOUT_S, POLL_S = 30.0, 0.02  # timeout and poll interval for measurements of other processes
 
 
 class StalledCallDriver:
     """Searches for the configuration of one call; with ``ignore_known``, without earlier results.
 
-    Attributes:
-        timings: median, 20 % and 80 % quantile of every measured candidate, ms.
-        all_failed: whether every candidate was measured and failed.
+    ``timings`` are median, 20 % and 80 % quantile of every measured candidate in ms. ``all_failed``
+    is whether every candidate was measured and failed.
     """
 
     def __init__(

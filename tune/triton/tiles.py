@@ -20,8 +20,7 @@ from foretune.tune.triton.kernel import LAUNCH_OPTIONS
 from foretune.tune.triton.problem_key import Call
 
 UNBOUNDED_EDGE = 2**30
-MIN_EDGE = 8
-"""Minimum edge of a tile for matrix units."""
+MIN_EDGE = 8  # minimum edge of a tile for matrix units
 DEFAULT_DEPTH, DEFAULT_HEAD_WIDTH = 1024.0, 64.0
 """Inner size of a product and width of an attention head, if unknown."""
 NON_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}
@@ -61,10 +60,8 @@ class BlockShapes:
 class ShapeLaw:
     """The shapes of a kernel's blocks as a function of its parameters.
 
-    Attributes:
-        base: the configuration whose shapes are `shapes`.
-        shapes: shapes of this configuration.
-        exponents: parameter -> the power with which it multiplies each of `BlockShapes.sizes`.
+    `shapes` are those of the configuration `base`. `exponents` has, by parameter, the power with
+    which it multiplies each of `BlockShapes.sizes`.
     """
 
     base: Configuration
@@ -181,12 +178,10 @@ def tile_launches(
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The tiles of a call.
+    """The tiles of a call, whose ``edges`` divide the sizes; unknown sizes are 0.
 
-    Attributes:
-        edges: returns rows, columns and depth of a configuration's tile; depth 0 if unknown.
-        size_m, size_n, size_k: the sizes that they divide; 0 if unknown.
-        is_attention: whether a block loops over columns, as attention does, instead of the depth.
+    ``edges`` returns rows, columns and depth of a configuration's tile. In attention, a block loops
+    over columns instead of the depth.
     """
 
     edges: Callable[[Configuration], tuple[float, float, float]]

@@ -20,10 +20,8 @@ class WarmedCall(NamedTuple):
 
     call: RecordedCall
     config: triton.Config
-    time_ms: float
-    """NaN if it was not measured."""
-    measured: int
-    """Number of measured configurations, including earlier ones."""
+    time_ms: float  # NaN if it was not measured
+    measured: int  # number of measured configurations, including earlier ones
 
 
 def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:

@@ -13,10 +13,8 @@ from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.lazy import require
 
-TYPICAL = "typical"
-"""Name of the set of models whose operators also serve to plan other models."""
-MIN_RUNS_IN_BUDGET = 1000
-"""An operator is left out if fewer runs of it fit in the time given."""
+TYPICAL = "typical"  # name of the set of models whose operators also serve to plan other models
+MIN_RUNS_IN_BUDGET = 1000  # an operator is left out if fewer runs of it fit in the time given
 OPERATORS_PANEL = "Operators of language models (--operators)"
 
 

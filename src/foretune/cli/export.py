@@ -7,9 +7,9 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent
-from foretune.cli.run_files import read_files
+from foretune.cli.run_files import read_files, select_rows
 from foretune.cli.store import open_tuned
-from foretune.errors import UsageError, require_known
+from foretune.errors import UsageError
 from foretune.files import atomic_write
 from foretune.objective import Objective
 from foretune.values import counted
@@ -53,7 +53,7 @@ def export(
     if files and root.store_name is not None:
         raise UsageError("give either run tables or --store")
     runs = (
-        _runs_from_files(files, kernel, device)
+        select_rows(read_files(files, kernel), "device", device)
         if files
         else _runs_from_store(root.required_store, kernel, device)
     )
@@ -78,14 +78,6 @@ def export(
         "same": {"function": exported.training_score, "single": exported.training_score_single},
         "held_out": {"function": exported.held_out, "single": exported.held_out_single},
     })  # fmt: skip
-
-
-def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":
-    runs = read_files(files, kernel)
-    if device is None:
-        return runs
-    require_known("device in these files", device, map(str, runs["device"].unique()))
-    return runs[runs["device"] == device].reset_index(drop=True)
 
 
 def _runs_from_store(store: str | None, kernel: str | None, device: str | None) -> "pd.DataFrame":

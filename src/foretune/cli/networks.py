@@ -27,10 +27,8 @@ FOLDER = typer.Option(
 )
 MIB = 2**20
 MAX_SHOWN = 10
-MAX_SIZE = 2**20
-"""Maximum number of tokens, ranks or threads; larger ones are typing errors."""
-Variant = tuple[int | None, int]
-"""Batch size (None: the graph's) and number of threads."""
+MAX_SIZE = 2**20  # maximum number of tokens, ranks or threads; larger ones are typing errors
+Variant = tuple[int | None, int]  # batch size (None: the graph's) and number of threads
 
 
 def parse_sizes(text: str, option: str) -> list[int]:

@@ -30,10 +30,8 @@ class RootOptions:
 
     as_json: bool = False
     given_seed: int | None = None
-    store_name: str | None = None
-    """Path or URL; ``none``: no store, None: the default one."""
-    patience_s: float = 0.0
-    """Seconds to wait for a quiet machine before a comparison."""
+    store_name: str | None = None  # path or URL; ``none``: no store, None: the default one
+    patience_s: float = 0.0  # seconds to wait for a quiet machine before a comparison
 
     @property
     def seed(self) -> int:

@@ -48,13 +48,7 @@ def fleet(
     five requests per second with 1024 input and 256 output tokens.
     """
     from foretune.plan import describe_model, find_system
-    from foretune.plan.fleet.capacity import (
-        Limits,
-        cheapest_fleet,
-        instance_types,
-        read_requests,
-        single_fleets,
-    )
+    from foretune.plan.fleet import capacity
 
     output = Output(options.root_options(context).as_json)
     plan_options.check_engine(backend)
@@ -65,19 +59,19 @@ def fleet(
     names = [name.strip() for name in systems.split(",") if name.strip()]
     chosen = [find_system(name, cost) for name in (dict.fromkeys(names) or cost)]
     watts = float("inf") if power_kw is None else 1e3 * power_kw
-    limits = Limits(_available(available, [s.name for s in chosen]), watts)
+    limits = capacity.Limits(_available(available, [s.name for s in chosen]), watts)
     sizes = _sizes(gpus_per_instance)
-    demands, described = read_requests(requests), describe_model(model)
+    demands, described = capacity.read_requests(requests), describe_model(model)
     clocks, _ = plan_options.load_operator_clocks(operators)
     with progress_bar() as progress:
         progress.start("predicting instances", len(chosen))
-        instances = instance_types(
+        instances = capacity.instance_types(
             described, chosen, sizes, demands, clocks, requirements, backend,
             on_system=progress.advance,
         )  # fmt: skip
     per_s = [demand.per_s for demand in demands]
-    mix = cheapest_fleet(instances, per_s, limits)
-    single = single_fleets(instances, per_s, limits)
+    mix = capacity.cheapest_fleet(instances, per_s, limits)
+    single = capacity.single_fleets(instances, per_s, limits)
     single_costs = {
         s.name: single[s.name].usd_per_hour if s.name in single else None for s in chosen
     }

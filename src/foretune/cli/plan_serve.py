@@ -1,20 +1,21 @@
 """``foretune plan serve``: number formats, parallelism and batch size for serving a model."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from foretune.cli import options, plan_options
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
-from foretune.errors import OutputError, UsageError
+from foretune.errors import UsageError
+from foretune.files import translate_write_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pandas as pd
 
     from foretune.plan import Formats, Plan, Speculation, System
@@ -37,8 +38,7 @@ REQUIRED_COLUMNS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_
 DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
 """Columns left out, in this order, until lines fit `MAX_WIDTH`."""
 MAX_WIDTH = 80
-SEPARATOR_WIDTH = 2
-"""Characters between columns."""
+SEPARATOR_WIDTH = 2  # characters between columns
 RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
     None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
@@ -225,11 +225,8 @@ def _write_manifest(
 
     if path is None:
         return
-    text = manifest(best, engine, replicas)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    with translate_write_errors(path):
+        path.write_text(manifest(best, engine, replicas), encoding="utf-8")
     output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
 
 
@@ -354,8 +351,6 @@ def _default_caches(systems: "Sequence[System]") -> list[str]:
 
 def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
     """Return ``top`` rows spread over the front, fastest first; the best one is included."""
-    import numpy as np
-
     front, best = plan.pareto, plan.best
     others = front.drop(index=best.name, errors="ignore")
     positions = np.linspace(0, len(others) - 1, min(top - 1, len(others))).round().astype(int)

@@ -1,5 +1,6 @@
 """``foretune plan train``: parallelism, memory and time of training a language model."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ from foretune.cli.output import Output, percent
 from foretune.errors import UsageError, require_known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
 
     from foretune.plan import System
@@ -120,7 +119,7 @@ def _row(row: "pd.Series[Any]") -> list[str]:
 
 def _assumptions(
     shown: "pd.DataFrame", system: "System", measured: list[str] | None
-) -> "Iterator[str]":
+) -> Iterator[str]:
     """Yield what a plan assumes: schedules, state in host memory, operators of other systems."""
     from foretune.plan.train.step import HOST_GBPS
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import typer
 
 from foretune.cli import networks, options
@@ -29,8 +30,7 @@ UNITS = {
 }
 MEASURED = tuple(f"{name}{end}" for name in COLUMNS.values() for end in ("", "_low", "_high"))
 MAX_FEATURES_SHOWN = 15
-MAX_COMPILED = 200
-"""Larger spaces are sampled with --from code: every configuration is compiled."""
+MAX_COMPILED = 200  # larger spaces are sampled with --from code: every configuration is compiled
 
 
 def predict(
@@ -95,8 +95,6 @@ def predict(
 def _rank_by_code(
     context: typer.Context, location: str, source: str, problem_text: str, top: int
 ) -> None:
-    import numpy as np
-
     from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
 
     root = options.root_options(context)
@@ -168,8 +166,6 @@ def _check_question(problem: str, explain: bool, config: list[str], objective: s
 def _show_ranking(
     output: Output, loaded: "Predictor", problem: str, hardware: Device, top: int, by: str
 ) -> None:
-    import numpy as np
-
     from foretune.features.candidates import rows_of
     from foretune.models.targets import predicted_objective
 

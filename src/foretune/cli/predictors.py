@@ -26,8 +26,7 @@ UNUSABLE_SPLIT_REASONS = {
 }
 CURVE = "curve"
 WORK_KEYS = ("flops", "bytes", "blocks")
-MAX_EXPLAINED = 10_000
-"""How many rows `evaluate` compares with the training range."""
+MAX_EXPLAINED = 10_000  # how many rows `evaluate` compares with the training range
 DRIFTED_EXIT_CODE = 1
 TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what the runs hold.")
 SIZES = typer.Option(

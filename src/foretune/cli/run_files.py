@@ -21,8 +21,7 @@ ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold s
 MAP = typer.Option(
     [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
 )
-CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
-"""Suffixes of files with arbitrary columns."""
+CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")  # suffixes of files with arbitrary columns
 
 
 def read_files(
@@ -51,11 +50,15 @@ def read_files(
         _read_csv_file(f, kernel, sources, predictor, problem) if f in csv_files else read_runs(f)
         for f in files
     ]
-    runs = pd.concat(parts, ignore_index=True)
-    if kernel is None:
+    return select_rows(pd.concat(parts, ignore_index=True), "kernel", kernel)
+
+
+def select_rows(runs: "pd.DataFrame", column: str, name: str | None) -> "pd.DataFrame":
+    """Return the rows of one kernel or device, by default all; UnknownName if there are none."""
+    if name is None:
         return runs
-    require_known("kernel in these files", kernel, map(str, runs["kernel"].unique()))
-    return runs[runs["kernel"] == kernel].reset_index(drop=True)
+    require_known(f"{column} in these files", name, map(str, runs[column].unique()))
+    return runs[runs[column] == name].reset_index(drop=True)
 
 
 def _read_csv_file(

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from foretune.tune.store.reader import StoreReader
     from foretune.tune.store.vllm import ParameterNames
 
-MAX_VALUE_LENGTH = 16
-"""Characters of a value in a table; --json has all."""
+MAX_VALUE_LENGTH = 16  # characters of a value in a table; --json has all
 VLLM_KERNEL = "fused_moe"
-VLLM_MARK = ",device_name="
-"""Part of the names of vLLM's tuned files."""
+VLLM_MARK = ",device_name="  # part of the names of vLLM's tuned files
 
 
 def store(
@@ -95,7 +93,6 @@ class _Chosen:
     problem: Problem | None
 
     def subjects(self, tuned: "StoreReader") -> "list[Subject]":
-        """Return the selected subjects of a store."""
         found = [s for s in tuned.find_subjects(self.kernel) if self.device in ("", s.device)]
         return [s for s in found if s.source.startswith(self.source)]
 

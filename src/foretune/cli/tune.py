@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from foretune.tune.pareto import ParetoResult
     from foretune.tune.workload import Calls
 
-PROGRAM_KEY = "foretune.program"
-"""Key of a program's words in a context."""
+PROGRAM_KEY = "foretune.program"  # key of a program's words in a context
 KNOB_PANEL = "Knobs"
 WORKLOAD_COLUMNS = ("kernel", "problem", "calls")
 

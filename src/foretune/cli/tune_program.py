@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import typer
 
 from foretune.cli import networks, options
@@ -166,8 +167,6 @@ def parse_argument(text: str, seed: int = 0) -> Any:
     ``float32[512,64]`` is random, ``float32[512,64]=0`` filled, ``int32=5`` a number. Random
     floats are in [0, 1), random integers in [0, 100).
     """
-    import numpy as np
-
     found = re.fullmatch(r"(\w+)(?:\[([\d, ]+)\])?(?:=(\S+))?", text.strip())
     try:
         kind = np.dtype(found[1] if found else "")

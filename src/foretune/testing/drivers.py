@@ -12,8 +12,7 @@ from foretune.space import Configuration
 from foretune.testing.contract import ContractViolation, ensure
 from foretune.testing.searchers import SMALL, TINY, make_measurement
 
-MAX_IDLE_SENDS = 10_000
-"""Empty reports in a row after which a driver is taken to hang."""
+MAX_IDLE_SENDS = 10_000  # empty reports in a row after which a driver is taken to hang
 
 Measure = Callable[[Configuration], Measurement]
 Driver = Callable[[SearchLoop[Configuration], Measure], SearchResult]

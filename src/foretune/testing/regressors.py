@@ -10,8 +10,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from foretune.models.trees.regressor import Regressor
 from foretune.testing.contract import ContractViolation, ensure
 
-MIN_R2 = 0.6
-"""R² required on a step and a slope in four columns, with 5 % of the cells missing."""
+MIN_R2 = 0.6  # R² required on a step and a slope in four columns, with 5 % of the cells missing
 
 
 def check_regressor(model: Regressor) -> None:

@@ -19,8 +19,7 @@ from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 from foretune.testing.contract import ContractViolation, ensure
 
-LAUNCH_S = 1e-4
-"""Minimum seconds of a launch."""
+LAUNCH_S = 1e-4  # minimum seconds of a launch
 
 
 class _MisbehavingKernel(Kernel):

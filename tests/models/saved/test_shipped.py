@@ -55,8 +55,8 @@ def root(saved, tmp_path, monkeypatch):
     return copy
 
 
-def find_pretrained(kernel, source, device, targets=("time_ms",)):
-    return find_guide(PredictorRequest(kernel, source, device, targets)).predictor
+def find_pretrained(kernel, source, device, needs_power=False):
+    return find_guide(PredictorRequest(kernel, source, device, needs_power)).predictor
 
 
 class Spoken:
@@ -76,7 +76,7 @@ class TestWhichFits:
         assert found.predict(runs).equals(predictor.predict(runs))
 
     def test_one_with_power_does_where_power_is_wanted(self, toy_device):
-        assert find_pretrained("matmul", SOURCE, toy_device, ("time_ms", "power_w"))
+        assert find_pretrained("matmul", SOURCE, toy_device, needs_power=True)
 
     @pytest.mark.parametrize(
         ("change", "reason"),
@@ -128,7 +128,7 @@ class TestWhichFits:
         Predictor(targets=("time_ms",)).fit(runs).save(folder)
         (folder / "card.json").write_text(text)
         with pytest.raises(NotShipped, match="toy has no power_w"):
-            find_pretrained("matmul", SOURCE, toy_device, ("time_ms", "power_w"))
+            find_pretrained("matmul", SOURCE, toy_device, needs_power=True)
 
 
 class TestDamage:
