@@ -151,8 +151,9 @@ def _stage_bytes(
     projections = (
         share * (weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads))
         + share * weights.replicated
-        + (dense * per_dense + sparse * per_sparse) / layout.tp
+        + sparse * per_sparse / layout.tp
     )
+    mlps = dense * per_dense / layout.tp
     local = math.ceil(model.experts / layout.moe_ep) / layout.moe_tp
     experts = sparse * local * model.expert_parameters
     router = sparse * model.hidden * model.experts
@@ -161,7 +162,9 @@ def _stage_bytes(
         tables += weights.head or weights.embedding
     wide = router + share * weights.norms
     return (
-        find_format(formats.weights).bytes * projections + BF16_BYTES * wide,
+        find_format(formats.weights).bytes * projections
+        + find_format(formats.mlps(model)).bytes * mlps
+        + BF16_BYTES * wide,
         find_format(formats.moe).bytes * experts,
         BF16_BYTES * tables / layout.tp,
     )

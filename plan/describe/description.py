@@ -206,7 +206,7 @@ class ModelDescription:
         gated_attention: whether a gate as wide as the queries multiplies attention's output.
         mlp_matrices: per dense MLP: 3 with a gate, 2 without (like GPT-3).
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
-        moe_format: of its routed experts.
+        moe_format: of its routed experts, or of its MLPs if it has none.
         kv_format: cache format it was calibrated for.
         longest: maximum tokens of prompt and answer; 0 if unknown.
         images: whether it also reads images; the encoder is left out.

@@ -70,8 +70,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     kinds = config.get("architectures") or []
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise UsageError(f"{name}: architectures in {CONFIG_FILE} must be a list of names")
+    kinds = [*kinds, *(decoder.get("architectures") or [])]
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
-        raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
+        raise UsageError(f"{name}: {kinds[0]} is not known to generate text: choose another model")
     for field, layers in _TABLES["unsupported_fields"].items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
@@ -216,7 +217,8 @@ def _windows(text: Fields) -> tuple[int, int]:
         return window, sum(kind == "sliding_attention" for kind in kinds)
     if not window or text.get("use_sliding_window") is False:
         return 0, 0
-    if pattern := _positive_int(text, "sliding_window_pattern"):
+    pattern = text.get("sliding_window_pattern")  # 4, or its letters (LLLG)
+    if pattern := len(pattern) if isinstance(pattern, str) else pattern:
         return window, layers - layers // pattern
     if "use_sliding_window" in text:  # Qwen2: the last layers have windows
         return window, max(layers - _positive_int(text, "max_window_layers"), 0)

@@ -17,6 +17,7 @@ from foretune.plan.describe.formats import (
     AccuracyResult,
     Formats,
     checkpoint_formats,
+    describe_formats,
     find_format,
     recovery,
     supported,
@@ -237,7 +238,7 @@ def _candidate_columns(deployment: Deployment) -> dict[str, object]:
     return {
         "system": deployment.system.name,
         "gpus": deployment.replicas * deployment.gpus,
-        "formats": str(formats),
+        "formats": describe_formats(formats, deployment.model),
         "native": (formats.weights, formats.moe) == (published.weights, published.moe),
         "tp": layout.tp,
         "pp": layout.pp,

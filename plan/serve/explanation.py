@@ -5,7 +5,7 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.catalog import LINK_EFFICIENCY
-from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS
+from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, describe_formats
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.launching import engines_with, unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
@@ -76,7 +76,7 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         lines.append(f"no known price for {names}: add --prices FILE")
     kinds = list({(d.formats, d.system.name): d for d in plan.deployments}.values())
     emulated = {
-        str(d.formats)
+        describe_formats(d.formats, d.model)
         for d in kinds
         if d.formats.support(d.system.device.architecture) != "native"
         and engines_with(d.formats.kv)
