@@ -227,7 +227,8 @@ def predict(
     table["bound_share"] = bound_ms / latencies["tpot_ms"]
     table = table.join(analytic.deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
-    table["limited_by"] = np.array(PARTS)[largest_part]
+    waits_for_cpu = rows["cpu"] >= latencies["tpot_ms"]
+    table["limited_by"] = np.where(waits_for_cpu, "engine", np.array(PARTS)[largest_part])
     hourly = np.array([d.system.price_per_hour for d in candidates], dtype=float)
     return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])
 

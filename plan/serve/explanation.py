@@ -171,13 +171,13 @@ def _latency_text(best: pd.Series) -> str:
 
 
 def _throughput_text(best: pd.Series) -> str:
-    parts = [f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"]
-    parts += [
-        f"{best[column]:.{digits}f} {unit}"
-        for column, digits, unit in (
-            ("usd_per_million_tokens", 2, "USD per million tokens"),
-            ("power_w", 0, "W per GPU"),
-            ("energy_mj_per_token", 0, "mJ per token"),
+    parts = [
+        f"{format_number(best[column])} {unit}"
+        for column, unit in (
+            ("tokens_per_s_per_gpu", "tokens/s per GPU"),
+            ("usd_per_million_tokens", "USD per million tokens"),
+            ("power_w", "W per GPU"),
+            ("energy_mj_per_token", "mJ per token"),
         )
         if column in best and np.isfinite(best[column])
     ]
@@ -220,7 +220,9 @@ def _extrapolated_lines(plan: Plan, best: pd.Series) -> list[str]:
 
 def _bottleneck(plan: Plan, best: pd.Series) -> str:
     """Return the limit of a decode step, its largest part, and whether memory is full."""
-    largest = best["limited_by"]
+    largest, roofline = best["limited_by"], f"{100 * best['bound_share']:.0f} % of the roofline"
+    if largest == "engine":
+        return f"limited by the engine's CPU time per step, which GPUs wait for; {roofline}"
     limit = "compute" if best["decode_compute_bound"] > 0.5 else "memory bandwidth"
     if largest == "communication":
         limit = "links between GPUs"
@@ -230,7 +232,7 @@ def _bottleneck(plan: Plan, best: pd.Series) -> str:
             "waits for weights"
         )
     share = f"{100 * best[f'share_{largest}']:.0f} % of a step {PART_PHRASES[largest]}"
-    line = f"limited by {limit}: {share}; {100 * best['bound_share']:.0f} % of the roofline"
+    line = f"limited by {limit}: {share}; {roofline}"
     same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
     max_batch = plan.candidates[same]["batch"].max()
     full = best["batch"] == max_batch < CONCURRENCIES[-1] * best["dp"] * best["workers"]
