@@ -146,14 +146,10 @@ def _stage_bytes(
     else:
         dense = max(min(end, model.dense_layers) - start, 0) if model.is_moe else end - start
         sparse = end - start - dense
-    per_dense = weights.mlp / max(model.mlp_layers, 1)
-    per_sparse = weights.shared / max(model.moe_layers, 1)
-    projections = (
-        share * (weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads))
-        + share * weights.replicated
-        + sparse * per_sparse / layout.tp
-    )
-    mlps = dense * per_dense / layout.tp
+    shared = sparse * weights.shared / max(model.moe_layers, 1)
+    heads = weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads)
+    projections = share * (heads + weights.replicated) + shared / layout.tp
+    mlps = dense * weights.mlp / max(model.mlp_layers, 1) / layout.tp
     local = math.ceil(model.experts / layout.moe_ep) / layout.moe_tp
     experts = sparse * local * model.expert_parameters
     router = sparse * model.hidden * model.experts

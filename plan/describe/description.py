@@ -313,9 +313,7 @@ class ModelDescription:
     @property
     def has_mixed_layers(self) -> bool:
         """Whether layers differ in more than their window or sparsity."""
-        linear = self.linear is not None and self.linear.kind != "gdn"
-        if self.compressed:
-            return True
+        linear = self.compressed or (self.linear is not None and self.linear.kind != "gdn")
         parts = self.without_attention + self.without_mlp + self.expert_hidden
         return bool(linear or parts or self.windowed or self.mlp_widths or self.value_dim)
 

@@ -329,8 +329,7 @@ def stored_formats(config: Mapping[str, Any], quantization: Mapping[str, Any]) -
         str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
     ]
     unquantized += [name for name in stored.get("dynamic") or () if name.startswith("-:")]
-    if _attention_unquantized(unquantized):
-        weights = "bf16"
+    weights = "bf16" if _attention_unquantized(unquantized) else weights
     return Formats(weights, kv="fp8" if cache else "bf16", moe=moe)
 
 
@@ -372,25 +371,21 @@ def _by_algorithm(stored: Mapping[str, Any]) -> str:
 
 def _by_method(stored: Mapping[str, Any]) -> str:
     method = stored.get("quant_method")
-    if method == "fbgemm_fp8":
-        return "fp8"
     if method == "fp8":
         return "fp8_block" if stored.get("weight_block_size") else "fp8"
     if method in ("gptq", "awq"):
         return _INTEGER_BITS.get(stored.get("bits", 4), "")
-    return "mxfp4" if method == "mxfp4" else ""
+    return {"fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(str(method), "")
 
 
 def _by_group(group: Mapping[str, Any]) -> str:
     """Return the format of one of compressed-tensors' groups."""
-    weights, activations = group.get("weights") or {}, group.get("input_activations") or {}
+    weights, activations = group.get("weights") or {}, group.get("input_activations")
     bits = weights.get("num_bits", 0)
     if weights.get("type") == "float":
         if bits == 4:
             return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
         return "fp8_block" if weights.get("strategy") == "block" else "fp8"
-    weight_only = _INTEGER_BITS.get(bits, "")
-    if not activations:
-        return weight_only
     kinds = {(8, "int"): "int8", (4, "float"): "w4afp8"}
-    return kinds.get((bits, activations.get("type", "int")), weight_only)
+    multiplied = activations.get("type", "int") if activations else ""
+    return kinds.get((bits, multiplied), _INTEGER_BITS.get(bits, ""))

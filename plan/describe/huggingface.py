@@ -176,7 +176,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
     )
     width = _positive_int(text, *NAMES["shared_width"])
     shared = _positive_int(text, *NAMES["shared_experts"]) or int(width > 0)
-    if _is_llama4(text):
+    if str(text.get("model_type")).startswith("llama4"):
         shared, width = 1, 0
     return {
         "intermediate": dense or _positive_int(text, "intermediate_size"),
@@ -210,7 +210,7 @@ def _dense_layers(text: Fields, layers: int) -> int:
 def _windows(text: Fields) -> tuple[int, int]:
     """Return the window's keys, and the number of layers with a window."""
     layers = _positive_int(text, "num_hidden_layers")
-    if _is_llama4(text):  # chunks in three of four layers
+    if str(text.get("model_type")).startswith("llama4"):  # chunks in three of four layers
         return _positive_int(text, "attention_chunk_size"), layers - layers // 4
     window = _positive_int(text, "sliding_window")
     if kinds := text.get("layer_types"):
@@ -250,10 +250,6 @@ def _index(text: Fields) -> Indexer | None:
     fields = ("index_n_heads", "index_head_dim", "index_topk")
     heads, head_dim, top_k = (_positive_int(text, field) for field in fields)
     return Indexer(heads, head_dim, top_k, list(text.get("indexer_types") or ()).count("full"))
-
-
-def _is_llama4(text: Fields) -> bool:
-    return str(text.get("model_type", "")).startswith("llama4")
 
 
 def _positive_int(text: Fields, *names: str) -> int:

@@ -7,7 +7,7 @@ from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.catalog import LINK_EFFICIENCY
 from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, describe_formats
 from foretune.plan.serve.candidates import CONCURRENCIES
-from foretune.plan.serve.launching import engines_with, unsupported_formats
+from foretune.plan.serve.launching import unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
 from foretune.plan.serve.requirements import GOALS, IDENTITY, MIN_GOODPUT_SHARE
 
@@ -79,7 +79,6 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         describe_formats(d.formats, d.model)
         for d in kinds
         if d.formats.support(d.system.device.architecture) != "native"
-        and engines_with(d.formats.kv)
     }
     if emulated:
         names = "; ".join(sorted(emulated))
@@ -149,10 +148,8 @@ def describe_candidate(plan: Plan, row: pd.Series) -> str:
     if row["offload_gib"] > 0:
         size = format_number(row["offload_gib"])
         words.append(f"{size} GiB of each GPU's weights in host memory")
-    for column in ("gpus", "system"):
-        if plan.candidates[column].nunique() > 1:
-            words.append(f"{row['gpus']} × {row['system']}")
-            break
+    if plan.candidates[["gpus", "system"]].nunique().max() > 1:
+        words.append(f"{row['gpus']} × {row['system']}")
     if row["prefill"]:
         workers = "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
         words.append(f"prefill on {row['prefill']}, decode on {workers}")
