@@ -217,8 +217,9 @@ def _windows(text: Fields) -> tuple[int, int]:
         return window, sum(kind == "sliding_attention" for kind in kinds)
     if not window or text.get("use_sliding_window") is False:
         return 0, 0
-    pattern = text.get("sliding_window_pattern")  # 4, or its letters (LLLG)
-    if pattern := len(pattern) if isinstance(pattern, str) else pattern:
+    letters = text.get("sliding_window_pattern")  # 4, or LLLG
+    pattern = len(letters) if isinstance(letters, str) else 0
+    if pattern := pattern or _positive_int(text, "sliding_window_pattern"):
         return window, layers - layers // pattern
     if "use_sliding_window" in text:  # Qwen2: the last layers have windows
         return window, max(layers - _positive_int(text, "max_window_layers"), 0)
