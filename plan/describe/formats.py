@@ -95,8 +95,9 @@ class Formats:
         return f"{self.weights}{experts}, {self.kv} cache"
 
     def mlps(self, model: ModelDescription) -> str:
-        """Return the format of dense MLPs."""
-        return self.weights if model.is_moe else self.moe
+        """Return the format of dense MLPs; without experts, the narrower one."""
+        narrower = min(self.weights, self.moe, key=lambda name: find_format(name).bytes)
+        return self.weights if model.is_moe else narrower
 
     @property
     def activations(self) -> str:
