@@ -341,6 +341,17 @@ def test_names_of_variants():
     assert describe_model("zhipuai/GLM-5").mla == describe_model("zai-org/GLM-5").mla
 
 
+def test_a_name_without_a_format_is_not_that_of_a_quantized_copy():
+    pytest.importorskip("aiconfigurator_core")
+    quantized = describe_model("nvidia/Gemma-4-31B-IT-NVFP4")
+    assert (quantized.weight_format, quantized.moe_format, quantized.kv_format) == (
+        "bf16", "nvfp4", "fp8"
+    )  # fmt: skip
+    own = {"name": "google/gemma-4-31B-it", "moe_format": "bf16", "kv_format": "bf16"}
+    assert describe_model("google/gemma-4-31B-it") == replace(quantized, **own)
+    assert describe_model("deepseek-ai/DeepSeek-V3.1").moe_format == "fp8_block"
+
+
 def test_another_publisher_stays():
     assert describe_model("unsloth/Llama-3.1-8B").name == "unsloth/Llama-3.1-8B"
 
