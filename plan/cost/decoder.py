@@ -51,7 +51,7 @@ def mixed_operators(
     tokens = sum(part.tokens for part in parts)
     # Only the last token of a prompt gets logits.
     rows = sum(p.batch if p.phase == "prefill" else p.tokens for p in parts)
-    hidden, tp, kind = model.hidden, layout.tp, table_name(formats.weights)
+    hidden, tp, kind = model.hidden, layout.tp, table_name(formats.mlps(model))
     return [
         rowwise("elementwise", "embedding", phase, 1, tokens, hidden, tp),
         rowwise("norm", "rms_norm", phase, model.norms, tokens, hidden, tp),

@@ -146,13 +146,10 @@ def _stage_bytes(
     else:
         dense = max(min(end, model.dense_layers) - start, 0) if model.is_moe else end - start
         sparse = end - start - dense
-    per_dense = weights.mlp / max(model.mlp_layers, 1)
-    per_sparse = weights.shared / max(model.moe_layers, 1)
-    projections = (
-        share * (weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads))
-        + share * weights.replicated
-        + (dense * per_dense + sparse * per_sparse) / layout.tp
-    )
+    shared = sparse * weights.shared / max(model.moe_layers, 1)
+    heads = weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads)
+    projections = share * (heads + weights.replicated) + shared / layout.tp
+    mlps = dense * weights.mlp / max(model.mlp_layers, 1) / layout.tp
     local = math.ceil(model.experts / layout.moe_ep) / layout.moe_tp
     experts = sparse * local * model.expert_parameters
     router = sparse * model.hidden * model.experts
@@ -161,7 +158,9 @@ def _stage_bytes(
         tables += weights.head or weights.embedding
     wide = router + share * weights.norms
     return (
-        find_format(formats.weights).bytes * projections + BF16_BYTES * wide,
+        find_format(formats.weights).bytes * projections
+        + find_format(formats.mlps(model)).bytes * mlps
+        + BF16_BYTES * wide,
         find_format(formats.moe).bytes * experts,
         BF16_BYTES * tables / layout.tp,
     )

@@ -238,16 +238,15 @@ def _architecture_key(name: str) -> str:
 
 
 def _with_requested_name(model: ModelDescription, name: str, found: str) -> ModelDescription:
-    """Return ``model`` under the requested name, in the format that the name contains."""
+    """Return ``model`` in the format that ``name`` contains; in 16 bits if only ``found`` does."""
     if name.lower() == found.lower():
         return model
-    stored = format_in_name(name)
+    stored = format_in_name(name) or ("bf16" if format_in_name(found) else "")
     if not stored:
         return replace(model, name=name)
     quantizes_attention = not (model.is_moe and stored in FOUR_BIT_FORMATS)
-    return replace(
-        model, name=name, weight_format=stored if quantizes_attention else "bf16", moe_format=stored
-    )
+    weights = stored if quantizes_attention else "bf16"
+    return replace(model, name=name, weight_format=weights, moe_format=stored, kv_format="bf16")
 
 
 @cache

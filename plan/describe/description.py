@@ -206,7 +206,7 @@ class ModelDescription:
         gated_attention: whether a gate as wide as the queries multiplies attention's output.
         mlp_matrices: per dense MLP: 3 with a gate, 2 without (like GPT-3).
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
-        moe_format: of its routed experts.
+        moe_format: of its routed experts, or of its MLPs if it has none.
         kv_format: cache format it was calibrated for.
         longest: maximum tokens of prompt and answer; 0 if unknown.
         images: whether it also reads images; the encoder is left out.
@@ -313,9 +313,7 @@ class ModelDescription:
     @property
     def has_mixed_layers(self) -> bool:
         """Whether layers differ in more than their window or sparsity."""
-        linear = self.linear is not None and self.linear.kind != "gdn"
-        if self.compressed:
-            return True
+        linear = self.compressed or (self.linear is not None and self.linear.kind != "gdn")
         parts = self.without_attention + self.without_mlp + self.expert_hidden
         return bool(linear or parts or self.windowed or self.mlp_widths or self.value_dim)
 

@@ -75,10 +75,10 @@ class Formats:
     """The formats of one deployment; raises UnknownName if one is unknown.
 
     Attributes:
-        weights: format of attention's and dense projections; embeddings, routers, norms and the
-            output projection stay in bf16, as in published checkpoints.
+        weights: format of other projections; embeddings, routers, norms and the output projection
+            stay in bf16, as in published checkpoints.
         kv: cache format, as in `foretune.plan.describe.formats`.
-        moe: format of routed experts; empty means ``weights``.
+        moe: format of routed experts, or of MLPs if there are none; empty means ``weights``.
     """
 
     weights: str = "bf16"
@@ -93,6 +93,11 @@ class Formats:
     def __str__(self) -> str:
         experts = f"+{self.moe} experts" if self.moe != self.weights else ""
         return f"{self.weights}{experts}, {self.kv} cache"
+
+    def mlps(self, model: ModelDescription) -> str:
+        """Return the format of dense MLPs; without experts, the narrower one."""
+        narrower = min(self.weights, self.moe, key=lambda name: find_format(name).bytes)
+        return self.weights if model.is_moe else narrower
 
     @property
     def activations(self) -> str:
@@ -119,6 +124,11 @@ class Formats:
 def checkpoint_formats(model: ModelDescription) -> Formats:
     """Return the formats in which a model is published."""
     return Formats(weights=model.weight_format, kv=model.kv_format, moe=model.moe_format)
+
+
+def describe_formats(formats: Formats, model: ModelDescription) -> str:
+    """Return a model's formats in words."""
+    return str(formats) if model.is_moe else str(formats).replace("experts", "MLPs")
 
 
 def draft_formats(draft: ModelDescription, formats: Formats) -> Formats:
@@ -223,9 +233,8 @@ def recovery(
     """
     known = published_accuracy() if results is None else results
     native = {"bf16", model.weight_format, model.moe_format} if model else {"bf16"}
-    moe = formats.moe if model is None or model.is_moe else formats.weights
     lossy = []
-    if changed := {name for name in (formats.weights, moe) if name not in native}:
+    if changed := {name for name in (formats.weights, formats.moe) if name not in native}:
         narrowest = min(changed, key=lambda name: FORMATS[name].bytes)
         lossy.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
     if formats.kv not in {"bf16", model.kv_format if model else "bf16"}:
@@ -276,10 +285,13 @@ CACHE_ONLY_TOOLS = (None, "modelopt", "compressed-tensors")
 """Tools named in a file that may quantize only the cache."""
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
+_FIELDS = ("quantization_config", "compression_config")
 _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
 _INTEGER_BITS = {3: "int3_wo", 4: "int4_wo", 8: "int8_wo"}
 """Bits of weight-only integers -> format; GPTQ and AWQ leave out 4."""
-_PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
+_PROJECTION = re.compile(r"attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
+_ATTENTION = re.compile(r"attn|mixer\.(in|out)_proj")
+_ENCODER = re.compile(r"vision|visual|audio")
 _LAYER = re.compile(r"layers\.(\d+)\.")
 MAX_UNQUANTIZED_LAYERS = 2
 """If more layers keep attention unquantized, all count as such, as engines skip the first few."""
@@ -300,30 +312,33 @@ def stored_formats(config: Mapping[str, Any], quantization: Mapping[str, Any]) -
 
     Raises UsageError for an unknown quantization method.
     """
-    stored = quantization.get("quantization") or config.get("quantization_config")
+    stored = quantization.get("quantization") or next(filter(None, map(config.get, _FIELDS)), None)
     if not isinstance(stored, Mapping):
         return Formats()
-    found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored)
-    if not found:
-        found, tool = "bf16", stored.get("quant_algo") or stored.get("quant_method")
+    weights, moe = _split(_formats_of_modules(stored))
+    if not moe:
+        weights, moe = "bf16", "bf16"
+        tool = stored.get("quant_algo") or stored.get("quant_method")
         if tool not in CACHE_ONLY_TOOLS or stored.get("config_groups"):
+            bits = f" ({stored['bits']} bits)" if "bits" in stored else ""
             raise UsageError(
-                f"checkpoints quantized by {tool} cannot be planned yet: plan its unquantized "
-                "model with --formats"
+                f"checkpoints quantized by {tool}{bits} cannot be planned yet: plan its "
+                "unquantized model with --formats"
             )
     cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
     unquantized = [
         str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
     ]
-    weights = "bf16" if _attention_unquantized(unquantized) else found
-    return Formats(weights, kv="fp8" if cache else "bf16", moe=found)
+    unquantized += [name for name in stored.get("dynamic") or () if name.startswith("-:")]
+    weights = "bf16" if _attention_unquantized(unquantized) else weights
+    return Formats(weights, kv="fp8" if cache else "bf16", moe=moe)
 
 
 def _attention_unquantized(modules: Iterable[str]) -> bool:
     """Return whether attention's projections are among the unquantized modules."""
     layers = set()
     for module in modules:
-        if not _PROJECTION.search(module):
+        if not _PROJECTION.search(module) or _ENCODER.search(module):
             continue
         layer = _LAYER.search(module)
         if layer is None:
@@ -332,40 +347,46 @@ def _attention_unquantized(modules: Iterable[str]) -> bool:
     return len(layers) > MAX_UNQUANTIZED_LAYERS
 
 
+def _formats_of_modules(stored: Mapping[str, Any]) -> dict[str, str]:
+    """Return the formats in a file by module or pattern; an unknown one is empty."""
+    groups = (stored.get("config_groups") or {}).values()
+    if layers := stored.get("quantized_layers"):
+        return {name: _by_algorithm(layer) for name, layer in layers.items()}
+    if kind := _by_algorithm(stored) or _by_method(stored):
+        return {"": kind}
+    return {str(name): _by_group(g) for g in groups for name in g.get("targets") or ("",)}
+
+
+def _split(kinds: Mapping[str, str]) -> tuple[str, str]:
+    """Return the most frequent format of attention, and of other modules; empty if unknown."""
+    attention = Counter(kind for name, kind in kinds.items() if _ATTENTION.search(name))
+    counts = attention, Counter(kinds.values()) - attention
+    first, second = (next((k for k, _ in count.most_common() if k), "") for count in counts)
+    return first or second, second or first
+
+
 def _by_algorithm(stored: Mapping[str, Any]) -> str:
-    """Return the format in ModelOpt's configuration; the most frequent of a mixture."""
-    layers = stored.get("quantized_layers")
-    if isinstance(layers, Mapping) and layers:
-        counts = Counter(
-            MODELOPT_FORMATS.get(str(v.get("quant_algo")), "") for v in layers.values()
-        )
-        return counts.most_common(1)[0][0]
+    """Return the format of one of ModelOpt's algorithms."""
     return MODELOPT_FORMATS.get(str(stored.get("quant_algo", "")).upper(), "")
 
 
 def _by_method(stored: Mapping[str, Any]) -> str:
     method = stored.get("quant_method")
-    if method == "fbgemm_fp8":
-        return "fp8"
     if method == "fp8":
         return "fp8_block" if stored.get("weight_block_size") else "fp8"
     if method in ("gptq", "awq"):
         return _INTEGER_BITS.get(stored.get("bits", 4), "")
-    return "mxfp4" if method == "mxfp4" else ""
+    return {"fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(str(method), "")
 
 
-def _by_groups(stored: Mapping[str, Any]) -> str:
-    """Return the format of compressed-tensors' first group."""
-    groups = stored.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
-        return ""
-    group = next(iter(groups.values()))
-    weights = group.get("weights") or {}
+def _by_group(group: Mapping[str, Any]) -> str:
+    """Return the format of one of compressed-tensors' groups."""
+    weights, activations = group.get("weights") or {}, group.get("input_activations")
     bits = weights.get("num_bits", 0)
     if weights.get("type") == "float":
         if bits == 4:
             return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
         return "fp8_block" if weights.get("strategy") == "block" else "fp8"
-    if bits == 8 and group.get("input_activations"):
-        return "int8"
-    return _INTEGER_BITS.get(bits, "")
+    kinds = {(8, "int"): "int8", (4, "float"): "w4afp8"}
+    multiplied = activations.get("type", "int") if activations else ""
+    return kinds.get((bits, multiplied), _INTEGER_BITS.get(bits, ""))

@@ -70,8 +70,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     kinds = config.get("architectures") or []
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise UsageError(f"{name}: architectures in {CONFIG_FILE} must be a list of names")
+    kinds = [*kinds, *(decoder.get("architectures") or [])]
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
-        raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
+        raise UsageError(f"{name}: {kinds[0]} is not known to generate text: choose another model")
     for field, layers in _TABLES["unsupported_fields"].items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
@@ -175,7 +176,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
     )
     width = _positive_int(text, *NAMES["shared_width"])
     shared = _positive_int(text, *NAMES["shared_experts"]) or int(width > 0)
-    if _is_llama4(text):
+    if str(text.get("model_type")).startswith("llama4"):
         shared, width = 1, 0
     return {
         "intermediate": dense or _positive_int(text, "intermediate_size"),
@@ -209,14 +210,16 @@ def _dense_layers(text: Fields, layers: int) -> int:
 def _windows(text: Fields) -> tuple[int, int]:
     """Return the window's keys, and the number of layers with a window."""
     layers = _positive_int(text, "num_hidden_layers")
-    if _is_llama4(text):  # chunks in three of four layers
+    if str(text.get("model_type")).startswith("llama4"):  # chunks in three of four layers
         return _positive_int(text, "attention_chunk_size"), layers - layers // 4
     window = _positive_int(text, "sliding_window")
     if kinds := text.get("layer_types"):
         return window, sum(kind == "sliding_attention" for kind in kinds)
     if not window or text.get("use_sliding_window") is False:
         return 0, 0
-    if pattern := _positive_int(text, "sliding_window_pattern"):
+    letters = text.get("sliding_window_pattern")  # 4, or LLLG
+    pattern = len(letters) if isinstance(letters, str) else 0
+    if pattern := pattern or _positive_int(text, "sliding_window_pattern"):
         return window, layers - layers // pattern
     if "use_sliding_window" in text:  # Qwen2: the last layers have windows
         return window, max(layers - _positive_int(text, "max_window_layers"), 0)
@@ -248,10 +251,6 @@ def _index(text: Fields) -> Indexer | None:
     fields = ("index_n_heads", "index_head_dim", "index_topk")
     heads, head_dim, top_k = (_positive_int(text, field) for field in fields)
     return Indexer(heads, head_dim, top_k, list(text.get("indexer_types") or ()).count("full"))
-
-
-def _is_llama4(text: Fields) -> bool:
-    return str(text.get("model_type", "")).startswith("llama4")
 
 
 def _positive_int(text: Fields, *names: str) -> int:

@@ -150,7 +150,7 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
 
 def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | None:
     """Return the split that divides a weight block with a common scale."""
-    cuts = [(formats.weights, width, layout.tp, layers > 0) for width, layers in model.dense_widths]
+    cuts = [(formats.mlps(model), width, layout.tp, n > 0) for width, n in model.dense_widths]
     # Shared experts are small: engines replicate them if they cannot be split.
     cuts.append((formats.moe, model.moe_intermediate, layout.moe_tp, model.is_moe))
     for name, width, parts, used in cuts:

@@ -53,9 +53,7 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
         if error := _row_error(row):
             raise RunTableError(f"{path}, row {i}: {error}")
     per_s = numbers.groupby(["isl", "osl"])["requests_per_s"].sum()
-    found = [
-        Demand(Workload(int(i), int(o)), float(rate)) for (i, o), rate in per_s.items() if rate
-    ]
+    found = [Demand(Workload(int(i), int(o)), float(r)) for (i, o), r in per_s.items() if r]
     if not found:
         raise RunTableError(f"{path} has no requests: add rows of {', '.join(COLUMNS)}")
     return found
@@ -121,7 +119,7 @@ def instance_types(
             for i, demand in enumerate(demands)
             for size in sorted({n for gpus in sizes for n in divisors(gpus)})
             for d in candidate_deployments(model, system, size, demand.workload, backend, formats)
-            if d.replicas == 1 and (recovery(d.formats, model) or 1.0) >= requirements.accuracy
+            if d.replicas == 1 and (recovery(d.formats, model) or 0.0) >= requirements.accuracy
             for one in one_pool_candidates([d])
         ]
         if replicas:

@@ -17,6 +17,7 @@ from foretune.plan.describe.formats import (
     AccuracyResult,
     Formats,
     checkpoint_formats,
+    describe_formats,
     find_format,
     recovery,
     supported,
@@ -226,7 +227,8 @@ def predict(
     table["bound_share"] = bound_ms / latencies["tpot_ms"]
     table = table.join(analytic.deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
-    table["limited_by"] = np.array(PARTS)[largest_part]
+    waits_for_cpu = rows["cpu"] >= latencies["tpot_ms"]
+    table["limited_by"] = np.where(waits_for_cpu, "engine", np.array(PARTS)[largest_part])
     hourly = np.array([d.system.price_per_hour for d in candidates], dtype=float)
     return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])
 
@@ -237,7 +239,7 @@ def _candidate_columns(deployment: Deployment) -> dict[str, object]:
     return {
         "system": deployment.system.name,
         "gpus": deployment.replicas * deployment.gpus,
-        "formats": str(formats),
+        "formats": describe_formats(formats, deployment.model),
         "native": (formats.weights, formats.moe) == (published.weights, published.moe),
         "tp": layout.tp,
         "pp": layout.pp,

@@ -5,9 +5,9 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.catalog import LINK_EFFICIENCY
-from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS
+from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, describe_formats
 from foretune.plan.serve.candidates import CONCURRENCIES
-from foretune.plan.serve.launching import engines_with, unsupported_formats
+from foretune.plan.serve.launching import unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
 from foretune.plan.serve.requirements import GOALS, IDENTITY, MIN_GOODPUT_SHARE
 
@@ -75,10 +75,9 @@ def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
         lines.append(f"no known price for {names}: add --prices FILE")
     kinds = list({(d.formats, d.system.name): d for d in plan.deployments}.values())
     emulated = {
-        str(d.formats)
+        describe_formats(d.formats, d.model)
         for d in kinds
         if d.formats.support(d.system.device.architecture) != "native"
-        and engines_with(d.formats.kv)
     }
     if emulated:
         names = "; ".join(sorted(emulated))
@@ -148,10 +147,8 @@ def describe_candidate(plan: Plan, row: pd.Series) -> str:
     if row["offload_gib"] > 0:
         size = format_number(row["offload_gib"])
         words.append(f"{size} GiB of each GPU's weights in host memory")
-    for column in ("gpus", "system"):
-        if plan.candidates[column].nunique() > 1:
-            words.append(f"{row['gpus']} × {row['system']}")
-            break
+    if plan.candidates[["gpus", "system"]].nunique().max() > 1:
+        words.append(f"{row['gpus']} × {row['system']}")
     if row["prefill"]:
         workers = "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
         words.append(f"prefill on {row['prefill']}, decode on {workers}")
@@ -170,13 +167,13 @@ def _latency_text(best: pd.Series) -> str:
 
 
 def _throughput_text(best: pd.Series) -> str:
-    parts = [f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"]
-    parts += [
-        f"{best[column]:.{digits}f} {unit}"
-        for column, digits, unit in (
-            ("usd_per_million_tokens", 2, "USD per million tokens"),
-            ("power_w", 0, "W per GPU"),
-            ("energy_mj_per_token", 0, "mJ per token"),
+    parts = [
+        f"{format_number(best[column])} {unit}"
+        for column, unit in (
+            ("tokens_per_s_per_gpu", "tokens/s per GPU"),
+            ("usd_per_million_tokens", "USD per million tokens"),
+            ("power_w", "W per GPU"),
+            ("energy_mj_per_token", "mJ per token"),
         )
         if column in best and np.isfinite(best[column])
     ]
@@ -206,7 +203,9 @@ def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
 
 def _bottleneck(plan: Plan, best: pd.Series) -> str:
     """Return the limit of a decode step, its largest part, and whether memory is full."""
-    largest = best["limited_by"]
+    largest, roofline = best["limited_by"], f"{100 * best['bound_share']:.0f} % of the roofline"
+    if largest == "engine":
+        return f"limited by the engine's CPU time per step, which GPUs wait for; {roofline}"
     limit = "compute" if best["decode_compute_bound"] > 0.5 else "memory bandwidth"
     if largest == "communication":
         limit = "links between GPUs"
@@ -216,7 +215,7 @@ def _bottleneck(plan: Plan, best: pd.Series) -> str:
             "waits for weights"
         )
     share = f"{100 * best[f'share_{largest}']:.0f} % of a step {PART_PHRASES[largest]}"
-    line = f"limited by {limit}: {share}; {100 * best['bound_share']:.0f} % of the roofline"
+    line = f"limited by {limit}: {share}; {roofline}"
     same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
     max_batch = plan.candidates[same]["batch"].max()
     full = best["batch"] == max_batch < CONCURRENCIES[-1] * best["dp"] * best["workers"]

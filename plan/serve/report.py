@@ -24,14 +24,7 @@ from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
 from foretune.search.pareto import pareto_front
 from foretune.tune.report import chart
 from foretune.tune.report.figures import MAX_POINTS
-from foretune.tune.report.page import (
-    duration,
-    interval,
-    number,
-    percent,
-    render,
-    write_page,
-)
+from foretune.tune.report.page import duration, interval, number, percent, render, write_page
 from foretune.values import counted
 
 
@@ -281,9 +274,9 @@ def _summarize_front(plan: Plan) -> str:
 def _asked(plan: Plan, question: Question) -> list[tuple[str, str]]:
     """Return the question as names and texts."""
     model, load = question.model, question.workload
-    described = f"{model.name}: {model.layers} layers, {_billions(model.parameters())} parameters"
-    if model.is_moe:
-        described += f", {_billions(model.active_parameters())} of them per token"
+    weights, active = (number(n / 1e9) for n in (model.parameters(), model.active_parameters()))
+    described = f"{model.name}: {model.layers} layers, {weights} billion parameters"
+    described += f", {active} billion of them per token" if model.is_moe else ""
     cached = f", {load.prefix:,} of them cached" if load.prefix else ""
     rate = f"{question.rate:g} requests per second, arriving at random" if question.rate else ""
     took = f" in {duration(question.seconds)}" if math.isfinite(question.seconds) else ""
@@ -300,10 +293,6 @@ def _asked(plan: Plan, question: Question) -> list[tuple[str, str]]:
         ("Host memory", f"up to {question.offload}" if question.offload else "nothing"),
         ("Planned", f"{counted(len(plan.candidates), 'deployment')}{took}"),
     ]
-
-
-def _billions(count: int) -> str:
-    return f"{number(count / 1e9)} billion"
 
 
 def _lead(plan: Plan, question: Question) -> str:

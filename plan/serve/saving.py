@@ -134,14 +134,11 @@ def plan_to_json(
     plan: Plan, question: Question, commands: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return a plan as plain values, as ``foretune plan serve --json`` prints them."""
-    alternatives = {"runner_up": plan.runner_up, "step_up": plan.next_faster}
     answer: dict[str, Any] = {
         "question": _question_json(plan, question),
         "best": _candidate_json(plan, plan.best),
-        **{
-            role: None if row is None else _candidate_json(plan, row)
-            for role, row in alternatives.items()
-        },
+        "runner_up": _candidate_json(plan, plan.runner_up),
+        "step_up": _candidate_json(plan, plan.next_faster),
         "pareto": [_candidate_json(plan, row) for _, row in plan.pareto.iterrows()],
         "candidates": len(plan.candidates),
         "sentences": sentences(plan),
@@ -152,8 +149,8 @@ def plan_to_json(
     return answer
 
 
-def _candidate_json(plan: Plan, row: "pd.Series[Any]") -> dict[str, Any]:
-    return {"deployment": describe_candidate(plan, row), **_row_json(row)}
+def _candidate_json(plan: Plan, row: "pd.Series[Any] | None") -> dict[str, Any] | None:
+    return None if row is None else {"deployment": describe_candidate(plan, row), **_row_json(row)}
 
 
 def _row_json(row: "pd.Series[Any]") -> dict[str, Any]:

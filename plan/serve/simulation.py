@@ -98,16 +98,16 @@ def simulate(
         steady = server.run(_steady_requests(deployment))
         settled = _drop_warmup(steady, deployment.batch)["tpot_ms"]
         server.slowdown = tpot_ms / max(float(settled.median()), 1e-9)
-    if trace is None:
-        requests, load = _steady_requests(deployment), deployment.workload
-        if rate is not None:
-            count = int(np.clip(REQUESTS_PER_SLOT * deployment.batch, MIN_REQUESTS, MAX_REQUESTS))
-            requests = Requests.poisson(rate / groups, count, load.isl, load.osl, load.prefix)
-        table = _drop_warmup(server.run(requests), requests.in_flight)
-    else:
-        table = server.run(trace.shard(0, groups))
-    ends = np.sort(table["last_ms"].to_numpy())
-    seconds = (ends[-1] - (table["arrived_ms"].min() if trace else ends[0])) / 1e3
+    requests, load = trace or _steady_requests(deployment), deployment.workload
+    if trace is None and rate is not None:
+        count = int(np.clip(REQUESTS_PER_SLOT * deployment.batch, MIN_REQUESTS, MAX_REQUESTS))
+        requests = Requests.poisson(rate / groups, count, load.isl, load.osl, load.prefix)
+    table = server.run(requests.shard(0, groups) if trace else requests)
+    table = table if trace else _drop_warmup(table, requests.in_flight)
+    starts, ends = table["arrived_ms"], table["last_ms"]
+    seconds = (ends.max() - (starts.min() if trace else ends.min())) / 1e3
+    if requests.in_flight:  # Little's law: between the ends of waves lies one wave too few
+        seconds = (ends - starts).sum() / requests.in_flight / 1e3
     quantiles = table[["ttft_ms", "tpot_ms"]].quantile([p / 100 for p in PERCENTILES])
     ttft, tpot = (
         dict(zip(PERCENTILES, quantiles[name], strict=True)) for name in ("ttft_ms", "tpot_ms")

@@ -11,13 +11,7 @@ from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.train.recipe import (
-    Recipe,
-    Recompute,
-    TrainingLayout,
-    TrainingTask,
-    stage_layers,
-)
+from foretune.plan.train.recipe import Recipe, Recompute, TrainingLayout, TrainingTask, stage_layers
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
     fullest_stage,

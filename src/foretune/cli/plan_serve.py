@@ -221,13 +221,17 @@ def _write_manifest(
     output: Output, path: Path | None, best: "Deployment", engine: str, replicas: int
 ) -> None:
     """Write the best deployment's Kubernetes manifest to ``path``, if one is given."""
+    from foretune.plan.serve.launching import checkpoint
     from foretune.plan.serve.saving import manifest
 
     if path is None:
         return
     with translate_write_errors(path):
         path.write_text(manifest(best, engine, replicas), encoding="utf-8")
-    output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
+    served = checkpoint(best, engine)[0]
+    missing = served.startswith("CHECKPOINT_IN") or Path(served).exists()
+    first = f"replace {served} by what pods can load, then " if missing else ""
+    output.say(f"\nor on Kubernetes: {first}kubectl apply -f {path}")
 
 
 EXAMPLE_OPTIONS = {"--system": "h100_sxm", "--gpus": 8, "--isl": 2048, "--osl": 256}

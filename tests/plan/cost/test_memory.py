@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from foretune.errors import ProblemError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system
+from foretune.plan.cost.decoder import mixed_operators
 from foretune.plan.cost.memory import (
     GIB,
     STEP_BYTES,
@@ -19,7 +20,9 @@ from foretune.plan.cost.memory import (
     request_bytes,
     weight_bytes,
 )
+from foretune.plan.cost.operator import Part
 from foretune.plan.describe.description import Heads, Indexer, LinearAttention, Mla
+from foretune.plan.describe.formats import describe_formats
 from foretune.plan.describe.layout import legal_layouts
 from foretune.plan.serve.deployments.deployment import Deployment
 
@@ -41,6 +44,20 @@ def test_weights(small):
     tied = replace(small, tied_embeddings=True)
     assert weight_bytes(tied, Layout(pp=2), Formats()) == 2 * stage
     assert weight_bytes(tied, Layout(), Formats()) == 2 * (layers + NORMS + TABLE)
+
+
+def test_mlps_may_have_a_format_of_their_own_without_experts(small):
+    formats = Formats("bf16", moe="nvfp4")
+    expected = 2 * small.parameters() - 2 * MLP * (2 - 0.5625)
+    assert weight_bytes(small, Layout(), formats) == expected
+    operators = mixed_operators(small, Layout(), formats, [Part(1, 1, 9, "decode")])
+    found = {operator.name: operator.config.get("format") for operator in operators}
+    assert (found["mlp_up"], found["qkv"]) == ("nvfp4", "bf16")
+    unlabeled = Formats("nvfp4", moe="bf16")  # a table may leave out the experts' format
+    assert weight_bytes(small, Layout(), unlabeled) == weight_bytes(
+        small, Layout(), Formats("nvfp4")
+    )
+    assert describe_formats(formats, small) == "bf16+nvfp4 MLPs, bf16 cache"
 
 
 def test_weights_of_experts(sparse):

@@ -163,6 +163,10 @@ def test_quantizations_are_read_or_refused():
             "all lack attention",
         ),
         ({"model_type": "openelm", "num_attention_heads": [12, 16]}, "different sizes"),
+        ({"model_type": "arctic", "parallel_attn_mlp_res": True}, "experts beside a dense MLP"),
+        ({"model_type": "qwen", "intermediate_size": 22016}, "half as wide"),
+        ({"model_type": "step3_text", "share_q_dim": 2048}, "factorized queries"),
+        ({"thinker_config": {"text_config": {"hidden_size": 2048}}}, "also speak"),
     ],
 )
 def test_what_cannot_be_planned_is_named(config, reason):

@@ -252,6 +252,7 @@ def test_a_family_s_class_supplies_what_its_file_leaves_out():
         ({"sliding_window": 128, "layer_types": ["sliding_attention"] * 2 + ["full_attention"] * 2},
          2, 128),
         ({"sliding_window": 128, "sliding_window_pattern": 2}, 2, 128),
+        ({"sliding_window": 128, "sliding_window_pattern": "LLLG"}, 3, 128),
         ({"sliding_window": None}, 0, 0),
     ],
 )  # fmt: skip
@@ -291,11 +292,39 @@ def test_dense_layers(fields, dense):
         ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj",
                                                             "model.layers.9.self_attn.indexer"]},
          ("fp8", "fp8")),
+        ({"quant_method": "fp8", "modules_to_not_convert": [
+            f"vision_model.layers.{layer}.self_attn.q_proj" for layer in range(9)]},
+         ("fp8", "fp8")),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*attn.*": {}}}, ("bf16", "int4_wo")),
+        ({"config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 4},
+                                        "input_activations": {"type": "float"}}}},
+         ("w4afp8", "w4afp8")),
+        ({"config_groups": {
+            "group_0": {"weights": {"type": "float"}, "targets": ["re:.*self_attn.*"]},
+            "group_1": {"weights": {"type": "float", "num_bits": 4}, "targets": ["re:.*mlp.*"]}}},
+         ("fp8", "nvfp4")),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            "layers.0.self_attn.q_proj": {"quant_algo": "MXFP8"},
+            "layers.0.self_attn.o_proj": {"quant_algo": "MXFP8"},
+            "layers.0.mlp.experts": {"quant_algo": "NVFP4"}}}, ("fp8", "nvfp4")),
     ],
 )  # fmt: skip
 def test_formats_of_checkpoints(stored, formats):
     described = read_config(CONFIG | {"quantization_config": stored}, "q")
     assert (described.weight_format, described.moe_format) == formats
+
+
+def test_an_older_name_of_the_quantization():
+    stored = {"compression_config": {"quant_method": "fp8"}}
+    assert read_config(CONFIG | stored, "q").weight_format == "fp8"
+
+
+def test_an_architecture_of_the_decoder_inside_another():
+    inner = CONFIG | {"architectures": ["Qwen3MoeForCausalLM"]}
+    outer = {"architectures": ["InternVLChatModel"], "vision_config": {}}
+    assert read_config({**outer, "llm_config": inner}, "it").images
+    with pytest.raises(UsageError, match="InternVLChatModel is not known to generate text"):
+        read_config({**outer, "llm_config": CONFIG}, "it")
 
 
 def test_names_of_variants():
@@ -310,6 +339,17 @@ def test_names_of_variants():
     experts = describe_model("nvidia/DeepSeek-R1-NVFP4")
     assert (experts.weight_format, experts.moe_format) == ("bf16", "nvfp4")
     assert describe_model("zhipuai/GLM-5").mla == describe_model("zai-org/GLM-5").mla
+
+
+def test_a_name_without_a_format_is_not_that_of_a_quantized_copy():
+    pytest.importorskip("aiconfigurator_core")
+    quantized = describe_model("nvidia/Gemma-4-31B-IT-NVFP4")
+    assert (quantized.weight_format, quantized.moe_format, quantized.kv_format) == (
+        "bf16", "nvfp4", "fp8"
+    )  # fmt: skip
+    own = {"name": "google/gemma-4-31B-it", "moe_format": "bf16", "kv_format": "bf16"}
+    assert describe_model("google/gemma-4-31B-it") == replace(quantized, **own)
+    assert describe_model("deepseek-ai/DeepSeek-V3.1").moe_format == "fp8_block"
 
 
 def test_another_publisher_stays():

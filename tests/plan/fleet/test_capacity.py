@@ -58,8 +58,8 @@ def test_two_replicas_sustain_twice_what_one_does():
 
 
 def test_a_floor_of_quality_leaves_formats_out():
-    lossy = Formats("int4_wo")
-    kept = kinds(Requirements(accuracy=0.9999), formats=[Formats(), lossy], systems=("h100_sxm",))
+    choices = [Formats(), Formats("int4_wo"), Formats("mxfp4")]  # published, lossy, unknown
+    kept = kinds(Requirements(accuracy=0.9999), formats=choices, systems=("h100_sxm",))
     assert {k.formats for k in kept} == {Formats()}
 
 

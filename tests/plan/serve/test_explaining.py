@@ -11,7 +11,7 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import LinearAttention
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import MIN_PROBABILITY, LatencyPredictor
-from foretune.plan.serve.explanation import notes, sentences
+from foretune.plan.serve.explanation import format_number, notes, sentences
 
 MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
 
@@ -42,10 +42,22 @@ def test_the_best_comes_first_with_its_figures():
     best, lines = made.best, sentences(made)
     assert lines[0].startswith(f"best: {best['formats']}, ")
     assert f"{best['tpot_ms']:.4g} ms per further token" in lines[1]
-    assert f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU" in lines[2]
+    assert f"{format_number(best['tokens_per_s_per_gpu'])} tokens/s per GPU" in lines[2]
     assert any(line.startswith("limited by ") for line in lines)
     assert any(f"at {made.goodput:.3g} randomly arriving requests/s" in line for line in lines)
     assert all(len(line) < 160 for line in lines)
+
+
+def test_little_throughput_and_a_slow_cpu_are_named():
+    slow = plan(
+        describe_model("meta-llama/Llama-3.2-1B"), find_system("gb200"), 1, Workload(128, 64),
+        StepTimerFactory(None), formats=[Formats()],
+    )  # fmt: skip
+    assert planned().best["limited_by"] != slow.best["limited_by"] == "engine"
+    slow.best["tokens_per_s_per_gpu"] = 0.00194
+    lines = sentences(slow)
+    assert lines[2].startswith("0.00194 tokens/s per GPU")
+    assert lines[3].startswith("limited by the engine's CPU time")
 
 
 def test_systems_are_named_where_there_are_several():

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.cost import tables
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.saving import manifest
 
@@ -49,3 +51,17 @@ def test_a_pod_of_each_engine(small, engine):
 def test_what_no_pod_can_be(small, changes, why):
     with pytest.raises(UsageError, match=why):
         manifest(deploy(replace(small, layers=8), **changes), "vllm")
+
+
+def test_what_pods_cannot_load_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(tables, "default_folders", list)
+    sizes = {"num_hidden_layers": 2, "hidden_size": 512, "num_attention_heads": 4}
+    sizes |= {"vocab_size": 1000, "intermediate_size": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    file = str(tmp_path / "manifest.json")
+    question = ["--system", "h100_sxm", "--gpus", "1", "--isl", "64", "--osl", "8"]
+    for formats, served in (("bf16", str(tmp_path)), ("nvfp4", "CHECKPOINT_IN_NVFP4")):
+        named = ["--formats", formats, "--kubernetes", file]
+        assert main(["plan", str(tmp_path), *question, *named]) == 0
+        found = "".join(capsys.readouterr().out.split())
+        assert f"replace{served}bywhatpodscanload,thenkubectl" in found

@@ -40,6 +40,12 @@ def test_percentiles_ascend_and_replicas_multiply(clocks):
     assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s)
 
 
+def test_requests_in_flight_over_their_time_give_the_throughput(clocks):
+    found = simulate(deployment(64), 1, clocks)
+    request_ms = found.ttft_ms[50] + (LOAD.osl - 1) * found.tpot_ms[50]
+    assert found.tokens_per_s == pytest.approx(64 * LOAD.osl * 1e3 / request_ms, rel=0.03)
+
+
 def test_small_models_wait_for_the_cpu(clocks):
     """The formula counts CPU time that the GPU does not hide, as the simulation does."""
     small = replace(deployment(768), model=describe_model("meta-llama/Llama-3.2-1B"))
