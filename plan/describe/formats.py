@@ -75,8 +75,8 @@ class Formats:
     """The formats of one deployment; raises UnknownName if one is unknown.
 
     Attributes:
-        weights: format of other projections; embeddings, routers, norms and the output projection
-            stay in bf16, as in published checkpoints.
+        weights: format of attention's projections, and of dense MLPs beside experts; embeddings,
+            routers, norms and the output projection stay in bf16, as in published checkpoints.
         kv: cache format, as in `foretune.plan.describe.formats`.
         moe: format of routed experts, or of MLPs if there are none; empty means ``weights``.
     """

@@ -6,7 +6,7 @@ stages hold consecutive layers.
 """
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isqrt
 from typing import Self
 
 from foretune.errors import ProblemError, UsageError
@@ -162,7 +162,9 @@ def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | 
 
 def divisors(number: int, largest: float = inf) -> list[int]:
     """Return the divisors of a number, up to ``largest``, ascending."""
-    return [d for d in range(1, number + 1) if number % d == 0 and d <= largest]
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    found = sorted({*small, *(number // d for d in small)})
+    return [d for d in found if d <= largest]
 
 
 @dataclass(frozen=True)

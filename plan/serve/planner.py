@@ -72,7 +72,8 @@ class Plan(Result):
             ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas, ``memory_gib`` and
             ``power_w`` per GPU, ``energy_mj_per_token`` of all GPUs, ``usd_per_million_tokens``,
             ``accuracy``, ``good`` (share of requests within the latency limits at the given rate).
-            Reasons: ``share_…`` of each part of a step, ``limited_by`` (the largest part),
+            Reasons: ``share_…`` of each part of a step, ``limited_by`` (the largest part, or
+            ``engine``: GPUs wait for its CPU),
             ``decode_compute_bound`` and ``prefill_compute_bound`` (compute-bound shares),
             ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (share of busy time),
             ``guessed`` and ``energy_guessed`` (extrapolated shares), ``bound_share`` (roofline time
@@ -332,7 +333,7 @@ def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
 def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
     violations = requirements.violations(table)
     if violations:
-        return f"no deployment meets the limits; the nearest has {', '.join(violations)}"
+        return f"no deployment meets the limits: at best {', '.join(violations)}"
     fastest = table.loc[table["tpot_ms"].idxmin()]
     within = table[requirements.feasible(table)]
     if len(within) and (within["good"] < MIN_GOODPUT_SHARE).all():
