@@ -1,6 +1,7 @@
 """GPU systems to deploy on, and models, found by name without a network."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -184,16 +185,20 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
     return replace(bare, price_per_hour=(prices or {}).get(bare.name))
 
 
-_VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
+_VARIANTS = {
+    "instruct", "chat", "base", "it", "hf", "dynamic", "meta", "thinking", *FORMAT_OF_SUFFIX
+}  # fmt: skip
 """Words in names that describe training or storage, not architecture."""
+_RELEASE = re.compile(r"\d{4}")
+"""Date of a later release, like 2507, which has the architecture but may read longer prompts."""
 
 
 def describe_model(name: str) -> ModelDescription:
     """Return the model in the folder ``name``, in a file ``*.json``, or of that name.
 
     Known names are those of the shipped table and of aiconfigurator-core's ``config.json`` files.
-    The publisher, and words like ``Instruct`` or ``FP8``, may differ. A format in the name becomes
-    the description's.
+    The publisher, words like ``Instruct`` or ``FP8``, and dates like ``2507`` may differ. A format
+    in the name becomes the description's.
 
     Raises:
         UsageError: the folder's ``config.json`` is missing or incomplete.
@@ -233,14 +238,20 @@ def _match(name: str, known: Iterable[str], normalize: Callable[[str], str]) -> 
 
 def _architecture_key(name: str) -> str:
     """Return the part of a name that identifies the architecture."""
-    words = name.rpartition("/")[2].lower().replace("_", "-").split("-")
-    return "-".join(word for word in words if word not in _VARIANTS)
+    words = _words(name)
+    return "-".join(w for w in words if w not in _VARIANTS and not _RELEASE.fullmatch(w))
+
+
+def _words(name: str) -> list[str]:
+    return name.rpartition("/")[2].lower().replace("_", "-").split("-")
 
 
 def _with_requested_name(model: ModelDescription, name: str, found: str) -> ModelDescription:
     """Return ``model`` in the format that ``name`` contains; in 16 bits if only ``found`` does."""
     if name.lower() == found.lower():
         return model
+    if {*filter(_RELEASE.fullmatch, _words(name))} - {*_words(found)}:
+        model = replace(model, longest=0)
     stored = format_in_name(name) or ("bf16" if format_in_name(found) else "")
     if not stored:
         return replace(model, name=name)

@@ -341,6 +341,21 @@ def test_names_of_variants():
     assert describe_model("zhipuai/GLM-5").mla == describe_model("zai-org/GLM-5").mla
 
 
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-ai/DeepSeek-V3"),
+        ("moonshotai/Kimi-K2-Instruct-0905", "moonshotai/Kimi-K2-Instruct"),
+        ("mistralai/Mistral-Small-24B-2501", "mistralai/Mistral-Small-24B-Instruct-2501"),
+    ],
+)
+def test_later_releases_have_the_architecture(name, of):
+    first, later = describe_model(of), describe_model(name)
+    longest = first.longest if name.endswith("2501") else 0  # later ones may read longer prompts
+    assert later == replace(first, name=name, longest=longest)
+    assert describe_model("moonshotai/Kimi-K2-Thinking").moe_format == "int4_wo"
+
+
 def test_a_name_without_a_format_is_not_that_of_a_quantized_copy():
     pytest.importorskip("aiconfigurator_core")
     quantized = describe_model("nvidia/Gemma-4-31B-IT-NVFP4")

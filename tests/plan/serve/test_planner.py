@@ -83,9 +83,7 @@ def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
 
 
 def test_impossible_limits_say_what_can_be_reached():
-    with pytest.raises(
-        UsageError, match=r"at best .* ms per further token instead of 0\.001"
-    ):
+    with pytest.raises(UsageError, match=r"at best .* ms per further token instead of 0\.001"):
         _ = planned(requirements=Requirements(tpot_ms=0.001)).best
 
 
