@@ -86,7 +86,8 @@ def export_function(
     notes = _notes(table, score, score_single, held_out)
     title = f"Which configuration of {table.kernel} to run on {table.device}."
     configs = [table.configs[i] for i in used]
-    oracle_share = float(np.nan_to_num(efficiency[:, used]).max(axis=1).mean())
+    reached = efficiency[:, used]
+    oracle_share = float(np.nanmax(reached[~np.isnan(reached).all(axis=1)], axis=1).mean())
     return ExportedFunction(
         write_source(title, notes, problems, table.configs, tree), configs, len(_leaves(tree)),
         score, score_single, oracle_share, held_out, held_out_single,

@@ -256,7 +256,8 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
     complete = {n: v for n, v in columns.items() if v.notna().all()}
     values = {**{n: v.iloc[0] for n, v in complete.items() if v.nunique() == 1}, **given}
     if missing := [n for n in complete if n not in values]:
-        raise UsageError(f"--problem lacks {', '.join(missing)}")
+        examples = (f"{name} (such as {columns[name].iloc[0]})" for name in missing)
+        raise UsageError(f"--problem lacks {', '.join(examples)}")
     return Problem(values)
 
 
