@@ -105,10 +105,9 @@ class RowFault(NamedTuple):
 
 def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
     """Yield every rule for rows."""
-    known = sorted(s.value for s in Status)
-    status = runs["status"].astype(object)
-    unknown = f"status {{!r}} is not one of {known}"
-    yield RowFault("unknown status", unknown, ~status.isin(known), status)
+    known, status = sorted(s.value for s in Status), runs["status"].astype(object)
+    unknown = f"is not one of {', '.join(known)}"
+    yield RowFault(f"status {unknown}", f"status {{!r}} {unknown}", ~status.isin(known), status)
     for column in ("kernel", "device"):
         empty = runs[column].isna() | (runs[column].astype(object) == "")
         yield RowFault(f"no {column}", f"{column} is empty", empty, runs[column])

@@ -276,9 +276,8 @@ class Predictor(Estimator):
         runs = self.measured_runs()
         known = sorted(map(str, runs["device"].unique()))
         if name is None and len(known) > 1:
-            raise PredictorError(
-                f"there are runs of several devices: give one of {', '.join(known)}"
-            )
+            several = "several devices were measured: name one (--device):"
+            raise PredictorError(f"{several} {', '.join(known)}")
         require_known("device", known if name is None else name, known)
         return device_of(runs[runs["device"] == (name or known[0])].tail(1))
 

@@ -88,6 +88,11 @@ def test_python_takes_the_same_columns_as_the_command():
         train_predictor(table, sizes=["K"])
 
 
+def test_without_sizes_nothing_is_configuration(capsys):
+    assert main([*TRAIN[:4], "--out", "p", "--validate", "none"]) == 0
+    assert "no column is configuration: --sizes names" in capsys.readouterr().out
+
+
 def test_training_goes_on_with_a_file_of_the_same_columns(capsys):
     assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
     pd.read_csv("theirs.csv").head(20).assign(M=5000).to_csv("new.csv", index=False)

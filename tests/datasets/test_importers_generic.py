@@ -75,6 +75,7 @@ def test_what_is_given_replaces_what_is_there(tmp_path):
         ({"time_ms": "speed*2", "problem.M": "m"}, "has no column 'speed': it has m, n"),
         ({"time_ms": "latency_ns*x", "problem.M": "m"}, "has no column 'x': it has m, n"),
         ({"time_ms": "latency_ns*", "problem.M": "m"}, "is not an expression"),
+        ({"time_ms": "latency n", "problem.M": "m"}, "no such column: it has m, n"),
         ({"M": "m", "time_ms": "latency_ns"}, "'M' is not a run-table column"),
         ({"problem.": "m", "time_ms": "latency_ns"}, "'problem.' is not a run-table column"),
     ],

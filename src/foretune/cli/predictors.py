@@ -69,6 +69,7 @@ def train(
     out: Path = typer.Option(..., help="Folder for the predictor."),
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
+    from foretune.datasets.schema import columns_of
     from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models.predictor import Predictor, require_single_kernel
     from foretune.models.saved.folder import CARD, require_writable_folder
@@ -90,6 +91,8 @@ def train(
         _check_resume(context)
         resumed = read_predictor(resume)
     runs = run_files.read_files(files, kernel, map_, resumed, problem)
+    if not columns_of(runs, "config"):
+        output.say("no column is configuration: --sizes names a CSV file's sizes, the others are")
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
