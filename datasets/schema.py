@@ -114,7 +114,7 @@ def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
     ok = (status == Status.OK.value).to_numpy()
     time_ms, power_w, energy_mj = (_floats(runs, c) for c in ("time_ms", "power_w", "energy_mj"))
     metered, message = ~np.isnan(power_w), "status is ok but time_ms is {}"
-    yield RowFault("no time", message, ok & np.isnan(time_ms) & ~metered, time_ms)
+    yield RowFault("time is not a number", message, ok & np.isnan(time_ms) & ~metered, time_ms)
     yield RowFault("time is zero", message, ok & (time_ms == 0), time_ms)
     yield RowFault("time is negative", message, ok & (time_ms < 0), time_ms)
     yield RowFault("time is infinite", "time_ms is {}", ok & np.isposinf(time_ms), time_ms)

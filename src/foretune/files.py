@@ -64,6 +64,8 @@ def translate_read_errors(
 
 
 def _reason(e: Exception) -> str:
+    if isinstance(e, UnicodeDecodeError):
+        return "it is not UTF-8 text"
     text = (getattr(e, "strerror", None) or str(e)).strip().partition("\n")[0][:200]
     return f"{text} is missing" if isinstance(e, KeyError) else text or type(e).__name__
 
@@ -173,7 +175,7 @@ class Lock:
                 f"{path} is in use by another process: wait for it, or kill it"
             ) from None
         except OSError as e:
-            raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
+            raise OutputError(f"cannot write to {path.parent.absolute()}: {e.strerror or e}") from e
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""

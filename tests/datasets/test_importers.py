@@ -94,7 +94,7 @@ def test_what_cannot_be_believed_is_counted(tmp_path, survives):
     )
     imported = import_runs(path, "generic", **HERE)
     assert imported.rejected == {
-        "no time": 1, "time is zero": 1, "time is negative": 1, "time is infinite": 1,
+        "time is not a number": 1, "time is zero": 1, "time is negative": 1, "time is infinite": 1,
         "power is not positive": 1, "power is far above the device's limit": 1,
         "energy is not positive": 1,
         f"status is not one of {', '.join(sorted(Status))}": 1,
