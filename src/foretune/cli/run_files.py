@@ -22,8 +22,6 @@ ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold s
 MAP = typer.Option(
     [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
 )
-CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
-"""Suffixes of files with arbitrary columns."""
 
 
 def read_files(
@@ -42,7 +40,7 @@ def read_files(
     """
     import pandas as pd
 
-    from foretune.datasets.runs import read_runs
+    from foretune.datasets.runs import CSV_SUFFIXES, read_runs
 
     csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
     if (problem or maps) and len(csv_files) < len(files):
