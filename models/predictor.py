@@ -249,9 +249,7 @@ class Predictor(Estimator):
         """
         check_is_fitted(self, "targets_")
         if count < MIN_ROWS:
-            raise PredictorError(
-                f"{count} runs are too few to calibrate: choose at least {MIN_ROWS}"
-            )
+            raise PredictorError(f"{count} are too few runs to calibrate: use at least {MIN_ROWS}")
         target = next(iter(self.targets_))
         wanted = usable_rows(target, self.runs_) if rows is None else rows
         wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)

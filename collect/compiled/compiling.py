@@ -111,10 +111,8 @@ def _heuristic(layer: Any, name: str, rule: Any, known: dict[str, Any]) -> Any:
         advice = "give it the tensors' shapes, or real tensors"
         if isinstance(e, KeyError) and e.args[0] in layer.arg_names:
             advice = f"give --arg {e.args[0]}=VALUE"
-        raise UsageError(
-            f"the heuristic of {name!r} fails on these arguments ({type(e).__name__}: {e}): "
-            f"{advice}"
-        ) from e
+        fails = f"fails on these arguments ({type(e).__name__}: {e})"
+        raise UsageError(f"the heuristic of {name!r} {fails}: {advice}") from e
 
 
 def _layers(kernel: Any) -> list[Any]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options, run_files
-from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
+from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.errors import PredictorError, UsageError, require_known
 from foretune.registry import load
+from foretune.values import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +34,7 @@ TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what t
 SIZES = typer.Option(
     "", help="Columns of a CSV file that are the problem; the others are the configuration."
 )
-GROUP = typer.Option(
-    "problem", help="Hold out together: problem, device, or columns (problem.N,…)."
-)
+GROUP = typer.Option("problem", help="Hold out together: problem, device or columns (problem.N,…).")
 VALIDATE = typer.Option(
     "quick",
     help="none, quick (hold out a fifth, once) or full (every fold); or what to hold out: "
@@ -69,7 +68,6 @@ def train(
     out: Path = typer.Option(..., help="Folder for the predictor."),
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
-    from foretune.datasets.schema import columns_of
     from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models.predictor import Predictor, require_single_kernel
     from foretune.models.saved.folder import CARD, require_writable_folder
@@ -91,8 +89,6 @@ def train(
         _check_resume(context)
         resumed = read_predictor(resume)
     runs = run_files.read_files(files, kernel, map_, resumed, problem)
-    if not columns_of(runs, "config"):
-        output.say("no column is configuration: --sizes names a CSV file's sizes, the others are")
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
@@ -137,8 +133,11 @@ def _check_resume(context: typer.Context) -> None:
 def _show_training(
     output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
 ) -> dict[str, Any]:
+    from foretune.datasets.schema import columns_of
     from foretune.models.validation.metrics import noise_floor
 
+    if not columns_of(runs, "config"):
+        output.say("no column is configuration: --sizes names a CSV file's sizes, the others are")
     for name, scores in done.scores.items():
         if scores:
             output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))

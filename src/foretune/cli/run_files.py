@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
 ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
-MAP = typer.Option(
-    [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
-)
+MAP = typer.Option([], "--map", help="A CSV column: 'time_ms=latency_us*0.001' (repeatable).")
 
 
 def read_files(

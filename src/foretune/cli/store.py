@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output, percent
+from foretune.cli.output import Output
 from foretune.errors import UsageError
 from foretune.problem import Problem, shared_values
-from foretune.values import counted
+from foretune.values import counted, percent
 
 if TYPE_CHECKING:
     import pandas as pd
