@@ -134,7 +134,8 @@ def test_what_lies_outside_the_training_range_is_said(capsys):
         B,
     ]
     assert main(arguments) == 0
-    assert "octaves outside" in capsys.readouterr().out
+    assert "A: problem.n=5000: " in (said := capsys.readouterr().out)
+    assert "octaves outside" in said
 
 
 @pytest.mark.parametrize(
