@@ -99,9 +99,7 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
     if not len(rows):
         raise UsageError("the table has no rows to measure")
     if other_kernels := sorted(set(rows.get("kernel", ())) - {kernel.name}):
-        raise UsageError(
-            f"the rows are of {', '.join(map(str, other_kernels))}, not of {kernel.name}"
-        )
+        raise UsageError(f"the rows are of {', '.join(map(str, other_kernels))}, not {kernel.name}")
     plan: dict[Problem, dict[Configuration, None]] = {}
     for problem, config in zip(problems_of(rows), configurations_of(rows), strict=True):
         plan.setdefault(kernel.problem(problem), {}).setdefault(config)

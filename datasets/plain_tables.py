@@ -11,6 +11,7 @@ import pandas as pd
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, TEXT, is_run_column, valid_rows
 from foretune.errors import DataWarning, RunTableError, require_known
 from foretune.measurement import Status
+from foretune.values import counted
 
 UNNAMED = "unnamed"  # kernel and device of tables that name neither
 
@@ -53,7 +54,7 @@ def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFra
     rows = typed_runs(pd.DataFrame({c: table[s] for c, s in mapping.items()}), names)
     runs, rejected = valid_rows(rows)
     for reason, count in rejected.items():
-        warnings.warn(f"{count} rows are left out: {reason}", DataWarning, stacklevel=3)
+        warnings.warn(f"{counted(count, 'row')} left out: {reason}", DataWarning, stacklevel=3)
     return runs
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from foretune.datasets.journal import Journal, digest, journal_path, read_journal
 from foretune.datasets.run_file import RowIdentity, RunFile, extend, row_key
-from foretune.datasets.runs import from_rows, read_runs, to_measurement, to_row
+from foretune.datasets.runs import from_rows, read_runs, require_table_name, to_measurement, to_row
 from foretune.datasets.schema import validate
 from foretune.device import Device
 from foretune.errors import RunTableError
@@ -32,7 +32,7 @@ class RunLog:
     """
 
     def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:
-        self.path = Path(path)
+        self.path = require_table_name(Path(path))
         self._device = device
         specs = device.specs if device is not None else {}
         self._power_limit_w = specs.get("power_limit_w", math.inf)

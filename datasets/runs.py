@@ -16,12 +16,14 @@ from foretune import files
 from foretune.datasets.journal import digest, journal_path, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
 from foretune.device import SPECS, Device, find_device_or_none, generic_device
-from foretune.errors import RunTableError
+from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.parquet import ParquetFile
 from foretune.problem import Problem
 from foretune.space import Configuration
 
+CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
+"""Suffixes of files with arbitrary columns."""
 ROW_GROUP_SIZE = 1 << 14  # rows per Parquet row group
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
@@ -85,9 +87,16 @@ def _version(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
+def require_table_name(path: Path) -> Path:
+    """Return ``path``; raise UsageError if commands would read it as a CSV file."""
+    if path.name.lower().endswith(CSV_SUFFIXES):
+        raise UsageError(f"{path}: run tables are Parquet files: use a name that ends in .parquet")
+    return path
+
+
 def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     """Validate ``runs``, and write them atomically; raise RunTableError or OutputError."""
-    path = Path(path)
+    path = require_table_name(Path(path))
     validate(runs, str(path))
     table, mixed = to_arrow(runs, path)
     metadata = {**(table.schema.metadata or {}), **file_metadata(mixed)}

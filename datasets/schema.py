@@ -95,10 +95,9 @@ def _drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
-    known = sorted(s.value for s in Status)
-    status = runs["status"].astype(object)
-    unknown = f"status {{!r}} is not one of {known}"
-    yield RowFault("unknown status", unknown, ~status.isin(known), status)
+    known, status = sorted(s.value for s in Status), runs["status"].astype(object)
+    unknown = f"is not one of {', '.join(known)}"
+    yield RowFault(f"status {unknown}", f"status {{!r}} {unknown}", ~status.isin(known), status)
     texts = {c: runs[c].astype(object).where(runs[c].notna(), "") for c in ("kernel", "device")}
     numbers = {c: _floats(runs, c) for c in ("time_ms", "power_w", "energy_mj")}
     rows = SimpleNamespace(status=status, **texts, **numbers)

@@ -182,12 +182,12 @@ class FeatureSet(TransformerMixin, Estimator):
             )
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
         table |= {c: rows[c] for c in self.numbers_ if c in available}
-        if texts := [c for c, v in table.items() if hasattr(v, "dtype") and _is_text(v)]:
+        if texts := [c for c, v in table.items() if hasattr(v, "dtype") and v.dtype.kind == "U"]:
             raise PredictorError(f"column {texts[0]!r} holds text, but in training it held numbers")
         for column, values in self.categories_.items():
             table |= _indicators(column, rows, values)
         arrays = {group: rows.group(group) for group in GROUPS}
-        sizes = {name: v for name, v in arrays["problem"].items() if not _is_text(v)}
+        sizes = {name: v for name, v in arrays["problem"].items() if v.dtype.kind != "U"}
         if sizes:
             powers = alignment(np.array(list(sizes.values())))
             table |= {f"alignment.{name}": p for name, p in zip(sizes, powers, strict=True)}
@@ -219,10 +219,6 @@ class FeatureSet(TransformerMixin, Estimator):
             "log2_intensity": np.log2(flops / moved),
             "log2_roofline_ms": np.log2(row_roofline_ms(family, rows)),
         }
-
-
-def _is_text(values: Any) -> bool:
-    return values.dtype.kind == "U"
 
 
 def _varies(values: Quantity) -> bool:

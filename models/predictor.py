@@ -249,9 +249,7 @@ class Predictor(Estimator):
         """
         check_is_fitted(self, "targets_")
         if count < MIN_ROWS:
-            raise PredictorError(
-                f"{count} runs are too few to calibrate: choose at least {MIN_ROWS}"
-            )
+            raise PredictorError(f"{count} are too few runs to calibrate: use at least {MIN_ROWS}")
         target = next(iter(self.targets_))
         wanted = usable_rows(target, self.runs_) if rows is None else rows
         wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)
@@ -276,9 +274,8 @@ class Predictor(Estimator):
         runs = self.measured_runs()
         known = sorted(map(str, runs["device"].unique()))
         if name is None and len(known) > 1:
-            raise PredictorError(
-                f"there are runs of several devices: give one of {', '.join(known)}"
-            )
+            several = "several devices were measured: name one (--device):"
+            raise PredictorError(f"{several} {', '.join(known)}")
         require_known("device", known if name is None else name, known)
         return device_of(runs[runs["device"] == (name or known[0])].tail(1))
 

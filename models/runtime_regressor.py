@@ -82,9 +82,7 @@ class RuntimeRegressor(RegressorMixin, Estimator):
             raise UsageError(f"column {gaps[0]!r} has gaps: fill them, or leave those rows out")
         named = run_columns(map(str, X.columns), self.problem or ())
         if reserved := [c for c in named if "." not in c and c != "device"]:
-            raise UsageError(
-                f"column {reserved[0]!r} means something else in a run table: rename it"
-            )
+            raise UsageError(f"column {reserved[0]!r} has another meaning in run tables: rename it")
         rows = X.reset_index(drop=True).set_axis(list(named), axis=1)
         texts = {c: v.astype(str) for c, v in rows.items() if not is_numeric_dtype(v)}
         fixed = {"kernel": UNNAMED, "status": Status.OK.value}

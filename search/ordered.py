@@ -77,7 +77,7 @@ class OrderedSearcher(Searcher):
     def expected_regret(self) -> float:
         """Return the expected regret of `choice`: how much slower than the optimum, relative.
 
-        Infinite below the minimum number of measurements.
+        Infinite below the minimum number of measurements, and while all of them failed.
         """
         return math.inf if self._must_measure else self.search_posterior.expected_regret
 
@@ -110,7 +110,9 @@ class OrderedSearcher(Searcher):
 
     @property
     def _must_measure(self) -> bool:
-        return len(self._known_values) < self.min_measurements
+        known = self._known_values
+        none_ran = bool(known) and not np.isfinite(list(known.values())).any()
+        return none_ran or len(known) < self.min_measurements
 
     @property
     def _free(self) -> np.ndarray:

@@ -115,10 +115,10 @@ def test_one_file_holds_one_kernel(capsys, runs):
 
 
 def test_what_is_no_run_table_is_left_alone(capsys, place):
-    (place / "notes.txt").write_text("mine")
-    fails(capsys, 1, "collect", "toy", "--problems", "1", "--configs", "1", "--out", "notes.txt")
-    assert [p.name for p in place.iterdir()] == ["notes.txt"]
-    assert (place / "notes.txt").read_text() == "mine"
+    (place / "notes.md").write_text("mine")
+    fails(capsys, 1, "collect", "toy", "--problems", "1", "--configs", "1", "--out", "notes.md")
+    assert [p.name for p in place.iterdir()] == ["notes.md"]
+    assert (place / "notes.md").read_text() == "mine"
 
 
 def test_train_evaluate_predict(capsys, runs):

@@ -134,7 +134,8 @@ def test_what_lies_outside_the_training_range_is_said(capsys):
         B,
     ]
     assert main(arguments) == 0
-    assert "octaves outside" in capsys.readouterr().out
+    assert "A: problem.n=5000: " in (said := capsys.readouterr().out)
+    assert "octaves outside" in said
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ def test_why_there_is_no_roofline(capsys):
         capsys.readouterr().out
     )
     predict = ("predict", "p", "--kernel", "gemm", "--problem")
-    assert "lacks N" in fails(capsys, 2, *predict, "M=64")
+    assert "lacks N (such as " in fails(capsys, 2, *predict, "M=64")
     assert "unknown size 'Q'" in fails(capsys, 2, *predict, "M=64,N=64,Q=3")
     assert len(run_json(capsys, *predict, "M=64,N=64")["configs"]) == 1
 

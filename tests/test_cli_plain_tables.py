@@ -1,6 +1,7 @@
 """Predictors of CSV files with anybody's columns, from the command line."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -56,12 +57,12 @@ def test_rows_without_a_time_are_left_out_and_said(capsys):
     table = pd.read_csv("theirs.csv")
     table.loc[3, "latency_us"] = np.nan
     table.to_csv("theirs.csv", index=False)
-    with pytest.warns(match="1 rows of theirs.csv are left out: no time"):
+    with pytest.warns(match="1 row of theirs.csv left out: time is not a number"):
         assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
     assert len(Predictor.load("p").runs_) == 199
     capsys.readouterr()
     table.assign(latency_us=0.0).to_csv("theirs.csv", index=False)
-    with pytest.warns(match="200 rows of theirs.csv are left out: time is zero"):
+    with pytest.warns(match="200 rows of theirs.csv left out: time is zero"):
         assert "no rows are left to train on" in fails(capsys, 1, *TRAIN, "--out", "p")
 
 
@@ -80,12 +81,23 @@ def test_python_takes_the_same_columns_as_the_command():
     assert training.metrics()["time_ms"]["grouped"]["mape"] < 0.2
     assert "problem.tile" in train_predictor(table).predictor.runs_
     table.loc[:2, "time_ms"] = 0.0
-    with pytest.warns(DataWarning, match="3 rows are left out: time is zero"):
+    with pytest.warns(DataWarning, match="3 rows left out: time is zero"):
         assert len(train_predictor(table).predictor.runs_) == len(table) - 3
     with pytest.raises(RunTableError, match="no column is named time_ms"):
         train_predictor(table.drop(columns="time_ms"))
     with pytest.raises(UnknownName, match="'K'"):
         train_predictor(table, sizes=["K"])
+
+
+def test_other_suffixes_take_no_mapping(capsys):
+    Path("theirs.csv").rename("theirs.tsv")
+    message = "only CSV files take --sizes and --map: leave them out, or give files that end with"
+    assert message in fails(capsys, 2, "train", "theirs.tsv", *TRAIN[2:], "--out", "p")
+
+
+def test_without_sizes_nothing_is_configuration(capsys):
+    assert main([*TRAIN[:4], "--out", "p", "--validate", "none"]) == 0
+    assert "no column is configuration: --sizes names" in capsys.readouterr().out
 
 
 def test_training_goes_on_with_a_file_of_the_same_columns(capsys):

@@ -122,7 +122,7 @@ class TestStore:
             (["--merge", "broken.json"], 1, "broken.json is not an exported store"),
             (["--store", "nothing.json"], 1, "cannot read nothing.json"),
             (["--store", "broken.db"], 1, "broken.db is not a store"),
-            (["--store", "none"], 2, "this command reads the store: leave --store none out"),
+            (["--store", "none"], 2, "this command needs the store: leave --store none out"),
             (["--device", "x"], 2, "a list does not take device: leave --device out"),
             (["--export", "a.txt"], 2, "a.txt: use .json, to ship or merge, or .parquet, to"),
             (

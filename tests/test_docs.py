@@ -30,6 +30,13 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
+def test_blocks_of_code_end(page):
+    fences = re.findall(r".*```.*", page.read_text(encoding="utf-8"))
+    assert not [line for line in fences if not re.fullmatch(r" *```[\w-]*", line)]
+    assert len(fences) % 2 == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_paths_of_code_exist(page):
     text = page.read_text(encoding="utf-8")
     folders = "src|datasets|collect|features|models|search|tune|plan|benchmarks|tests|examples"

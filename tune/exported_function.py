@@ -25,7 +25,7 @@ from foretune.models.validation.splits import fold_of_rows
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.efficiency import EfficiencyTable, Score, fill_missing
-from foretune.values import Value
+from foretune.values import Value, percent
 from foretune.version import __version__
 
 _WIDTH = 100
@@ -79,7 +79,8 @@ def export_function(
     notes = _notes(table, score, score_single, held_out)
     title = f"Which configuration of {table.kernel} to run on {table.device}."
     configs = [table.configs[i] for i in used]
-    oracle_share = float(np.nan_to_num(efficiency[:, used]).max(axis=1).mean())
+    reached = efficiency[:, used]
+    oracle_share = float(np.nanmax(reached[~np.isnan(reached).all(axis=1)], axis=1).mean())
     return ExportedFunction(
         write_source(title, notes, problems, table.configs, tree), configs, len(_leaves(tree)),
         score, score_single, oracle_share, held_out, held_out_single,
@@ -108,24 +109,20 @@ def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score |
     others = "it was not evaluated on other problems."
     if held_out is not None:
         others = (
-            f"on held-out problems, {_percent(held_out.kept)}, slightly optimistic, because they "
+            f"on held-out problems, {percent(held_out.kept)}, slightly optimistic, because they "
             "also decided whether a tree is used."
         )
     notes = (
         f"Written by 'foretune export' (Foretune {__version__}); edits are lost when it is written "
         f"again. Minimizes {table.objective.value}, learned from {measured} measurements of "
         f"{same.problems} problems. Of the best performance measured on them it keeps "
-        f"{_percent(same.kept)} (the single best configuration: {_percent(single.kept)}); {others}"
+        f"{percent(same.kept)} (the single best configuration: {percent(single.kept)}); {others}"
     )
     if same.unmeasured:
         notes += (
             f" On {same.unmeasured} of them its choice was not measured; the share excludes them."
         )
     return notes
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 @dataclass(frozen=True)

@@ -100,18 +100,19 @@ def _unwrap(
             values.update(config)
         for name, rule in getattr(layer, "values", {}).items():
             named = dict(zip(layer.arg_names, args, strict=False))
-            values[name] = _heuristic(name, rule, {**named, **values})
+            values[name] = _heuristic(layer, name, rule, {**named, **values})
     return layers[-1], values
 
 
-def _heuristic(name: str, rule: Any, known: dict[str, Any]) -> Any:
+def _heuristic(layer: Any, name: str, rule: Any, known: dict[str, Any]) -> Any:
     try:
         return rule(known)
     except Exception as e:
-        raise UsageError(
-            f"the heuristic of {name!r} fails on these arguments ({type(e).__name__}: {e}): "
-            "give it the tensors' shapes, or real tensors"
-        ) from e
+        advice = "give it the tensors' shapes, or real tensors"
+        if isinstance(e, KeyError) and e.args[0] in layer.arg_names:
+            advice = f"give --arg {e.args[0]}=VALUE"
+        fails = f"fails on these arguments ({type(e).__name__}: {e})"
+        raise UsageError(f"the heuristic of {name!r} {fails}: {advice}") from e
 
 
 def _layers(kernel: Any) -> list[Any]:

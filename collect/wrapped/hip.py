@@ -174,9 +174,7 @@ def _load_library(name: str) -> ctypes.CDLL:
     for path in (*_loaded_paths(name), *_torch_paths(name), name, *numbered, *installed):
         with suppress(OSError):
             return ctypes.CDLL(path)
-    raise UsageError(
-        f"there is no {name} here: install ROCm, or torch for ROCm, to tune a HIP kernel"
-    )
+    raise UsageError(f"there is no {name} here: install ROCm, or torch for ROCm, to tune HIP code")
 
 
 def _loaded_paths(name: str) -> list[str]:

@@ -225,8 +225,8 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
     for i, argument in enumerate(arguments):
         if not isinstance(argument, np.ndarray | np.generic):
             raise UsageError(
-                f"argument {i} of {name} is a {type(argument).__name__}: give a NumPy array, or a "
-                "number with its type, like numpy.int32(5)"
+                f"argument {i} of {name} is of type {type(argument).__name__}: give a NumPy array, "
+                "or a number with its type, like numpy.int32(5)"
             )
         if isinstance(argument, np.ndarray) and not argument.flags.c_contiguous:
             raise UsageError(f"argument {i} of {name} is not contiguous: give {name} a copy of it")

@@ -53,15 +53,15 @@ def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]"
     for i, column in enumerate(sorted(named, key=len, reverse=True)):
         if not column.isidentifier() and column in text:  # e.g. "latency (us)"
             text, named[f"column_{i}_"] = text.replace(column, f"column_{i}_"), column
+    has = f"it has {', '.join(named)}"
     try:
         rule = Expression(text, "source")
         if missing := sorted(rule.names - set(named)):
-            has = ", ".join(map(str, table.columns))
-            raise UsageError(f"{path} has no column {missing[0]!r}: it has {has}")
+            raise UsageError(f"{path} has no column {missing[0]!r}: {has}")
         columns = {name: _numbers(table[named[name]]) for name in rule.names}
         return pd.Series(rule.evaluate({**columns, "": np.empty(len(table))}))
     except SpaceError as e:
-        raise UsageError(str(e)) from e
+        raise UsageError(f"{e}; {path} has no such column: {has}") from e
 
 
 def _numbers(column: "pd.Series[Any]") -> np.ndarray:

@@ -67,10 +67,14 @@ def read_predictor(source: PredictorSource) -> "Predictor":
         raise UsageError(f"predictor {str(source)!r} cannot be used here: name a {SOURCE_KINDS}")
     if not isinstance(source, (str, os.PathLike)):
         raise UsageError(f"predictor is {source!r}: give a Predictor, or name a {SOURCE_KINDS}")
-    if not str(source).startswith(MLFLOW_PREFIXES):
-        return Predictor.load(_predictor_folder(Path(source)))
-    with downloaded_model(str(source)) as folder:
-        return Predictor.load(_predictor_folder(folder))
+    name, found = str(source), None
+    if name.startswith(MLFLOW_PREFIXES):
+        found = read_guide(name)
+    elif Path(name).is_dir() or not (is_code_location(name) or name.endswith((".onnx", *PICKLES))):
+        found = Predictor.load(_predictor_folder(Path(name)))
+    if not isinstance(found, Predictor):
+        raise UsageError(f"{name} is your own model, which only guides: name a {SOURCE_KINDS}")
+    return found
 
 
 def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":

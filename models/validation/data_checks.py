@@ -55,9 +55,7 @@ def _drop_impossible_times(family: Family | None, runs: pd.DataFrame) -> pd.Data
         )
     long_ratio = ratio[roofline_ms > LONG_MS]
     if len(long_ratio) >= 5 and np.median(long_ratio) > TOO_SLOW:
-        _warn(
-            f"half of the long runs are over {TOO_SLOW:.0f} times slower than their roofline: {ASK}"
-        )
+        _warn(f"half of the long runs are over {TOO_SLOW:g} times slower than the roofline: {ASK}")
     return runs if many else runs.drop(index=implausible)
 
 
@@ -173,7 +171,8 @@ def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]
         if not column.endswith(FORMAT_SUFFIXES):
             continue
         values = as_array(runs[column])
-        for name in sorted(set(values.tolist()) - {*FORMATS, ""}) if _is_text(values) else ():
+        texts = set(values.tolist()) if values.dtype.kind == "U" else set()
+        for name in sorted(texts - {*FORMATS, ""}):
             rows = runs.index[values == name]
             yield f"{column}={name} is an unknown format: {format_rows(rows)} count as 16 bits"
 
@@ -244,7 +243,7 @@ def _standardized_columns(rows: pd.DataFrame) -> np.ndarray:
     columns = [np.zeros(len(rows))]
     for column in [c for group in GROUPS for c in columns_of(rows, group)]:
         values = as_array(rows[column])
-        if _is_text(values):
+        if values.dtype.kind == "U":
             codes = pd.factorize(values)[0]
             columns += [2.0 * (codes == c) for c in range(min(codes.max() + 1, MAX_CATEGORIES))]
         elif np.ptp(values := np.nan_to_num(values)) > 0:
@@ -261,7 +260,7 @@ def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator
     """
     y = np.log(rows[target].to_numpy(float))
     numbers = {c: as_array(rows[c]) for group in (*GROUPS, *extra) for c in columns_of(rows, group)}
-    numbers = {c: v for c, v in numbers.items() if not _is_text(v) and np.isfinite(v).all()}
+    numbers = {c: v for c, v in numbers.items() if v.dtype.kind != "U" and np.isfinite(v).all()}
     min_distinct = 0.5 * len(np.unique(y))
     suspects = {
         c: v
@@ -307,10 +306,6 @@ def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
             f"only {count:,} of {exact_count:,} problems differ, the others are near-duplicates "
             f"({format_rows(runs.index[copies])}), which teach little about new problems"
         )
-
-
-def _is_text(values: np.ndarray) -> bool:
-    return values.dtype.kind == "U"
 
 
 def _look_like_sizes(values: np.ndarray) -> bool:

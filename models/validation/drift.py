@@ -24,6 +24,7 @@ from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.targets import Target, measured_rows, present_targets, usable_rows
 from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.splits import task_numbers
+from foretune.values import percent
 
 SIGNIFICANCE = 0.05  # probability that a check fails without drift
 MIN_BIAS = 0.02  # a smaller shift is not worth retraining, even if significant
@@ -105,14 +106,14 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     reasons = []
     if coverage < min_coverage:
         reasons.append(
-            f"{_percent(coverage)} of {len(rows)} measurements are in their 90 % interval, "
-            f"at least {_percent(min_coverage)} are expected"
+            f"{percent(coverage)} of {len(rows)} measurements are in their 90 % interval, "
+            f"at least {percent(min_coverage)} are expected"
         )
     lowest, highest = median_interval(log_errors)
     if (lowest > 0 or highest < 0) and abs(bias) > limit:
         reasons.append(
             f"measurements are {_describe_shift(bias)} predictions, the hold-outs' limit is "
-            f"{_percent(float(np.expm1(limit)))}"
+            f"{percent(float(np.expm1(limit)))}"
         )
     if (change_low > 0 or change_high < 0) and abs(change) > np.log1p(MIN_BIAS):
         reasons.append(
@@ -165,10 +166,6 @@ def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.
     return np.log(rows[target].to_numpy(float)[repeated] / before)
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
 def _describe_shift(log_ratio: float) -> str:
     side = "above" if log_ratio > 0 else "below"
-    return f"{_percent(abs(float(np.expm1(log_ratio))))} {side}"
+    return f"{percent(abs(float(np.expm1(log_ratio))))} {side}"

@@ -274,9 +274,7 @@ def cheapest_fleet(
     limits = limits or Limits()
     unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}
     if unknown and np.isfinite(limits.power_w):
-        raise UsageError(
-            f"the power of {', '.join(sorted(unknown))} is unknown: drop the power limit"
-        )
+        raise UsageError(f"the power of {', '.join(sorted(unknown))} is unknown: drop that limit")
     fleet = _solve(kinds, np.asarray(per_s, dtype=float), limits)
     if fleet is not None:
         return fleet

@@ -71,6 +71,8 @@ def translate_read_errors(
 
 
 def _reason(e: Exception) -> str:
+    if isinstance(e, UnicodeDecodeError):
+        return "it is not UTF-8 text"
     text = (getattr(e, "strerror", None) or str(e)).strip().partition("\n")[0][:200]
     return f"{text} is missing" if isinstance(e, KeyError) else text or type(e).__name__
 
@@ -172,7 +174,7 @@ class Lock:
 
         self._file = path.with_name(f".{path.name}.lock")
         self._lock = FileLock(self._file, thread_local=False)  # any thread may release it
-        with translate_write_errors(f"to {path.parent}"):
+        with translate_write_errors(f"to {path.parent.absolute()}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self._lock.acquire(timeout=0)

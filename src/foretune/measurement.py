@@ -107,7 +107,7 @@ def row_faults(row: Any, power_limit_w: Any) -> list[RowFault]:
     return [
         RowFault("no kernel", "kernel is empty", row.kernel == "", row.kernel),
         RowFault("no device", "device is empty", row.device == "", row.device),
-        RowFault("no time", of_ok, ok & untimed & unmetered, time_ms),
+        RowFault("time is not a number", of_ok, ok & untimed & unmetered, time_ms),
         RowFault("time is zero", of_ok, ok & (time_ms == 0), time_ms),
         RowFault("time is negative", of_ok, ok & (time_ms < 0), time_ms),
         RowFault("time is infinite", of_ok, ok & (time_ms == math.inf), time_ms),

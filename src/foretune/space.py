@@ -216,9 +216,7 @@ class SearchSpace:
         for i, name in enumerate(order, start=1):
             if len(table) * len(self.parameters[name]) > MAX_CONFIGURATIONS:
                 if self._combinations > MAX_COMBINATIONS:
-                    raise SpaceError(
-                        "the space has more than 2^62 combinations: drop some parameters"
-                    )
+                    raise SpaceError("the space has more than 2^62 combinations: drop parameters")
                 return None
             table = self._expand(table, order[:i])
         if len(table) == 0:

@@ -115,6 +115,11 @@ def counted(n: int, noun: str, plural: str = "") -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or f'{noun}s'}"
 
 
+def percent(fraction: float) -> str:
+    """Return a fraction as a percentage, ``3.1 %``; a dash if it is not finite."""
+    return f"{100 * fraction:.1f} %" if math.isfinite(fraction) else "–"
+
+
 def short_number(value: float, digits: int = 3) -> str:
     """Return ``value`` with a few significant digits; large ones are whole, without exponent."""
     text = f"{value:.{digits}g}"

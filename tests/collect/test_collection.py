@@ -66,7 +66,7 @@ def test_rows_that_are_not_of_the_kernel(tmp_path):
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         collect_runs(KERNEL, {PROBLEMS[0]: [config()]}, log, FakeRunner())
     rows = read_runs(tmp_path / "runs.parquet")
-    with pytest.raises(UsageError, match="the rows are of other, not of toy"):
+    with pytest.raises(UsageError, match="the rows are of other, not toy"):
         plan_rows(KERNEL, rows.assign(kernel="other"))
     with pytest.raises(UsageError, match="no rows to measure"):
         plan_rows(KERNEL, rows.head(0))

@@ -17,6 +17,7 @@ from foretune.datasets.importers.files import files_of
 from foretune.datasets.runs import with_specs
 from foretune.device import canonical_name, find_device
 from foretune.errors import RunTableError, UnknownName, UsageError
+from foretune.measurement import Status
 
 NAN = math.nan
 HERE = {"kernel": "gemm", "device": "NVIDIA H200"}
@@ -93,9 +94,10 @@ def test_what_cannot_be_believed_is_counted(tmp_path, survives):
     )
     imported = import_runs(path, "generic", **HERE)
     assert imported.rejected == {
-        "no time": 1, "time is zero": 1, "time is negative": 1, "time is infinite": 1,
+        "time is not a number": 1, "time is zero": 1, "time is negative": 1, "time is infinite": 1,
         "power is not positive": 1, "power is far above the device's limit": 1,
-        "energy is not positive": 1, "unknown status": 1,
+        "energy is not positive": 1,
+        f"status is not one of {', '.join(sorted(Status))}": 1,
     }  # fmt: skip
     assert imported.runs["problem.M"].tolist() == [0]
     survives(imported)

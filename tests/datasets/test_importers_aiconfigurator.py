@@ -200,7 +200,7 @@ def test_exchanges_between_experts_are_two_rows_in_microseconds(tmp_path):
         "combine_transmit_us": [40.0, 50.0], "combine_notify_us": [0.0, 0.0],
     }  # fmt: skip
     done = import_runs(aic(tmp_path, "wideep_deepep_normal", **columns), "aiconfigurator")
-    assert done.rejected == {"no time": 1}
+    assert done.rejected == {"time is not a number": 1}
     assert done.runs["problem.phase"].tolist() == ["dispatch", "combine", "combine"]
     assert done.runs["time_ms"].tolist() == pytest.approx([0.025, 0.04, 0.05])
     assert done.runs["config.sms"].tolist() == [4, 12, 16]

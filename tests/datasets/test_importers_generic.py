@@ -30,13 +30,19 @@ def test_columns_are_mapped_and_scaled(table, survives):
         table, time_ms="latency us*0.001", problem__M="m", problem__N="n", config__format="dtype",
         recorded_at="when",
     )  # fmt: skip
-    assert done.rejected == {"no time": 1}
+    assert done.rejected == {"time is not a number": 1}
     row = done.runs.iloc[0]
     assert (row["kernel"], row["device"], row["status"]) == ("gemm", "NVIDIA H200", "ok")
     assert (row["time_ms"], row["problem.M"], row["config.format"]) == (1.5, 64, "fp16")
     assert (row["recorded_at"], row["source"]) == ("2026-01-01T00:00:00", "generic mine.csv")
     assert row["device.power_limit_w"] == 700
     survives(done)
+
+
+def test_a_table_in_another_encoding_is_said(tmp_path):
+    (tmp_path / "old.csv").write_bytes("größe,time_ms\n1,2.0\n".encode("latin-1"))
+    with pytest.raises(RunTableError, match=r"old\.csv is not a readable table: it is not UTF-8"):
+        imported(tmp_path / "old.csv")
 
 
 def test_times_can_be_divided(table):
@@ -75,6 +81,7 @@ def test_what_is_given_replaces_what_is_there(tmp_path):
         ({"time_ms": "speed*2", "problem.M": "m"}, "has no column 'speed': it has m, n"),
         ({"time_ms": "latency_ns*x", "problem.M": "m"}, "has no column 'x': it has m, n"),
         ({"time_ms": "latency_ns*", "problem.M": "m"}, "is not an expression"),
+        ({"time_ms": "latency n", "problem.M": "m"}, "no such column: it has m, n"),
         ({"M": "m", "time_ms": "latency_ns"}, "'M' is not a run-table column"),
         ({"problem.": "m", "time_ms": "latency_ns"}, "'problem.' is not a run-table column"),
     ],

@@ -63,7 +63,7 @@ def test_the_details_page(tmp_path, survives):
 def test_the_raw_page(tmp_path, survives):
     done = ncu(tmp_path, RAW)
     runs = survives(done)
-    assert done.rejected == {"no time": 1}
+    assert done.rejected == {"time is not a number": 1}
     row = runs.iloc[0]
     assert row["time_ms"] == pytest.approx(0.02845)
     assert row["counter.dram__bytes_read.sum"] == 10_240_000

@@ -166,7 +166,7 @@ def test_t4_without_a_time_takes_the_median(tmp_path):
     done = t4(tmp_path, t4_result(0) | {"measurements": []}, kernel="k", device="d")
     assert done.runs["time_ms"].tolist() == [12.25]
     result = t4_result(0) | {"measurements": [], "times": {}}
-    assert t4(tmp_path, result, kernel="k", device="d").rejected == {"no time": 1}
+    assert t4(tmp_path, result, kernel="k", device="d").rejected == {"time is not a number": 1}
 
 
 def test_t4_of_ktt(tmp_path, survives):
@@ -232,7 +232,7 @@ def test_triton(tmp_path, survives):
     mapping = {"problem.M": "key_0", "problem.N": "key_1", "problem.K": "key_2"}
     done = triton(tmp_path, TRITON_KEY, timings, device="NVIDIA H200", mapping=mapping)
     runs = survives(done)
-    assert done.rejected == {"no time": 1}
+    assert done.rejected == {"time is not a number": 1}
     assert runs["kernel"].tolist() == ["matmul_kernel"] * 3
     assert runs["status"].tolist() == ["ok", "compile_error", "ok"]
     assert runs["time_ms"].dropna().tolist() == [0.05, 0.07]

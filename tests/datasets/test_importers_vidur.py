@@ -84,7 +84,7 @@ def test_models_of_vidur_differ_in_their_layers(tmp_path):
     table = table.assign(model="a")
     table.to_parquet(path)
     done = import_runs(path, "vidur")
-    assert (len(done.runs), done.rejected) == (19, {"no time": 1})
+    assert (len(done.runs), done.rejected) == (19, {"time is not a number": 1})
 
 
 def test_attention_of_vidur(tmp_path, survives):
@@ -100,7 +100,7 @@ def test_attention_of_vidur(tmp_path, survives):
     )  # fmt: skip
     done = import_runs(vidur(tmp_path, "compute/a100/m/n/attention.csv", table), "vidur")
     runs = survives(done)
-    assert done.rejected == {"no time": 1}
+    assert done.rejected == {"time is not a number": 1}
     assert runs["kernel"].tolist() == ["attention_prefill", "attention_decode"]
     assert runs["problem.seq_len"].tolist()[0] == 64
     assert runs["problem.prefix_len"].tolist()[0] == 128

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.datasets import from_measurements, newest_runs, read_runs, to_measurements, write_runs
-from foretune.errors import OutputError, RunTableError
+from foretune.datasets.run_log import RunLog
+from foretune.errors import OutputError, RunTableError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -71,6 +72,13 @@ def test_measurements_survive_parquet(tmp_path, written):
     read = to_measurements(read_runs(path))
     assert len(read) == len(written)
     assert all(same(a, b) for a, b in zip(read, written, strict=True))
+
+
+def test_the_name_of_a_csv_file_is_refused(tmp_path, toy_measurements):
+    for write in (RunLog, lambda path: write_runs(path, from_measurements(toy_measurements))):
+        with pytest.raises(UsageError, match=r"runs.csv: run tables are Parquet files: use a name"):
+            write(tmp_path / "runs.csv")
+    assert not any(tmp_path.iterdir())
 
 
 def test_values_keep_their_type_beside_rows_that_lack_them(tmp_path):

@@ -333,6 +333,9 @@ def test_devices_as_they_were_measured(toy_runs, toy_device):
     assert predictor.device().specs == toy_device.specs
     with pytest.raises(UnknownName, match="unknown device 'Toy GPU'"):
         predictor.device("Toy GPU")
+    runs = pd.concat([toy_runs, toy_runs.assign(device="Another")], ignore_index=True)
+    with pytest.raises(PredictorError, match=r"name one \(--device\): Another, "):
+        Predictor(parameters={"rounds": 5}).fit(runs).device()
 
 
 def test_targets_are_several(toy_runs):

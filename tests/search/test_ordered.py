@@ -204,6 +204,14 @@ def test_failures_here_are_no_times():
 
 
 @pytest.mark.parametrize("prior", [None, blind_order()])
+def test_the_last_candidate_is_measured_if_all_others_failed(prior):
+    searcher = make(1024, prior=prior)
+    searcher.tell([run(1024, c, Status.WRONG_RESULT) for c in CONFIGS[1:]])
+    assert Stopping(regret=0.03).reason(searcher, len(CONFIGS) - 1) is None
+    assert searcher.ask() == CONFIGS[:1]
+
+
+@pytest.mark.parametrize("prior", [None, blind_order()])
 def test_one_configuration_and_one_axis_are_enough(prior):
     one = [Configuration(num_warps=4)]
     short = None if prior is None else Prior(np.zeros(1), 0.1, np.ones(1))

@@ -390,7 +390,7 @@ def expects_a_batch(loop, measure):
         (loses_one, "have no measurement"),
         (measures_twice, "is measured 2 times"),
         (reports_twice, "report each started configuration once"),
-        (never_reports, "never reported"),
+        (never_reports, "not reported"),
         (keeps_the_result, "return the loop's result"),
         (mistakes_one_for_another, "is measured 0 times"),
     ],

@@ -325,6 +325,7 @@ class TestFunction:
         exported = export_function(efficiency_table(sparse))
         assert exported.training_score.unmeasured > 0
         assert exported.training_score.at_least < exported.training_score.kept
+        assert exported.oracle_share >= exported.training_score.kept
         assert (
             f"On {exported.training_score.unmeasured} of them its choice was not measured"
             in " ".join(exported.source.split())

@@ -5,6 +5,7 @@ import pytest
 from commands import fails, run_json
 from toy_kernel import DEVICE, FakeRunner, Toy, config
 
+from foretune.cli import main
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import UsageError
@@ -62,6 +63,12 @@ class TestCommand:
         assert [p["calls"] for p in out["problems"]] == [7.0, 2.0]
         assert out["problems"][1]["problem"] == {"n": 200, "dtype": "fp64"}
         assert out["measurements"] <= 32
+
+    def test_totals_have_a_unit(self, capsys, tmp_path):
+        (tmp_path / "calls.csv").write_text("kernel,problem,calls\ntoy,n=100,7\n")
+        arguments = ["tune", "--workload", str(tmp_path / "calls.csv"), "--budget", "3"]
+        assert main([*arguments, "--store", "none"]) == 0
+        assert " ms by default, " in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("text", "says"),

@@ -48,7 +48,7 @@ class Rate:
 
 
 def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
-    """Yield the rates of default, winner and library call, if the objective is time."""
+    """Yield the rates of default, winner and library call, if there is a cost and time counts."""
     if result.objective is not Objective.TIME:
         return
     baseline, winner = result.baseline, result.winner
@@ -60,7 +60,7 @@ def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
         cost = kernel.cost(result.problem, config)
         limit_ms = float(np.asarray(device.roofline_ms(cost)))
         time_ms = contender.value
-        if math.isfinite(time_ms) and time_ms > 0:
+        if 0 < time_ms < math.inf and math.isfinite(cost.flops):
             gflops, gbps = cost.flops / time_ms / 1e6, cost.bytes_moved / time_ms / 1e6
             yield Rate(name, float(gflops), float(gbps), limit_ms / time_ms, str(cost.dtype))
 

@@ -258,6 +258,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             return self._launch_first(new, driver, self._provisional_choices[which], final=False)
 
     def _run_tuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        self._require_device()
         driver = self._make_driver(new.args, new.kwargs, pruned, new.plan_and_key in self._stale)
         self._tune(new.key, driver)
         if driver.all_failed:

@@ -41,9 +41,7 @@ class Patch:
             module.autotune = autotune
         for kind in self._stock.__subclasses__():
             if kind is not Autotuner:
-                self._warn_unreached(
-                    kind, "was derived from Triton's autotuner before it was patched"
-                )
+                self._warn_unreached(kind, "was derived from Triton's autotuner before the patch")
         self._stock.__init_subclass__ = classmethod(lambda kind: self._rebase(kind))
         self._undo_tracing = _patch_tracing()
 

@@ -1,5 +1,6 @@
 """Tunes recorded calls ahead of use."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from foretune.errors import UsageError
 from foretune.registry import object_at
 from foretune.tune.triton.autotuner import Autotuner
 from foretune.tune.triton.call_recorder import RecordedCall
+from foretune.tune.triton.choice import CallTunerFactory
 from foretune.tune.triton.problem_key import is_descriptor
 from foretune.tune.triton.runtime import is_interpreted, require_device
 
@@ -24,15 +26,19 @@ class WarmedCall(NamedTuple):
     measured: int  # number of measured configurations, including earlier ones
 
 
-def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
+def warm_up(calls: Iterable[RecordedCall], store: str | None = None) -> Iterator[WarmedCall]:
     """Tune calls and yield their choices; UsageError without a device or a decorated kernel.
 
     Float tensors get random numbers; integer tensors get zeros, because they may be indices.
+    Results go to ``store``, by default to the store of each kernel's decorator.
     """
     require_device()
     device = "cpu" if is_interpreted() else triton.runtime.driver.active.get_active_torch_device()
     for call in calls:
         kernel = _load_decorated(call.kernel)
+        if store not in (None, kernel.options.store):
+            kernel.options = dataclasses.replace(kernel.options, store=store)
+            kernel.tuner_factory = CallTunerFactory(kernel.options)
         args = [allocate_argument(a, device) for a in call.args]
         kwargs = {n: allocate_argument(a, device) for n, a in call.kwargs.items()}
         knobs = list(kernel.configs[0].kwargs)

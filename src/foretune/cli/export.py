@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output, percent
+from foretune.cli.output import Output
 from foretune.cli.run_files import read_files, select_rows
 from foretune.cli.store import open_tuned
 from foretune.errors import UsageError
 from foretune.files import atomic_write
 from foretune.objective import Objective
-from foretune.values import counted
+from foretune.values import counted, percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -52,7 +52,7 @@ class RootOptions:
     def required_store(self) -> str | None:
         """The store, for commands that cannot work without one."""
         if self.store_name == NO_STORE:
-            raise UsageError("this command reads the store: leave --store none out")
+            raise UsageError("this command needs the store: leave --store none out")
         return self.store_name
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from foretune.redaction import redact
 from foretune.result import plain
+from foretune.values import percent
 
 _STDOUT: ContextVar[TextIO | None] = ContextVar("_STDOUT", default=None)
 """Where the JSON object goes; None is sys.stdout."""
@@ -56,11 +57,6 @@ class Output:
         """Print a mapping or dataclass as the JSON object, if ``--json`` was given."""
         if self.as_json:
             print(json.dumps(plain(data, as_json=True)), file=_STDOUT.get())
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction as a percentage, ``3.1 %``; a dash if it is not finite."""
-    return f"{100 * fraction:.1f} %" if math.isfinite(fraction) else "–"
 
 
 def format_config(config: Mapping[str, Any]) -> str:

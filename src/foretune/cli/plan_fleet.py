@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options, plan_options
-from foretune.cli.output import Output, percent
+from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import UsageError
+from foretune.values import percent
 
 if TYPE_CHECKING:
     from foretune.plan.fleet.capacity import Demand, Fleet

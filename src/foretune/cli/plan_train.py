@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options, plan_options
-from foretune.cli.output import Output, percent
+from foretune.cli.output import Output
 from foretune.errors import UsageError, require_known
+from foretune.values import percent
 
 if TYPE_CHECKING:
     import pandas as pd

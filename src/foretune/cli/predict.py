@@ -182,7 +182,7 @@ def _show_ranking(
             **ranked.iloc[i],
             "p_valid": predicted["p_valid"].iloc[i],
             "outside": [
-                f"{line.column}={line.value}: {line.reason}"
+                f"{line.column}={_format_value(line.value)}: {line.reason}"
                 for line in (reasons.get_group(k).itertuples() if k in reasons.groups else ())
             ],
         }
@@ -252,7 +252,8 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
     complete = {n: v for n, v in columns.items() if v.notna().all()}
     values = {**{n: v.iloc[0] for n, v in complete.items() if v.nunique() == 1}, **given}
     if missing := [n for n in complete if n not in values]:
-        raise UsageError(f"--problem lacks {', '.join(missing)}")
+        examples = (f"{name} (such as {columns[name].iloc[0]})" for name in missing)
+        raise UsageError(f"--problem lacks {', '.join(examples)}")
     return Problem(values)
 
 
@@ -310,7 +311,8 @@ def _compare(
         output.say(f"{hidden} more: {rest:.3f}× together")
     output.say(f"product, which the trees predict: {comparison.tree:.3f}×")
     for line in predictor.explain_outside(rows).to_dict("records"):
-        output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
+        where = f"{line['column']}={_format_value(line['value'])}"
+        output.say(f"{'AB'[line['row']]}: {where}: {line['reason']}")
     limits = bottlenecks(predictor, rows)["bottleneck"].tolist()
     for letter, name in zip("AB", limits, strict=True):
         if name:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options, run_files
-from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
+from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.errors import PredictorError, UsageError, require_known
 from foretune.registry import load
+from foretune.values import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,9 +33,7 @@ TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what t
 SIZES = typer.Option(
     "", help="Columns of a CSV file that are the problem; the others are the configuration."
 )
-GROUP = typer.Option(
-    "problem", help="Hold out together: problem, device, or columns (problem.N,…)."
-)
+GROUP = typer.Option("problem", help="Hold out together: problem, device or columns (problem.N,…).")
 VALIDATE = typer.Option(
     "quick",
     help="none, quick (hold out a fifth, once) or full (every fold); or what to hold out: "
@@ -133,8 +132,11 @@ def _check_resume(context: typer.Context) -> None:
 def _show_training(
     output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
 ) -> dict[str, Any]:
+    from foretune.datasets.schema import columns_of
     from foretune.models.validation.metrics import noise_floor
 
+    if not columns_of(runs, "config"):
+        output.say("no column is configuration: --sizes names a CSV file's sizes, the others are")
     for name, scores in done.scores.items():
         if scores:
             output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))

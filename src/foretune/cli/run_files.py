@@ -10,6 +10,7 @@ import typer
 from foretune.cli.options import parse_key_values
 from foretune.errors import DataWarning, UsageError, require_known
 from foretune.registry import get_kernel, registered
+from foretune.values import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
 
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
 ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
-MAP = typer.Option(
-    [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
-)
-CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")  # suffixes of files with arbitrary columns
+MAP = typer.Option([], "--map", help="A CSV column: 'time_ms=latency_us*0.001' (repeatable).")
 
 
 def read_files(
@@ -40,11 +38,14 @@ def read_files(
     """
     import pandas as pd
 
-    from foretune.datasets.runs import read_runs
+    from foretune.datasets.runs import CSV_SUFFIXES, read_runs
 
     csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
     if (problem or maps) and len(csv_files) < len(files):
-        raise UsageError("run tables have fixed columns: leave out --sizes and --map")
+        raise UsageError(
+            "only CSV files take --sizes and --map: leave them out, or give files that end with "
+            f"{' or '.join(CSV_SUFFIXES)}"
+        )
     sources = parse_key_values(maps, "--map")
     parts = [
         _read_csv_file(f, kernel, sources, predictor, problem) if f in csv_files else read_runs(f)
@@ -88,7 +89,8 @@ def _read_csv_file(
     where = None if "device" in mapping else device
     imported = import_runs(file, "generic", kernel=named, device=where, mapping=mapping)
     for reason, count in imported.rejected.items():
-        warnings.warn(f"{count} rows of {file} are left out: {reason}", DataWarning, stacklevel=2)
+        left_out = f"{counted(count, 'row')} of {file} left out"
+        warnings.warn(f"{left_out}: {reason}", DataWarning, stacklevel=2)
     return imported.runs
 
 

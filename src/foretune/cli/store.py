@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output, percent
+from foretune.cli.output import Output
 from foretune.errors import UsageError
 from foretune.problem import Problem, shared_values
+from foretune.values import counted, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +150,7 @@ def _export(output: Output, where: str | None, kernel: str, target: Path) -> Non
 
     tuned = open_tuned(where)
     subjects = tuned.find_subjects(kernel or None)
-    message = f"{target}: {len(subjects)} kernels of {tuned.name}"
+    message = f"{target}: {counted(len(subjects), 'kernel')} of {tuned.name}"
     if target.suffix == ".json":
         tuned.export(target, kernel or None)
     elif target.suffix == ".parquet":
@@ -157,7 +158,7 @@ def _export(output: Output, where: str | None, kernel: str, target: Path) -> Non
         if runs.empty:
             raise UsageError(f"{tuned.name} holds no measurements: there is nothing to train on")
         write_runs(target, _with_local_specs(runs))
-        message = f"{target}: {len(runs)} runs of {tuned.name}"
+        message = f"{target}: {counted(len(runs), 'run')} of {tuned.name}"
     else:
         raise UsageError(f"{target}: use .json, to ship or merge, or .parquet, to train on")
     output.say(message)

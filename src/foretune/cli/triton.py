@@ -13,6 +13,7 @@ from foretune.errors import UsageError
 from foretune.files import require_writable
 from foretune.lazy import require
 from foretune.space import Configuration
+from foretune.values import counted
 
 if TYPE_CHECKING:
     from foretune.collect.compiled.compile_pool import CompileResult
@@ -137,10 +138,11 @@ def warm_up(
     wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
     if not wanted:
         raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
-    output, done = Output(options.root_options(context).as_json), []
+    root = options.root_options(context)
+    store, output, done = root.required_store, Output(root.as_json), []
     with progress_bar() as progress:
         progress.start("warm up", len(wanted))
-        for warmed in warm(wanted):
+        for warmed in warm(wanted, store):
             done.append({
                 "kernel": warmed.call.kernel, "arguments": warmed.call.text,
                 "config": warmed.config.all_kwargs(), "time_ms": warmed.time_ms,
@@ -153,5 +155,5 @@ def warm_up(
         for d in done
     ]  # fmt: skip
     columns = ("kernel", "ms", "measured", "configuration", "arguments")
-    output.table(f"{len(done)} calls", columns, rows)
+    output.table(counted(len(done), "call"), columns, rows)
     output.result({"calls": done})

@@ -182,7 +182,7 @@ def _tune_workload(
         show_results(output, [r for r in result.results if r.kernel == name])
     summary = result.to_dict()
     output.say(
-        f"all calls: {result.default:.4g} by default, {result.best:.4g} now "
+        f"all calls: {result.default:.4g} {objective.unit} by default, {result.best:.4g} now "
         f"({summary['speedup']:.2f}×), after {summary['measurements']} measurements"
     )
     output.result(summary)

@@ -69,9 +69,7 @@ def _observe(
             reported += measurements
             idle = 0 if measurements else idle + 1
             if idle > MAX_IDLE_SENDS:
-                raise ContractViolation(
-                    f"{batch.pending} started configurations are never reported"
-                )
+                raise ContractViolation(f"{batch.pending} started configurations are not reported")
             batch = loop.send(measurements)
     except StopIteration as end:
         return end.value

@@ -30,9 +30,7 @@ def check_regressor(model: Regressor) -> None:
     ensure(predicted.shape == truth.shape, f"{len(truth)} rows have predictions {predicted.shape}")
     ensure(predicted.dtype == np.float64, f"predictions are {predicted.dtype}, not float64")
     ensure(fitted.predict(new[:0]).shape == (0,), "no rows have predictions")
-    ensure(
-        np.array_equal(fitted.predict(new[7:8]), predicted[7:8]), "a row predicted alone differs"
-    )
+    ensure(np.array_equal(fitted.predict(new[7:8]), predicted[7:8]), "one row alone differs")
     _check_learning(fitted.score(new, truth), "it")
     quick = fitted.quick()
     ensure(type(quick) is type(model), f"quick returns a {type(quick).__name__}")

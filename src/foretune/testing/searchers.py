@@ -112,9 +112,7 @@ def _best_tile(searcher: Searcher) -> object:
 def _ensure_new(proposed: list[Configuration], n: int, space: SearchSpace, when: str) -> None:
     ensure(len(proposed) == n, f"{when}, {len(proposed)} of {n} configurations were proposed")
     ensure(len(set(proposed)) == n, f"{when}, a configuration was proposed twice")
-    ensure(
-        all(c in space for c in proposed), f"{when}, a configuration outside the space was proposed"
-    )
+    ensure(all(c in space for c in proposed), f"{when}, a proposal was outside the space")
 
 
 def _check_proposals(kind: Kind, guided: bool) -> None:

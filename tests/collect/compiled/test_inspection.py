@@ -110,7 +110,7 @@ def test_autotuner_and_heuristics_are_unwrapped(compiled, toys):
 
 
 def test_a_heuristic_that_needs_more_says_so(toys, compiled):
-    with pytest.raises(UsageError, match=r"heuristic of 'EVEN' fails .*KeyError"):
+    with pytest.raises(UsageError, match=r"of 'EVEN' fails .*KeyError: 'n'\): give --arg n=VALUE"):
         compiled(toys.tuned_copy, [F16, F16], {"BLOCK": 128})
 
 

@@ -179,7 +179,7 @@ def test_other_names_for_the_work_group():
     ("more", "message"),
     [
         ({"knobs": {"tile": (1, 2)}}, "does not use the knob 'tile'"),
-        ({"arguments": [A, 5]}, "argument 1 of add is a int: give a NumPy array"),
+        ({"arguments": [A, 5]}, "argument 1 of add is of type int: give a NumPy array"),
         ({"arguments": [A[::2]]}, "argument 0 of add is not contiguous"),
         ({"answer": [A] * 5}, "takes 4 arguments, answer has 5"),
         ({"answer": [None] * 4}, "the answer of add has only None"),

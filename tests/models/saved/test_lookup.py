@@ -1,11 +1,13 @@
 """What a predictor may be called, and what is refused."""
 
 import shutil
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from foretune.errors import PredictorError, UsageError
+from foretune.models.saved import lookup
 from foretune.models.saved.lookup import read_predictor
 
 
@@ -36,6 +38,20 @@ def test_of_several_one_is_to_be_named(place):
 def test_a_folder_without(tmp_path):
     with pytest.raises(PredictorError, match="holds no predictor"):
         read_predictor(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["models.py:forest", "forest.onnx", "forest.joblib"])
+def test_a_users_own_model_only_guides(name):
+    with pytest.raises(UsageError, match="is your own model, which only guides: name a"):
+        read_predictor(name)
+
+
+def test_a_users_own_model_in_mlflow_only_guides(tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup, "downloaded_model", lambda name: nullcontext(tmp_path))
+    monkeypatch.setattr(lookup, "connect", lambda: None)
+    monkeypatch.setattr(lookup.guides, "mlflow_guide", lambda *_: "a model")
+    with pytest.raises(UsageError, match="models:/mine/1 is your own model"):
+        read_predictor("models:/mine/1")
 
 
 @pytest.mark.parametrize("name", ["auto", "none", None, 3, np.ones(2)])

@@ -32,7 +32,7 @@ def test_fast_and_slow_kernels_are_believed(matmul, runs, factor):
     ("factor", "says"),
     [
         (0.001, r"rows 0, .* more of .* 30 times faster .*are these milliseconds"),
-        (1000, "slower than their roofline: are these milliseconds"),
+        (1000, "slower than the roofline: are these milliseconds"),
     ],
 )
 def test_another_unit_is_asked_about_and_learned_as_it_is(matmul, runs, factor, says):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretune.collect.wrapped.function import FunctionKernel
 from foretune.device import Device
 from foretune.errors import OutputError
 from foretune.models.explanation import Importance
@@ -461,6 +462,14 @@ def test_rates_beside_the_roofline(tmp_path):
     page = Page(written(tmp_path, [result(n=64, speedup=2.0)], rates=some))
     assert "tuned 20.0 4.00 50 %" in page.text.replace("\u00a0", " ")
     assert "foretune tune matmul --problem N=64 --budget" in page.text
+
+
+def test_a_kernel_without_a_cost_has_no_rates(toy_device):
+    def rows(x, n=16):
+        return x.sum(axis=1)
+
+    kernel = FunctionKernel(rows, {"n": [16, 32]}, (np.ones((4, 4)),))
+    assert list(rates(kernel, result(n=64), toy_device)) == []
 
 
 def test_rates_of_a_kernel(matmul, toy_device):

@@ -77,6 +77,12 @@ class TestCalls:
         assert len(device.launches) == 2  # nobody waits
         assert main(["warm-up", "calls/log.jsonl"]) == 0
         assert "float16[64] float32[64] 1000" in capsys.readouterr().out
+        importlib.reload(served)
+        assert main(["warm-up", "calls/log.jsonl", "--store", "third.db"]) == 0
+        assert Path("third.db").exists()
+        assert "2 calls" in capsys.readouterr().out
+        command = ["warm-up", "calls/log.jsonl", "--store", "none"]
+        assert "needs the store" in fails(capsys, 2, *command)
 
     @pytest.mark.parametrize("timing", [1.5, np.array([1.5, 1.0, 2.0])])
     def test_a_benchmarker_may_return_a_number_or_an_array(

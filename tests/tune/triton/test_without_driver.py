@@ -66,3 +66,5 @@ def test_without_a_benchmarker_nothing_can_be_chosen(launcher, tensors):
     kernel = foretune.autotune(configs(128, 256), ["n"], store=False)(launcher)
     with pytest.raises(UsageError, match="Triton finds no GPU"):
         kernel.choose(*tensors, 64)
+    with pytest.raises(UsageError, match="Triton finds no GPU"):
+        kernel.run(*tensors, 64, grid=(1,), warmup=False)
