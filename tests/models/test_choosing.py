@@ -58,7 +58,7 @@ def test_of_what_is_to_be_predicted_device_by_device(predictor):
 
 
 def test_what_cannot_be_chosen(predictor):
-    with pytest.raises(PredictorError, match="choose at least 5"):
+    with pytest.raises(PredictorError, match="use at least 5"):
         predictor.choose(4)
     with pytest.raises(PredictorError, match="no rows to choose from"):
         predictor.choose(10, products(HERE, 0, 0))

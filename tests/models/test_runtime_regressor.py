@@ -107,7 +107,7 @@ def test_what_cannot_be_learned(fitted, table):
         RuntimeRegressor(problem=["Q"]).fit(X, y)
     with pytest.raises(UsageError, match="'M' has gaps"):
         RuntimeRegressor().fit(X.assign(M=np.nan), y)
-    with pytest.raises(UsageError, match="'time_ms' means something else"):
+    with pytest.raises(UsageError, match="'time_ms' has another meaning in run tables"):
         RuntimeRegressor().fit(X.assign(time_ms=1.0), y)
     with pytest.raises(PredictorError, match="at least 5"):
         RuntimeRegressor().fit(X[:3], y[:3])
