@@ -97,7 +97,7 @@ def test_other_suffixes_take_no_mapping(capsys):
 
 def test_without_sizes_nothing_is_configuration(capsys):
     assert main([*TRAIN[:4], "--out", "p", "--validate", "none"]) == 0
-    assert "no column is configuration: --sizes names" in capsys.readouterr().out
+    assert "no column is configuration: for a CSV file, name its sizes" in capsys.readouterr().out
 
 
 def test_training_goes_on_with_a_file_of_the_same_columns(capsys):

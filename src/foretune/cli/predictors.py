@@ -136,7 +136,7 @@ def _show_training(
     from foretune.models.validation.metrics import noise_floor
 
     if not columns_of(runs, "config"):
-        output.say("no column is configuration: --sizes names a CSV file's sizes, the others are")
+        output.say("no column is configuration: for a CSV file, name its sizes with --sizes")
     for name, scores in done.scores.items():
         if scores:
             output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))
