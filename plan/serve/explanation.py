@@ -227,16 +227,18 @@ def _bottleneck(plan: Plan, best: pd.Series) -> str:
 def _alternative_lines(plan: Plan, best: pd.Series) -> list[str]:
     likely = plan.probability_best
     second = "next" if likely is None else f"next ({100 * likely:.0f} % likely worse)"
-    lines: dict[object, str] = {}
+    named: dict[object, tuple[list[str], pd.Series]] = {}
     for what, other in (
         (second, plan.runner_up),
         ("faster per token", plan.next_faster),
         ("covered by measurements", plan.best_measured),
     ):
         if other is not None:
-            text = f"{what}: {describe_candidate(plan, other)}: {trade_offs(best, other)}"
-            lines.setdefault(other.name, text)
-    return list(lines.values())
+            named.setdefault(other.name, ([], other))[0].append(what)
+    return [
+        f"{', '.join(names)}: {describe_candidate(plan, other)}: {trade_offs(best, other)}"
+        for names, other in named.values()
+    ]
 
 
 def trade_offs(best: pd.Series, other: pd.Series) -> str:

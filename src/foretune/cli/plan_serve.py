@@ -230,7 +230,7 @@ def _write_manifest(
         path.write_text(manifest(best, engine, replicas), encoding="utf-8")
     served = checkpoint(best, engine)[0]
     missing = served.startswith("CHECKPOINT_IN") or Path(served).exists()
-    first = f"replace {served} by what pods can load, then " if missing else ""
+    first = f"replace {served} with a checkpoint that pods can load, then " if missing else ""
     output.say(f"\nor on Kubernetes: {first}kubectl apply -f {path}")
 
 
