@@ -73,7 +73,8 @@ def read_predictor(source: PredictorSource) -> "Predictor":
     elif Path(name).is_dir() or not (is_code_location(name) or name.endswith((".onnx", *PICKLES))):
         found = Predictor.load(_predictor_folder(Path(name)))
     if not isinstance(found, Predictor):
-        raise UsageError(f"{name} is your own model, which only guides: name a {SOURCE_KINDS}")
+        own = "is your own model, which can only guide a search"
+        raise UsageError(f"{name} {own}: name a {SOURCE_KINDS}")
     return found
 
 

@@ -42,7 +42,7 @@ def test_a_folder_without(tmp_path):
 
 @pytest.mark.parametrize("name", ["models.py:forest", "forest.onnx", "forest.joblib"])
 def test_a_users_own_model_only_guides(name):
-    with pytest.raises(UsageError, match="is your own model, which only guides: name a"):
+    with pytest.raises(UsageError, match="which can only guide a search: name a"):
         read_predictor(name)
 
 
