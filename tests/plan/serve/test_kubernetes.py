@@ -64,4 +64,4 @@ def test_what_pods_cannot_load_is_named(capsys, monkeypatch, tmp_path):
         named = ["--formats", formats, "--kubernetes", file]
         assert main(["plan", str(tmp_path), *question, *named]) == 0
         found = "".join(capsys.readouterr().out.split())
-        assert f"replace{served}bywhatpodscanload,thenkubectl" in found
+        assert f"replace{served}withacheckpointthatpodscanload,thenkubectl" in found
