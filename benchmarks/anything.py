@@ -135,30 +135,67 @@ def cases() -> list[Case]:
     return [
         Case(
             "convolution (OpenCL)",
-            ("convolution", CONVOLUTION, (512, 512), [np.zeros_like(convolved), image, taps],
-             {"block_size_x": [8, 16, 64], "block_size_y": [1, 4], "tile_x": [1, 2, 4],
-              "tile_y": [1, 4], "unroll": [0, 1]}),
-            {"grid_div_x": ["block_size_x", "tile_x"], "grid_div_y": ["block_size_y", "tile_y"],
-             "answer": [convolved, None, None], "atol": 1e-2},
+            (
+                "convolution",
+                CONVOLUTION,
+                (512, 512),
+                [np.zeros_like(convolved), image, taps],
+                {
+                    "block_size_x": [8, 16, 64],
+                    "block_size_y": [1, 4],
+                    "tile_x": [1, 2, 4],
+                    "tile_y": [1, 4],
+                    "unroll": [0, 1],
+                },
+            ),
+            {
+                "grid_div_x": ["block_size_x", "tile_x"],
+                "grid_div_y": ["block_size_y", "tile_y"],
+                "answer": [convolved, None, None],
+                "atol": 1e-2,
+            },
         ),
         Case(
             "reduction (OpenCL)",
-            ("sums", REDUCTION, "num_blocks", [np.zeros(1024, np.float32), numbers,
-             np.int32(len(numbers))],
-             {"block_size_x": [32, 128, 512, 1024], "vector": [1, 2, 4],
-              "num_blocks": [4, 16, 64, 256]}),
-            {"grid_div_x": [], "answer": [np.zeros(1024, np.float32), None, None],
-             "verify": sums_up},
+            (
+                "sums",
+                REDUCTION,
+                "num_blocks",
+                [np.zeros(1024, np.float32), numbers, np.int32(len(numbers))],
+                {
+                    "block_size_x": [32, 128, 512, 1024],
+                    "vector": [1, 2, 4],
+                    "num_blocks": [4, 16, 64, 256],
+                },
+            ),
+            {
+                "grid_div_x": [],
+                "answer": [np.zeros(1024, np.float32), None, None],
+                "verify": sums_up,
+            },
         ),
         Case(
             "product (C++)",
-            ("product", PRODUCT, 256, [np.zeros((256, 256), np.float32), a, b, np.int32(256)],
-             {"block_i": [8, 32, 256], "block_j": [8, 32, 256],
-              "block_k": [8, 32, 256], "order": [0, 1]}),
-            {"lang": "C", "compiler_options": ["-O3"], "answer": [a @ b, None, None, None],
-             "atol": 1e-2},
+            (
+                "product",
+                PRODUCT,
+                256,
+                [np.zeros((256, 256), np.float32), a, b, np.int32(256)],
+                {
+                    "block_i": [8, 32, 256],
+                    "block_j": [8, 32, 256],
+                    "block_k": [8, 32, 256],
+                    "order": [0, 1],
+                },
+            ),
+            {
+                "lang": "C",
+                "compiler_options": ["-O3"],
+                "answer": [a @ b, None, None, None],
+                "atol": 1e-2,
+            },
         ),
-    ]  # fmt: skip
+    ]
 
 
 @dataclass
@@ -212,8 +249,9 @@ def foretune(case: Case, budget: int, seed: int, **more: Any) -> Search:
     return Search(
         [tuple(row[k] for k in keys) for row in rows],
         [row["time"] if isinstance(row["time"], float) else float("inf") for row in rows],
-        clock.moments[: len(rows)], time.perf_counter() - clock.start_s,
-    )  # fmt: skip
+        clock.moments[: len(rows)],
+        time.perf_counter() - clock.start_s,
+    )
 
 
 def kernel_tuner(case: Case, budget: int, seed: int, strategy: str | None = None) -> Search:
@@ -224,9 +262,13 @@ def kernel_tuner(case: Case, budget: int, seed: int, strategy: str | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows, _ = kt.tune_kernel(
-            *case.positional, **case.named, quiet=True, strategy=strategy, strategy_options=options,
+            *case.positional,
+            **case.named,
+            quiet=True,
+            strategy=strategy,
+            strategy_options=options,
             seed=seed,
-        )  # fmt: skip
+        )
     keys = list(case.positional[4])
     return Search(
         [tuple(row[k] for k in keys) for row in rows],
@@ -244,15 +286,22 @@ def apart(call: str, case: int, budget: int, seed: int, strategy: str | None) ->
     """Run one search in a process of its own, with empty caches of compilers."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {
-            **os.environ, "POCL_MAX_PTHREAD_COUNT": "1", "POCL_CACHE_DIR": f"{folder}/pocl",
-            "XDG_CACHE_HOME": f"{folder}/cache", "FORETUNE_BENCH": folder,
-        }  # fmt: skip
+            **os.environ,
+            "POCL_MAX_PTHREAD_COUNT": "1",
+            "POCL_CACHE_DIR": f"{folder}/pocl",
+            "XDG_CACHE_HOME": f"{folder}/cache",
+            "FORETUNE_BENCH": folder,
+        }
         request = json.dumps([call, case, budget, seed, strategy])
         os.mkdir(f"{folder}/pocl")
         done = subprocess.run(
-            [sys.executable, __file__, "--one", request], env=environment, cwd=folder,
-            stdout=subprocess.PIPE, check=True, text=True,
-        )  # fmt: skip
+            [sys.executable, __file__, "--one", request],
+            env=environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
     found = json.loads(done.stdout.splitlines()[-1])
     return Search([tuple(c) for c in found[0]], *found[1:])
 
@@ -280,9 +329,10 @@ def agreement(a: Search, b: Search) -> float:
 def scores(found: Sequence[Search], worth: dict[tuple[Any, ...], float]) -> list[float]:
     reached = [search.reaches(worth) for search in found]
     return [
-        statistics.median(n for n, _ in reached), statistics.median(s for _, s in reached),
+        statistics.median(n for n, _ in reached),
+        statistics.median(s for _, s in reached),
         statistics.median(search.total_s for search in found),
-    ]  # fmt: skip
+    ]
 
 
 def everything(number: int, rounds: int) -> tuple[list[Search], list[Search]]:
@@ -335,14 +385,20 @@ def main() -> None:
                 apart("kernel_tuner", number, asked.budget, s, strategy) for s in seeds
             ]
         near = sum(min(worth.values()) / t >= NEEDED for t in worth.values())
-        results[case.name] = {"configurations": len(worth), "within_5_percent": near,
-                              "agreement": same}  # fmt: skip
+        results[case.name] = {
+            "configurations": len(worth),
+            "within_5_percent": near,
+            "agreement": same,
+        }
         for tool, searches in found.items():
             n, seconds, total = scores(searches, worth)
             results[case.name][tool] = {"evaluations": n, "seconds": seconds, "total_s": total}
             rows.append([case.name, tool, *_shown(n, seconds, asked.budget), f"{total:.0f}"])
-        print(f"{case.name}: {len(worth)} configurations, {near} within 5 % of the best; "
-              f"rank correlation of the tools {same:.2f}", file=sys.stderr)  # fmt: skip
+        print(
+            f"{case.name}: {len(worth)} configurations, {near} within 5 % of the best; "
+            f"rank correlation of the tools {same:.2f}",
+            file=sys.stderr,
+        )
     if asked.json:
         print(json.dumps(results))
         return

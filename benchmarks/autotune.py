@@ -54,9 +54,15 @@ def main() -> None:
         for label, shares, spent in evaluate(table, device, options.orders):
             low, middle = np.quantile(shares, [0.05, 0.5])
             rows.append(
-                [name, label, f"{np.mean(shares):.3f}", f"{middle:.3f}", f"{low:.3f}",
-                 f"{np.mean(spent):.1f}"]
-            )  # fmt: skip
+                [
+                    name,
+                    label,
+                    f"{np.mean(shares):.3f}",
+                    f"{middle:.3f}",
+                    f"{low:.3f}",
+                    f"{np.mean(spent):.1f}",
+                ]
+            )
     print(
         f"{options.problems} problems, {options.configs} configurations, all measured; "
         f"{options.orders} orders of the problems, two thirds tuned before the others. Share of "

@@ -74,19 +74,28 @@ def print_choices(kernel, problem, rounds: int) -> None:
     rows = []
     for limit in LIMITS:
         result = tune_problem(
-            kernel, problem, InProcessRunner(local_device()), budget=20, store=False,
+            kernel,
+            problem,
+            InProcessRunner(local_device()),
+            budget=20,
+            store=False,
             limits=[Limit("relative_error", limit)],
-        )  # fmt: skip
+        )
         config = result.winner.config
         assert config is not None
         place = space.index(Configuration({**config, "threads": 1}))
         best = int(np.argmin(np.where(errors <= limit, times, np.inf)))
-        rows.append([
-            f"{limit:g}",
-            *(f"{c['bits']} × {c['x_bits']}, {c['group']}" for c in (space[place], space[best])),
-            f"{errors[place]:.3f}",
-            f"{times[best] / times[place]:.2f}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"{limit:g}",
+                *(
+                    f"{c['bits']} × {c['x_bits']}, {c['group']}"
+                    for c in (space[place], space[best])
+                ),
+                f"{errors[place]:.3f}",
+                f"{times[best] / times[place]:.2f}",
+            ]
+        )
     columns = ["error at most", "chosen: bits × x bits, group", "fastest of all", "error", "kept"]
     print(markdown(columns, rows))
 
@@ -118,10 +127,16 @@ def print_passes(rounds: int) -> None:
                 for a in {k[0] for k in kinds}
             }
             two = ms.pop("two_pass")
-            rows.append([
-                f"{r} × {c:,}", str(bits), min(ms, key=lambda a: ms[a]), f"{min(ms.values()):.3f}",
-                f"{two:.3f}", f"{min(ms.values()) / two - 1:+.0%}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    f"{r} × {c:,}",
+                    str(bits),
+                    min(ms, key=lambda a: ms[a]),
+                    f"{min(ms.values()):.3f}",
+                    f"{two:.3f}",
+                    f"{min(ms.values()) / two - 1:+.0%}",
+                ]
+            )
     columns = ["rows × columns", "vector bits", "faster in three", "ms", "two passes, ms", "gain"]
     print(markdown(columns, rows))
 

@@ -202,10 +202,15 @@ class Sweep:
             if config.id in raced and not self._done(kernel, problem, config, FINAL):
                 samples = tuple(float(s) for s in raced[config.id][: TIMING.max_repeats])
                 m = Measurement(
-                    kernel.name, problem, config, self.runner.device.name, Status.OK,
-                    time_ms=float(np.median(raced[config.id])), time_ms_samples=samples,
+                    kernel.name,
+                    problem,
+                    config,
+                    self.runner.device.name,
+                    Status.OK,
+                    time_ms=float(np.median(raced[config.id])),
+                    time_ms_samples=samples,
                     environment=environment(kernel),
-                )  # fmt: skip
+                )
                 self.table.append(m, "finalist", FINAL, **more)
 
     def _done(self, kernel: Kernel, problem: Problem, config: Configuration, number: int) -> bool:
@@ -322,9 +327,15 @@ def report(runs: pd.DataFrame) -> str:
         everywhere = first.groupby("config")["problem"].nunique() == first["problem"].nunique()
         default = first["share"][first["role"] == "default"]
         rows.append(
-            [str(kernel), str(len(mine)), str(int((mine["status"] != Status.OK.value).sum())),
-             str(first["problem"].nunique()), str(int(everywhere.sum())), medians(default)]
-        )  # fmt: skip
+            [
+                str(kernel),
+                str(len(mine)),
+                str(int((mine["status"] != Status.OK.value).sum())),
+                str(first["problem"].nunique()),
+                str(int(everywhere.sum())),
+                medians(default),
+            ]
+        )
     columns = ["kernel", "rows", "failed", "problems", "on every problem", "default / best"]
     return markdown(columns, rows)
 

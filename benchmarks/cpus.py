@@ -13,8 +13,11 @@ import pandas as pd
 from machine import markdown
 
 SUITE, TEST, SCORE, CPU = (
-    "RESULT.WorkloadName", "RESULT.TestName", "RESULT.Value", "SVR.CPU.CPU Model"
-)  # fmt: skip
+    "RESULT.WorkloadName",
+    "RESULT.TestName",
+    "RESULT.Value",
+    "SVR.CPU.CPU Model",
+)
 
 
 def main() -> None:

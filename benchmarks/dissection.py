@@ -37,22 +37,32 @@ def main() -> None:
         memory = level.name == "memory"
         size = int(found.memory.sizes_kib[-1] if memory else level.size_kib / 2)
         ours, theirs, by_numpy = compare(size, repeats)
-        rows.append([
-            level.name,
-            "-" if memory else f"{level.size_kib:,.0f}",
-            f"{told[level.name]:,.0f}" if level.name in told else "-",
-            f"{level.size_kib / told[level.name]:.2f}" if level.name in told else "-",
-            f"{level.latency_ns:.1f}",
-            f"{ours:.1f}",
-            f"{theirs:.1f}",
-            f"{ours / theirs:.2f}",
-            f"{by_numpy:.1f}",
-            f"{level.difference:.1%}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                level.name,
+                "-" if memory else f"{level.size_kib:,.0f}",
+                f"{told[level.name]:,.0f}" if level.name in told else "-",
+                f"{level.size_kib / told[level.name]:.2f}" if level.name in told else "-",
+                f"{level.latency_ns:.1f}",
+                f"{ours:.1f}",
+                f"{theirs:.1f}",
+                f"{ours / theirs:.2f}",
+                f"{by_numpy:.1f}",
+                f"{level.difference:.1%}",
+            ]
+        )
     columns = [
-        "level", "KiB", "Linux says", "ratio", "latency, ns", "GB/s", "likwid-bench", "ratio",
-        "np.sum", "rounds differ by",
-    ]  # fmt: skip
+        "level",
+        "KiB",
+        "Linux says",
+        "ratio",
+        "latency, ns",
+        "GB/s",
+        "likwid-bench",
+        "ratio",
+        "np.sum",
+        "rounds differ by",
+    ]
     print(markdown(columns, rows))
 
 

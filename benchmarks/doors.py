@@ -60,10 +60,14 @@ def write_cache(space: RecordedSpace, path: Path) -> None:
         zeros = dict.fromkeys(("compile_time", "verification_time", "benchmark_time"), 0.0)
         cache[",".join(map(str, m.config.values()))] = {**m.config, "time": time, **zeros}
     content = {
-        "device_name": space.device.name, "kernel_name": space.kernel, "problem_size": 1,
-        "tune_params_keys": space.space.names, "tune_params": space.space.parameters,
-        "objective": "time", "cache": cache,
-    }  # fmt: skip
+        "device_name": space.device.name,
+        "kernel_name": space.kernel,
+        "problem_size": 1,
+        "tune_params_keys": space.space.names,
+        "tune_params": space.space.parameters,
+        "objective": "time",
+        "cache": cache,
+    }
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -80,12 +84,20 @@ def simulate(
     names = space.space.names
     recorded = {tuple(config.values()) for config in space.space}
     results, _ = tune_kernel(
-        space.kernel, f"void {space.kernel}() {{}}", 1, [],
-        {name: list(values) for name, values in space.space.parameters.items()}, lang="C",
+        space.kernel,
+        f"void {space.kernel}() {{}}",
+        1,
+        [],
+        {name: list(values) for name, values in space.space.parameters.items()},
+        lang="C",
         restrictions=[FunctionConstraint(lambda *values: values in recorded)],
-        strategy=strategy, strategy_options={"max_fevals": evaluations, **options}, seed=seed,
-        simulation_mode=True, cache=str(cache), quiet=True,
-    )  # fmt: skip
+        strategy=strategy,
+        strategy_options={"max_fevals": evaluations, **options},
+        seed=seed,
+        simulation_mode=True,
+        cache=str(cache),
+        quiet=True,
+    )
     return list({tuple(r[n] for n in names): r for r in reversed(results)}.values())[::-1]
 
 
@@ -108,10 +120,13 @@ def kernel_tuner(spaces: list[RecordedSpace], repeats: int) -> str:
                 runs = (simulate(space, cache, make(), s, max(EVALUATIONS)) for s in range(repeats))
                 found[name] += [shares(space, results) for results in runs]
     rows = [
-        [name, *(f"{gmean(column):.3f}" for column in zip(*runs, strict=True)),
-         f"{min(run[-1] for run in runs):.3f}"]
+        [
+            name,
+            *(f"{gmean(column):.3f}" for column in zip(*runs, strict=True)),
+            f"{min(run[-1] for run in runs):.3f}",
+        ]
         for name, runs in found.items()
-    ]  # fmt: skip
+    ]
     return markdown(["strategy", *map(str, EVALUATIONS), f"worst at {EVALUATIONS[-1]}"], rows)
 
 
@@ -277,11 +292,17 @@ def flashinfer(table: Path, budgets: Sequence[int] = (2, 3, 4, 6)) -> str:
         kept = [gmean(shares) for _, shares, _ in runs]
         every = [share for _, shares, _ in runs for share in shares]
         near = np.mean([share >= 0.95 for share in every])
-        rows.append([
-            name, str(budget or ""), f"{np.mean([n for n, *_ in runs]):.0f}",
-            f"{gmean(every):.3f} ({min(kept):.3f}–{max(kept):.3f})", f"{near:.0%}",
-            f"{min(every):.2f}", str(sum(below for *_, below in runs)),
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                str(budget or ""),
+                f"{np.mean([n for n, *_ in runs]):.0f}",
+                f"{gmean(every):.3f} ({min(kept):.3f}–{max(kept):.3f})",
+                f"{near:.0%}",
+                f"{min(every):.2f}",
+                str(sum(below for *_, below in runs)),
+            ]
+        )
     titles = ["tactics", "budget", "timed", "kept", "within 5 %", "worst bucket", "below default"]
     return markdown(titles, rows)
 
@@ -293,8 +314,9 @@ def flashinfer_noise(table: Path, levels: Sequence[float] = (0.01, 0.02, 0.05)) 
     estimates, rows = TacticTimes.estimates, list[list[str]]()
     for noise in levels:
         for name, choose in (
-            ("least time", lambda times, bucket, timed: timed), ("Foretune", estimates)
-        ):  # fmt: skip
+            ("least time", lambda times, bucket, timed: timed),
+            ("Foretune", estimates),
+        ):
             TacticTimes.estimates = choose  # type: ignore[assignment, method-assign]
             every, same = list[float](), list[bool]()
             for order in itertools.permutations(layers_of(table)):
@@ -347,14 +369,16 @@ def helion(budget: int = 16) -> str:
     rows = []
     for name, found in runs.items():
         within = [next((i for i, t in enumerate(times, 1) if t <= target), 0) for times in found]
-        rows.append([
-            name,
-            f"{np.mean([len(times) for times in found]):.0f}",
-            f"{np.mean([np.isinf(times).sum() for times in found]):.0f}",
-            ", ".join(str(n) if n else "never" for n in within),
-            f"{np.median([times[0] for times in found]):.3g}",
-            f"{np.median([min(times) for times in found]):.3g}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                name,
+                f"{np.mean([len(times) for times in found]):.0f}",
+                f"{np.mean([np.isinf(times).sum() for times in found]):.0f}",
+                ", ".join(str(n) if n else "never" for n in within),
+                f"{np.median([times[0] for times in found]):.3g}",
+                f"{np.median([min(times) for times in found]):.3g}",
+            ]
+        )
     titles = ["search", "measured", "failed", "to the target", "default, ms", "best, ms"]
     return markdown(titles, rows)
 

@@ -27,9 +27,15 @@ COLUMNS = ("fault", "times", "lost", "twice", "left", "seconds to recover")
 CONFIGS = 400
 PLAIN = ("hang", "die", "wrong", "no build", "no run")
 FAULTY = (
-    "poison", "fork", "leave a child", "leave a daemon", "leave a daemon and die",
-    "write anywhere", "odd text", "close and stay",
-)  # fmt: skip
+    "poison",
+    "fork",
+    "leave a child",
+    "leave a daemon",
+    "leave a daemon and die",
+    "write anywhere",
+    "odd text",
+    "close and stay",
+)
 """What a configuration does: those of the toy kernel, and those that harm their process."""
 LIMIT_S = 2.0
 

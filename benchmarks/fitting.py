@@ -39,8 +39,10 @@ def main() -> None:
     arguments = parser.parse_args()
     wanted = tuple(filter(None, arguments.only.split(",")))
     print(heading("What a fit costs", local_device("cpu")))
-    print("| held out | train / test rows | Foretune, % | 90 % interval holds; width | CPU-s | "
-          "XGBoost, % | CPU-s |")  # fmt: skip
+    print(
+        "| held out | train / test rows | Foretune, % | 90 % interval holds; width | CPU-s | "
+        "XGBoost, % | CPU-s |"
+    )
     print("|---|---|---|---|---|---|---|")
     for task in tasks(arguments.data):
         if not wanted or any(name in task.name for name in wanted):
@@ -99,9 +101,14 @@ def run_task(task: Task) -> None:
     scores = score_of(predictor, test, task.target)
     interval = f"{100 * scores['coverage90']:.0f} %; ±{100 * scores['width90']:.0f} %"
     cells = [
-        task.name, f"{len(known):,} / {len(test):,}", errors(scores), interval, f"{own:.1f}",
-        plain, f"{spent[0]:.1f}",
-    ]  # fmt: skip
+        task.name,
+        f"{len(known):,} / {len(test):,}",
+        errors(scores),
+        interval,
+        f"{own:.1f}",
+        plain,
+        f"{spent[0]:.1f}",
+    ]
     print("| " + " | ".join(cells) + " |", flush=True)
 
 

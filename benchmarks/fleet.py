@@ -197,19 +197,33 @@ def main(arguments: Iterable[str] | None = None) -> None:
     pieces = 2 * len(LENGTHS_S) * PER_DEVICE * sum(DEVICES)
     own_us = (time.perf_counter() - start) * 1e6 / pieces
     if options.json:
-        print(json.dumps({"costs": asdict(costs), "one_s": one, "two_s": two,
-                          "dispatcher_us": own_us, "devices": DEVICES, **simulations}))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "costs": asdict(costs),
+                    "one_s": one,
+                    "two_s": two,
+                    "dispatcher_us": own_us,
+                    "devices": DEVICES,
+                    **simulations,
+                }
+            )
+        )
         return
     print(heading(f"Measuring on a fleet (Ray {ray.__version__})", device))
-    print(markdown(
-        ["", "measured"],
-        [["40 measurements that sleep, on one device", f"{one:.1f} s"],
-         ["on two", f"{two:.1f} s, {one / two:.2f}×"],
-         ["a measurement costs beyond the same without Ray", f"{costs.overhead_ms:.2f} ms"],
-         ["of that, work of the process that hands out", f"{costs.driver_ms:.2f} ms"],
-         ["keeping a row (run log and store)", f"{costs.keep_ms:.2f} ms"],
-         ["the dispatcher's own share, up to 1,000 devices", f"{own_us:.0f} µs"]],
-    ))  # fmt: skip
+    print(
+        markdown(
+            ["", "measured"],
+            [
+                ["40 measurements that sleep, on one device", f"{one:.1f} s"],
+                ["on two", f"{two:.1f} s, {one / two:.2f}×"],
+                ["a measurement costs beyond the same without Ray", f"{costs.overhead_ms:.2f} ms"],
+                ["of that, work of the process that hands out", f"{costs.driver_ms:.2f} ms"],
+                ["keeping a row (run log and store)", f"{costs.keep_ms:.2f} ms"],
+                ["the dispatcher's own share, up to 1,000 devices", f"{own_us:.0f} µs"],
+            ],
+        )
+    )
     for name, shares in simulations.items():
         print(f"Utilization by number of devices, simulated: {name}\n\n{table(shares)}")
 

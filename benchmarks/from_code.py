@@ -66,14 +66,22 @@ POINTS = ((100, 0), (600, 0), (2000, 0))
 ROWS = ((500, 8), (2000, 30), (2000, 500), (20, 100_000))
 TABLE: tuple[tuple[str, Sizes, Knobs, str], ...] = (
     (
-        "copy scale triad axpy_double relu softsign horner invsqrt clip", LINE, VECTOR, "n n n 0",
+        "copy scale triad axpy_double relu softsign horner invsqrt clip",
+        LINE,
+        VECTOR,
+        "n n n 0",
     ),
     (
         "exp_poly hash_int divide_double halve_int many_streams stencil3 reverse deinterleave",
-        LINE, VECTOR, "n n n 0",
+        LINE,
+        VECTOR,
+        "n n n 0",
     ),
     (
-        "saturate", LINE, VECTOR, "n n n 0",
+        "saturate",
+        LINE,
+        VECTOR,
+        "n n n 0",
     ),
     ("complex_multiply", LINE, VECTOR, "2*n 2*n 2*n 0"),
     ("lerp_table translate", LINE, VECTOR, "n 256 n 0"),
@@ -86,14 +94,18 @@ TABLE: tuple[tuple[str, Sizes, Knobs, str], ...] = (
     ("fir16 fir_outer", LINE[:3], VECTOR, "n n n 0"),
     (
         "stencil5 stencil9_double sobel max_pool upsample softmax_rows rotate_rows",
-        SQUARE, VECTOR, "n*m 9 n*m 0",
+        SQUARE,
+        VECTOR,
+        "n*m 9 n*m 0",
     ),
     ("stencil5_tiled", SQUARE, {**TILES, "VW": (4, 8), "IL": (1,)}, "n*m 0 n*m 0"),
     ("stencil7_3d", CUBE, VECTOR, "n**3 0 n**3 0"),
     ("gauss_seidel", SQUARE[:3], UNROLL, "n*m 0 0 0"),
     ("matmul_ikj matmul_dot matmul_transposed floyd", PRODUCT, VECTOR, "n*n n*n n*n 0"),
     (
-        "matmul_order", PRODUCT, {"ORDER": (0, 1, 2, 3), "VW": (4, 8), "IL": (1, 4)},
+        "matmul_order",
+        PRODUCT,
+        {"ORDER": (0, 1, 2, 3), "VW": (4, 8), "IL": (1, 4)},
         "n*n n*n n*n 0",
     ),
     ("matmul_tiled", PRODUCT, {**TILES, "VW": (8, 16), "IL": (2,)}, "n*n n*n n*n 0"),
@@ -120,8 +132,10 @@ TABLE: tuple[tuple[str, Sizes, Knobs, str], ...] = (
     ("weighted_histogram", LINE, UNROLL, "n 0 256 n"),
     ("pointer_chase", LINE[:3], {"IL": (1, 4)}, "0 0 0 n"),
     (
-        "spmv", ((300, 0), (8000, 0), (100_000, 0), (1_000_000, 0)),
-        {"VW": (1, 4, 8), "IL": (1,)}, "8*n 9*n n 8*n",
+        "spmv",
+        ((300, 0), (8000, 0), (100_000, 0), (1_000_000, 0)),
+        {"VW": (1, 4, 8), "IL": (1,)},
+        "8*n 9*n n 8*n",
     ),
     ("binary_search", ((1000, 0), (30_000, 0), (1_000_000, 0)), {"IL": (1,)}, "0 0 1024 n"),
     ("odd_even_sort", LINE[:3], UNROLL, "n 0 n 0"),
@@ -129,7 +143,7 @@ TABLE: tuple[tuple[str, Sizes, Knobs, str], ...] = (
     ("mandelbrot", LINE[:2], UNROLL, "n n n 0"),
     ("edit_distance", ((40, 40), (300, 300), (1500, 1500)), UNROLL, "n m m+2 0"),
     ("fft_stage", ((1024, 1024), (65_536, 65_536), (2**20, 2**20)), VECTOR, "n n 0 0"),
-)  # fmt: skip
+)
 """Kernels, sizes n and m, knobs, and elements of a, b, c and idx (64 more are allocated)."""
 INDICES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     **dict.fromkeys(("gather", "scatter"), lambda rng, n: rng.integers(0, n - 64, n)),
@@ -200,16 +214,33 @@ def compile_all(folder: Path) -> Iterator[Variant]:
                 config = {"VW": 1, "IL": 1, **dict(zip(knobs, values, strict=True))}
                 bitcode = folder / "code.bc"
                 defines = [f"-D{knob}={value}" for knob, value in config.items()]
-                run("clang", *OPTIONS, *defines, "-fno-discard-value-names", "-c", "-emit-llvm",
-                    str(main_file), "-o", str(bitcode))  # fmt: skip
+                run(
+                    "clang",
+                    *OPTIONS,
+                    *defines,
+                    "-fno-discard-value-names",
+                    "-c",
+                    "-emit-llvm",
+                    str(main_file),
+                    "-o",
+                    str(bitcode),
+                )
                 ir = str(llvm.parse_bitcode(bitcode.read_bytes()))
                 if (digest := hashlib.sha256(ir.encode()).hexdigest()[:16]) in seen:
                     continue
                 seen.add(digest)
                 library = folder / f"{kernel}-{digest}.so"
-                run("clang", *WIDEST, "-fPIC",
-                    "-shared", "-Xclang", "-disable-llvm-passes", str(bitcode), "-o",
-                    str(library))  # fmt: skip
+                run(
+                    "clang",
+                    *WIDEST,
+                    "-fPIC",
+                    "-shared",
+                    "-Xclang",
+                    "-disable-llvm-passes",
+                    str(bitcode),
+                    "-o",
+                    str(library),
+                )
                 yield Variant(kernel, json.dumps(config), ir, library, sizes, lengths)
 
 
@@ -288,9 +319,11 @@ def counted(variants: list[Variant]) -> pd.DataFrame:
             names = ("%a", "%b", "%c", "%idx")
             values = {name: (k + 1) << REGION_BITS for k, name in enumerate(names)}
             code = Code(
-                v.ir, v.kernel, {**values, "%n": n, "%m": m},
+                v.ir,
+                v.kernel,
+                {**values, "%n": n, "%m": m},
                 {k + 1: float(a.nbytes) for k, a in enumerate(given)},
-            )  # fmt: skip
+            )
             cycles = simulated_cycles(code)
             rows.append(
                 {"kernel": v.kernel, "config": v.config, "n": n, "m": m, "simulated": cycles}
@@ -410,9 +443,16 @@ def report(table: pd.DataFrame, out: Path | None) -> None:
         error = np.abs(predicted[name] / table["ms"] - 1)
         ranks, first, needed, _ = ranking(table, predicted[name])
         rows.append(
-            [name, f"{error.mean():.1%}", f"{error.median():.1%}", f"{(error < 0.25).mean():.0%}",
-             f"{ranks:.2f}", f"{first:.3f}", f"{needed:.2f}"]
-        )  # fmt: skip
+            [
+                name,
+                f"{error.mean():.1%}",
+                f"{error.median():.1%}",
+                f"{(error < 0.25).mean():.0%}",
+                f"{ranks:.2f}",
+                f"{first:.3f}",
+                f"{needed:.2f}",
+            ]
+        )
     *_, random = ranking(table, predicted["from code"])
     rows.append(["any order", *[""] * 5, f"{random:.2f}"])
     print(markdown(COLUMNS, rows))
@@ -429,9 +469,14 @@ def report(table: pd.DataFrame, out: Path | None) -> None:
 
 
 COLUMNS = (
-    "", "mean error", "median error", "within 25 %", "rank of configurations", "first one keeps",
+    "",
+    "mean error",
+    "median error",
+    "within 25 %",
+    "rank of configurations",
+    "first one keeps",
     "measured to 95 %",
-)  # fmt: skip
+)
 
 
 def ranking(table: pd.DataFrame, predicted: np.ndarray) -> tuple[float, float, float, float]:

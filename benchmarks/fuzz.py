@@ -55,9 +55,12 @@ def run(name: str, inputs: int, seconds: float, seed: int, start: int) -> dict[s
             left = seconds - total["seconds"]
             given = [name, inputs, left, seed, start, at.name]
             done = subprocess.run(
-                [sys.executable, __file__, "--work", *map(str, given)], stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, timeout=None, check=False,
-            )  # fmt: skip
+                [sys.executable, __file__, "--work", *map(str, given)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=None,
+                check=False,
+            )
             if done.returncode == 0:
                 tally = json.loads(done.stdout)
                 total = {key: total[key] + tally[key] for key in total}

@@ -172,18 +172,42 @@ def table(name: str, case: Case, results: Results) -> list[list[str]]:
     for label, spent in results.ours.items():
         shares = [s.share for s in spent]
         rows.append(
-            [name, label, f"{statistics.median(shares):.3f}", f"{min(shares):.3f}",
-             f"{statistics.mean(s.measured for s in spent):.1f}",
-             f"{statistics.mean(s.seconds for s in spent):.1f}", str(len(spent))]
-        )  # fmt: skip
+            [
+                name,
+                label,
+                f"{statistics.median(shares):.3f}",
+                f"{min(shares):.3f}",
+                f"{statistics.mean(s.measured for s in spent):.1f}",
+                f"{statistics.mean(s.seconds for s in spent):.1f}",
+                str(len(spent)),
+            ]
+        )
     known = [r for r in results.library if r == r]
     if known:
         inverse = [1 / r for r in known]
-        rows.append([name, "library call", f"{statistics.median(inverse):.3f}",
-                     f"{min(inverse):.3f}", "0", "0", str(len(known))])  # fmt: skip
+        rows.append(
+            [
+                name,
+                "library call",
+                f"{statistics.median(inverse):.3f}",
+                f"{min(inverse):.3f}",
+                "0",
+                "0",
+                str(len(known)),
+            ]
+        )
     if name == "gemm" and (shares := heuristic_shares(results)):
-        rows.append([name, "nvMatmulHeuristics, best of 8", f"{statistics.median(shares):.3f}",
-                     f"{min(shares):.3f}", "8", "–", str(len(shares))])  # fmt: skip
+        rows.append(
+            [
+                name,
+                "nvMatmulHeuristics, best of 8",
+                f"{statistics.median(shares):.3f}",
+                f"{min(shares):.3f}",
+                "8",
+                "–",
+                str(len(shares)),
+            ]
+        )
     return rows
 
 
@@ -213,8 +237,11 @@ def heuristic_shares(results: Results) -> list[float]:
 def _distance(config: triton.Config, proposed: Any) -> float:
     """Return octaves between a configuration and a proposal, tile edges counting most."""
     values = config.kwargs
-    wanted = {"BLOCK_M": proposed.cta_tile_m, "BLOCK_N": proposed.cta_tile_n,
-              "BLOCK_K": proposed.cta_tile_k}  # fmt: skip
+    wanted = {
+        "BLOCK_M": proposed.cta_tile_m,
+        "BLOCK_N": proposed.cta_tile_n,
+        "BLOCK_K": proposed.cta_tile_k,
+    }
     tile = sum(abs(np.log2(values[name] / size)) for name, size in wanted.items())
     return float(tile + 0.3 * abs(config.num_stages - proposed.stages))
 

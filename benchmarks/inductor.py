@@ -77,10 +77,16 @@ def main() -> None:
                 some = [0, *rng.choice(range(1, len(choices)), len(few) - 1, replace=False)]
                 drawn.append(best / min(times[choices[i]] for i in some))
                 timed, every = timed + len(few) - 1, every + len(choices) - 1
-            rows.append([
-                str(budget), f"{np.mean(kept):.3f}", f"{np.percentile(kept, 5):.3f}",
-                f"{min(kept):.3f}", f"{np.mean(drawn):.3f}", f"{1 - timed / every:.0%}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    str(budget),
+                    f"{np.mean(kept):.3f}",
+                    f"{np.percentile(kept, 5):.3f}",
+                    f"{min(kept):.3f}",
+                    f"{np.mean(drawn):.3f}",
+                    f"{1 - timed / every:.0%}",
+                ]
+            )
     print(heading(f"Inductor's choices, {options.table.stem}", local_device("cpu")))
     print(f"{len(problems)} problems, {every / len(problems):.0f} templates each\n")
     columns = ["templates timed", "share kept, mean", "5 %", "worst", "random", "timings saved"]

@@ -52,9 +52,13 @@ def line(extra: str) -> list[str]:
         help_s = run(place / "bin" / "foretune", "--help")
         tune_s = run(python, "-c", TUNED, cwd=place)
         return [
-            extra or "none", str(len(json.loads(listed))), f"{sum(sizes) / 2**20:,.0f}",
-            f"{install_s:.0f}", f"{help_s:.1f}", f"{tune_s:.1f}",
-        ]  # fmt: skip
+            extra or "none",
+            str(len(json.loads(listed))),
+            f"{sum(sizes) / 2**20:,.0f}",
+            f"{install_s:.0f}",
+            f"{help_s:.1f}",
+            f"{tune_s:.1f}",
+        ]
 
 
 def run(*command: object, cwd: Path | None = None) -> float:

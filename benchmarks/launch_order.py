@@ -49,14 +49,16 @@ def main(argv: list[str] | None = None) -> None:
         found = [r for some in tables.values() for r in some if r.is_product]
         problems += [r.learned for r in found]
         kernels = sorted({r.kernel for r in found})
-        card["tables"] |= {path.name: {  # type: ignore[operator]
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            "source": sources(path, kernels),
-            "kernels": kernels,
-            "device": found[0].call.device.name,
-            "problems": len(found),
-            "dtypes": dict(Counter(r.dtype for r in found)),
-        }}  # fmt: skip
+        card["tables"] |= {
+            path.name: {  # type: ignore[operator]
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                "source": sources(path, kernels),
+                "kernels": kernels,
+                "device": found[0].call.device.name,
+                "problems": len(found),
+                "dtypes": dict(Counter(r.dtype for r in found)),
+            }
+        }
     order = fit_order(problems)
     save_order(order, options.out)
     text = json.dumps(card, indent=1)

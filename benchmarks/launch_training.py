@@ -14,10 +14,18 @@ from foretune.models.launch_order import LaunchOrder, RankingTrees, launch_score
 
 ROUNDS, MAX_DEPTH = 400, 6
 LAMBDAMART_PARAMETERS = {
-    "objective": "rank:ndcg", "lambdarank_pair_method": "topk", "ndcg_exp_gain": False,
-    "lambdarank_num_pair_per_sample": 4, "eta": 0.1, "max_depth": MAX_DEPTH,
-    "subsample": 0.8, "colsample_bytree": 0.5, "min_child_weight": 2, "seed": 0, "nthread": 1,
-}  # fmt: skip
+    "objective": "rank:ndcg",
+    "lambdarank_pair_method": "topk",
+    "ndcg_exp_gain": False,
+    "lambdarank_num_pair_per_sample": 4,
+    "eta": 0.1,
+    "max_depth": MAX_DEPTH,
+    "subsample": 0.8,
+    "colsample_bytree": 0.5,
+    "min_child_weight": 2,
+    "seed": 0,
+    "nthread": 1,
+}
 GAIN = 31.0
 """Gain of the fastest candidate for LambdaMART; others have the square of their relative speed."""
 MAX_LOG_SLOWDOWN = 1.5

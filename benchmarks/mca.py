@@ -31,12 +31,16 @@ def _block_cycles(ir: str, name: str) -> list[tuple[str, float]]:
     ]
     text = "".join(
         f"# LLVM-MCA-BEGIN {n}\n" + "\n".join(lines) + f"\n# LLVM-MCA-END {n}\n"
-        for n, (_, lines) in enumerate(blocks) if lines
-    )  # fmt: skip
+        for n, (_, lines) in enumerate(blocks)
+        if lines
+    )
     done = subprocess.run(
         ["llvm-mca", f"-mcpu={SIMULATED_CPU}", f"-iterations={SIMULATED_TIMES}", "-"],
-        input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     regions = re.findall(r"Code Region - (\d+)\s+.*?Total Cycles:\s+(\d+)", done.stdout, re.DOTALL)
     return [(blocks[int(n)][0], int(cycles) / SIMULATED_TIMES) for n, cycles in regions]
 

@@ -40,9 +40,12 @@ class Inverted(nn.Module):
         super().__init__()
         wide = expand * inputs
         self.body = nn.Sequential(
-            conv(inputs, wide, 1), nn.ReLU6(), conv(wide, wide, 3, stride, wide), nn.ReLU6(),
+            conv(inputs, wide, 1),
+            nn.ReLU6(),
+            conv(wide, wide, 3, stride, wide),
+            nn.ReLU6(),
             conv(wide, outputs, 1),
-        )  # fmt: skip
+        )
         self.shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -154,8 +157,9 @@ class Mixer(nn.Module):
         self.mix = nn.Sequential(
             nn.Linear(tokens, 2 * tokens), nn.GELU(), nn.Linear(2 * tokens, tokens)
         )
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(),
-                                  nn.Linear(4 * width, width))  # fmt: skip
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return as many tokens."""
@@ -184,18 +188,33 @@ class Patches(nn.Module):
 def resnet() -> nn.Module:
     """Return a small ResNet."""
     return nn.Sequential(
-        conv(3, 32, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1), Residual(32, 32), Residual(32, 64, 2),
-        Residual(64, 64), Residual(64, 128, 2), Residual(128, 128), Head(128),
-    )  # fmt: skip
+        conv(3, 32, 7, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        Residual(32, 32),
+        Residual(32, 64, 2),
+        Residual(64, 64),
+        Residual(64, 128, 2),
+        Residual(128, 128),
+        Head(128),
+    )
 
 
 def mobilenet() -> nn.Module:
     """Return a small MobileNet v2."""
     return nn.Sequential(
-        conv(3, 16, 3, 2), nn.ReLU6(), Inverted(16, 16), Inverted(16, 24, 2), Inverted(24, 24),
-        Inverted(24, 48, 2), Inverted(48, 48), Inverted(48, 96, 2), conv(96, 320, 1), nn.ReLU6(),
+        conv(3, 16, 3, 2),
+        nn.ReLU6(),
+        Inverted(16, 16),
+        Inverted(16, 24, 2),
+        Inverted(24, 24),
+        Inverted(24, 48, 2),
+        Inverted(48, 48),
+        Inverted(48, 96, 2),
+        conv(96, 320, 1),
+        nn.ReLU6(),
         Head(320),
-    )  # fmt: skip
+    )
 
 
 def vgg() -> nn.Module:
@@ -223,9 +242,11 @@ def encoder() -> nn.Module:
 def decoder() -> nn.Module:
     """Return a small language model."""
     return nn.Sequential(
-        nn.Embedding(VOCABULARY, 192), *(Decoder(192, 6) for _ in range(4)), nn.RMSNorm(192),
+        nn.Embedding(VOCABULARY, 192),
+        *(Decoder(192, 6) for _ in range(4)),
+        nn.RMSNorm(192),
         nn.Linear(192, VOCABULARY, bias=False),
-    )  # fmt: skip
+    )
 
 
 def mixer() -> nn.Module:
@@ -239,9 +260,15 @@ def vit() -> nn.Module:
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "resnet": resnet, "mobilenet": mobilenet, "vgg": vgg, "unet": UNet, "encoder": encoder,
-    "decoder": decoder, "mixer": mixer, "vit": vit,
-}  # fmt: skip
+    "resnet": resnet,
+    "mobilenet": mobilenet,
+    "vgg": vgg,
+    "unet": UNet,
+    "encoder": encoder,
+    "decoder": decoder,
+    "mixer": mixer,
+    "vit": vit,
+}
 """Name -> constructor."""
 
 

@@ -54,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = local_device("cpu")
     programs = {
         (name, int(batch)): export(name, int(batch))
-        for batch in options.batches.split(",") for name in NETWORKS
-    }  # fmt: skip
+        for batch in options.batches.split(",")
+        for name in NETWORKS
+    }
     networks = {key: network_of(program, key[0]) for key, program in programs.items()}
     own = {name: operators_of(networks, name) for name in NETWORKS}
     collect(own, device, options.out, options.minutes)
@@ -85,8 +86,10 @@ def collect(
     every = list(dict.fromkeys(o for operators in own.values() for o in operators))
     with RunLog(out / OPERATORS, device) as log, progress_bar() as progress:
         done = collect_network(every, log, device, minutes, time.process_time_ns, progress)
-    print(f"{done.rows} rows measured in {done.seconds:.0f} s, {done.failed} failed, "
-          f"{done.reused} reused")  # fmt: skip
+    print(
+        f"{done.rows} rows measured in {done.seconds:.0f} s, {done.failed} failed, "
+        f"{done.reused} reused"
+    )
 
 
 def latencies(programs: dict[Key, torch.export.ExportedProgram], path: Path) -> dict[Key, list]:
@@ -127,9 +130,11 @@ def peak_mib(program: torch.export.ExportedProgram) -> float:
 
 
 def predict(
-    networks: dict[Key, Network], own: dict[str, list[NetworkOperator]], runs: pd.DataFrame,
+    networks: dict[Key, Network],
+    own: dict[str, list[NetworkOperator]],
+    runs: pd.DataFrame,
     device: Device,
-) -> dict[Key, dict[str, Any]]:  # fmt: skip
+) -> dict[Key, dict[str, Any]]:
     """Return the milliseconds of every network by every method, and operators measured before."""
     every = NetworkPredictor(runs)
     row_keys = [NetworkPredictor.key_of(row) for row in runs.to_dict("records")]
@@ -137,8 +142,10 @@ def predict(
     for name in NETWORKS:
         others = {
             NetworkPredictor.key_of(rows_of(o.kernel, o.problem, [o.config], device).iloc[0])
-            for other in NETWORKS if other != name for o in own[other]
-        }  # fmt: skip
+            for other in NETWORKS
+            if other != name
+            for o in own[other]
+        }
         kept = runs[[key in others for key in row_keys]]
         ours, plain = NetworkPredictor(kept), ten_lines(kept, device)
         for key in (k for k in networks if k[0] == name):
@@ -151,8 +158,13 @@ def predict(
                 "rooflines": total(network, lambda o: roofline_ms(o, device)),
                 "operators measured": every.predict(network, device).time_ms,
             }
-            found[key] = {**sums, "same": same / made.time_ms, "unknown": made.unknown,
-                          "low": made.interval_ms[0], "high": made.interval_ms[1]}  # fmt: skip
+            found[key] = {
+                **sums,
+                "same": same / made.time_ms,
+                "unknown": made.unknown,
+                "low": made.interval_ms[0],
+                "high": made.interval_ms[1],
+            }
     return found
 
 
@@ -183,9 +195,11 @@ def ten_lines(runs: pd.DataFrame, device: Device) -> Callable[[NetworkOperator],
 
 
 def report(
-    device: Device, measured: dict[Key, list[float]], predicted: dict[Key, dict[str, Any]],
+    device: Device,
+    measured: dict[Key, list[float]],
+    predicted: dict[Key, dict[str, Any]],
     runs: pd.DataFrame,
-) -> None:  # fmt: skip
+) -> None:
     """Print a row per network, then the errors and the order of every method."""
     print(heading("Networks left out", device))
     truth = {key: float(np.median(times)) for key, times in measured.items()}
@@ -195,11 +209,13 @@ def report(
         one = predicted[key]
         rows.append(
             [
-                f"{key[0]}, batch {key[1]}", f"{truth[key]:.2f} ({low:.2f}–{high:.2f})",
+                f"{key[0]}, batch {key[1]}",
+                f"{truth[key]:.2f} ({low:.2f}–{high:.2f})",
                 *(f"{one[m]:.2f} ({one[m] / truth[key] - 1:+.0%})" for m in METHODS),
-                f"{one['same']:.0%}", ", ".join(one["unknown"]) or "–",
+                f"{one['same']:.0%}",
+                ", ".join(one["unknown"]) or "–",
             ]
-        )  # fmt: skip
+        )
     names = ("network", "measured, ms (quartiles)", *METHODS, "operators of others", "by roofline")
     print(markdown(list(names), rows))
     rows = []
@@ -209,8 +225,15 @@ def report(
             (truth[a] < truth[b]) == (predicted[a][method] < predicted[b][method])
             for a, b in itertools.combinations(truth, 2)
         ]
-        rows.append([method, f"{np.mean(off):.1%}", f"{np.median(off):.1%}", f"{max(off):.1%}",
-                     f"{np.mean(right):.1%}"])  # fmt: skip
+        rows.append(
+            [
+                method,
+                f"{np.mean(off):.1%}",
+                f"{np.median(off):.1%}",
+                f"{max(off):.1%}",
+                f"{np.mean(right):.1%}",
+            ]
+        )
     print(markdown(["sum of", "mean error", "median", "largest", "pairs ordered right"], rows))
     inside = [predicted[k]["low"] <= truth[k] <= predicted[k]["high"] for k in truth]
     covered = f"{sum(inside)} of {len(inside)} inside the 90 % interval"

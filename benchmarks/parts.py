@@ -253,15 +253,30 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
 }
 ONLY_OF: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("devices", "installed"),
-    (WHOLE, "all but", "opinion", "stack", "interval", "hold-outs: whole", "neighbors: dev",
-     "features: c"),
+    (
+        WHOLE,
+        "all but",
+        "opinion",
+        "stack",
+        "interval",
+        "hold-outs: whole",
+        "neighbors: dev",
+        "features: c",
+    ),
 ) | {
     "spaces": (
-        WHOLE, "all but", "opinion: smooth", "stack",
-        "interval: modelled", "interval: octaves", "hold-outs: six", "features: a",
-        "features: g", "features: d",
+        WHOLE,
+        "all but",
+        "opinion: smooth",
+        "stack",
+        "interval: modelled",
+        "interval: octaves",
+        "hold-outs: six",
+        "features: a",
+        "features: g",
+        "features: d",
     )
-}  # fmt: skip
+}
 """Group -> how the parts begin that are left out of its tasks: others are not in them, or slow."""
 
 
@@ -305,8 +320,11 @@ class Memory:
             found: tuple[SmoothExpert, Any]
             found, _ = self.of(
                 lambda: (plain_tuned(kind, columns, X, y, rng), rng.bit_generator.state),
-                json.dumps(list(columns)).encode(), state, X, y,
-            )  # fmt: skip
+                json.dumps(list(columns)).encode(),
+                state,
+                X,
+                y,
+            )
             rng.bit_generator.state = found[1]
             return found[0]
 
@@ -404,9 +422,15 @@ def table(lines: list[dict[str, Any]]) -> str:
             ]
         )
     columns = [
-        "without", "tasks", "error", "gains most on", "loses most on",
-        "coverage off 90 by, points", "worst", "intervals",
-    ]  # fmt: skip
+        "without",
+        "tasks",
+        "error",
+        "gains most on",
+        "loses most on",
+        "coverage off 90 by, points",
+        "worst",
+        "intervals",
+    ]
     return markdown(columns, rows)
 
 

@@ -78,17 +78,27 @@ def table_rows(size: str, decisions: TensorDecisions, policies: list[Agent]) -> 
                 totals = graph.total_ms(placed)
                 best_of = placed[totals.argmin()]
                 found[name].append(
-                    (totals.min() / program, used(graph, best_of), time.perf_counter() - started,
-                     False)
-                )  # fmt: skip
+                    (
+                        totals.min() / program,
+                        used(graph, best_of),
+                        time.perf_counter() - started,
+                        False,
+                    )
+                )
     rows = []
     for name, values in found.items():
         ratio, share, seconds, proved = np.array(values, dtype=float).T
         proofs = f"{proved.sum():.0f} of {len(proved)}" if name == "HiGHS" else ""
         rows.append(
-            [size, name, f"{ratio.mean():.3f} ({ratio.max():.3f})", f"{share.mean():.2f}",
-             f"{seconds.mean():.2g}", proofs]
-        )  # fmt: skip
+            [
+                size,
+                name,
+                f"{ratio.mean():.3f} ({ratio.max():.3f})",
+                f"{share.mean():.2f}",
+                f"{seconds.mean():.2g}",
+                proofs,
+            ]
+        )
     return rows
 
 

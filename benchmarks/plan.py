@@ -186,9 +186,11 @@ def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
         formulas.append(formula_latencies(rows[out]))
         pairs.append(sure_pairs(model, rows[out], measured[out]))
     return Scored(
-        pd.concat(predicted).sort_index(), pd.concat(formulas).sort_index(), measured,
+        pd.concat(predicted).sort_index(),
+        pd.concat(formulas).sort_index(),
+        measured,
         pd.concat(pairs),
-    )  # fmt: skip
+    )
 
 
 def _errors(predicted: "pd.Series[float]", measured: "pd.Series[float]") -> dict[str, float]:
@@ -205,14 +207,18 @@ def _print(result: dict[str, Any]) -> None:
         print(json.dumps(result["test"], indent=1))
         return
     print(f"{result['excluded']} rows have no concurrency or batch and are excluded\n")
-    print("| held out | rows | TPOT | TTFT | formulas alone | 90 % intervals hold | "
-          "AIConfigurator 0.12.0 * | first boosted model * |")  # fmt: skip
+    print(
+        "| held out | rows | TPOT | TTFT | formulas alone | 90 % intervals hold | "
+        "AIConfigurator 0.12.0 * | first boosted model * |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, references in REFERENCES.items():
         for label, line in ((name, result[name]), (f"{name}, one pool", result[name]["together"])):
             print(_line(label, line, references))
-    print("\n| choice | groups | mean regret, % | right within 3 %, % | limit missed, % | "
-          "AIConfigurator / first boosted model * |")  # fmt: skip
+    print(
+        "\n| choice | groups | mean regret, % | right within 3 %, % | limit missed, % | "
+        "AIConfigurator / first boosted model * |"
+    )
     print("|---|---|---|---|---|---|")
     for name, line in result["choices"].items():
         cells = [

@@ -52,8 +52,13 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
             refused = refused or f"{type(error).__name__}: {error}"[:200]
             continue
         if found.tpot > 0 and found.ttft > 0:
-            return {"tpot_ms": found.tpot, "ttft_ms": found.ttft, "mode": mode, "refused": "",
-                    "tokens_per_s": found.tokens_per_second}  # fmt: skip
+            return {
+                "tpot_ms": found.tpot,
+                "ttft_ms": found.ttft,
+                "mode": mode,
+                "refused": "",
+                "tokens_per_s": found.tokens_per_second,
+            }
         refused = refused or "no time"
     nothing = dict.fromkeys(("tpot_ms", "ttft_ms", "tokens_per_s"))
     return {**nothing, "mode": "", "refused": refused}

@@ -77,15 +77,27 @@ def main() -> None:
         for name, formats in HIDDEN.items():
             timers = StepTimerFactory(PartialTables(tables, formats), cache)
             lines += compared(whole, fold, models, name, formats, timers)
-    head = ["hidden", "deployments", "error, without / with tables, %", "choice", "models",
-            "groups", "like others, %", "last, %"]  # fmt: skip
+    head = [
+        "hidden",
+        "deployments",
+        "error, without / with tables, %",
+        "choice",
+        "models",
+        "groups",
+        "like others, %",
+        "last, %",
+    ]
     print(markdown(head, lines))
 
 
 def compared(
-    whole: Table, fold: np.ndarray, models: list[LatencyPredictor], name: str,
-    formats: tuple[str, ...], timers: StepTimerFactory,
-) -> list[list[str]]:  # fmt: skip
+    whole: Table,
+    fold: np.ndarray,
+    models: list[LatencyPredictor],
+    name: str,
+    formats: tuple[str, ...],
+    timers: StepTimerFactory,
+) -> list[list[str]]:
     """Return the lines of a hidden format."""
     deployments, measured = whole.data.deployments, whole.data.measured
     hidden = np.array(

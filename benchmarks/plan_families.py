@@ -16,9 +16,15 @@ from typing import Any
 TABLE = Path(__file__).resolve().parents[1] / "plan" / "describe" / "families.json"
 MAPPING = "transformers/models/auto/modeling_auto.py"
 SIZES = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "tie_word_embeddings",
-)  # fmt: skip
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "tie_word_embeddings",
+)
 OTHER_NAMES = {
     "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner", "dff", "dim_ff"),
     "num_attention_heads": ("attention_heads", "num_heads"),

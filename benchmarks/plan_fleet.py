@@ -46,10 +46,13 @@ LEAST = 0.005
 """Share of requests below which a length is left out."""
 RATES = (1, 2, 4, 8, 16, 32)
 PUBLISHED = {
-    ("chats", 120): "15-77", ("chats", 40): "9-68",
-    ("documents", 120): "15-33", ("documents", 40): "2-22",
-    ("mixed", 120): "13-51", ("mixed", 40): "4-51",
-}  # fmt: skip
+    ("chats", 120): "15-77",
+    ("chats", 40): "9-68",
+    ("documents", 120): "15-33",
+    ("documents", 40): "2-22",
+    ("mixed", 120): "13-51",
+    ("mixed", 40): "4-51",
+}
 """Percent saved over fleets of one type, over rates and types."""
 
 
@@ -85,9 +88,14 @@ def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, A
     shares = histogram(setting)
     demands = [Demand(Workload(*size), share) for size, share in shares.items()]
     kinds = instance_types(
-        describe_model(MODEL), [find_system(name, PRICES) for name in PRICES], [1], demands,
-        clocks, Requirements(tpot_ms=tpot_ms), formats=[Formats()],
-    )  # fmt: skip
+        describe_model(MODEL),
+        [find_system(name, PRICES) for name in PRICES],
+        [1],
+        demands,
+        clocks,
+        Requirements(tpot_ms=tpot_ms),
+        formats=[Formats()],
+    )
     rows: list[dict[str, Any]] = []
     for rate in RATES:
         per_s = [rate * share for share in shares.values()]
@@ -102,8 +110,14 @@ def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, A
             }
         )
     saved = [value for row in rows for value in row["saved"].values()]
-    return {"setting": setting, "tpot_ms": tpot_ms, "lengths": len(shares), "rates": rows,
-            "least": min(saved), "most": max(saved)}  # fmt: skip
+    return {
+        "setting": setting,
+        "tpot_ms": tpot_ms,
+        "lengths": len(shares),
+        "rates": rows,
+        "least": min(saved),
+        "most": max(saved),
+    }
 
 
 def main() -> None:
@@ -123,20 +137,27 @@ def main() -> None:
 
 def _print_mixes(found: Sequence[dict[str, Any]]) -> None:
     rows = [
-        [one["setting"], str(one["tpot_ms"]), f"{100 * one['least']:.0f}-{100 * one['most']:.0f}",
-         PUBLISHED[one["setting"], one["tpot_ms"]]]
+        [
+            one["setting"],
+            str(one["tpot_ms"]),
+            f"{100 * one['least']:.0f}-{100 * one['most']:.0f}",
+            PUBLISHED[one["setting"], one["tpot_ms"]],
+        ]
         for one in found
-    ]  # fmt: skip
+    ]
     print(markdown(["requests", "ms per token", "saved, %", "published"], rows))
     columns = ["requests/s", "mix", "USD/h", *(f"vs {n}, %" for n in PRICES)]
     for one in found:
         print(f"{one['setting']}, {one['tpot_ms']} ms per token, {one['lengths']} lengths\n")
         rows = [
-            [str(row["rate"]), ", ".join(f"{count} {name}" for name, count in row["gpus"].items()),
-             f"{row['usd_per_hour']:.2f}",
-             *(f"{100 * row['saved'][n]:.0f}" if n in row["saved"] else "–" for n in PRICES)]
+            [
+                str(row["rate"]),
+                ", ".join(f"{count} {name}" for name, count in row["gpus"].items()),
+                f"{row['usd_per_hour']:.2f}",
+                *(f"{100 * row['saved'][n]:.0f}" if n in row["saved"] else "–" for n in PRICES),
+            ]
             for row in one["rates"]
-        ]  # fmt: skip
+        ]
         print(markdown(columns, rows))
 
 

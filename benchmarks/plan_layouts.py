@@ -81,19 +81,31 @@ def _steps(check: ParallelCheck, number: int) -> str:
     """Return the table of one repeat."""
     rows = [
         [
-            row["problem"], row["layout"], f"{row['operators_ms']:.2f}",
-            f"{row['predicted_ms']:.2f}", f"{row['measured_ms']:.2f}",
-            f"{row['predicted_ratio']:.2f}", f"{row['measured_ratio']:.2f}",
+            row["problem"],
+            row["layout"],
+            f"{row['operators_ms']:.2f}",
+            f"{row['predicted_ms']:.2f}",
+            f"{row['measured_ms']:.2f}",
+            f"{row['predicted_ratio']:.2f}",
+            f"{row['measured_ratio']:.2f}",
             f"{row['low']:.2f} … {row['high']:.2f}",
         ]
         for row in check.table().to_dict("records")
-    ]  # fmt: skip
+    ]
     error = check.table()["error"].max()
     table = markdown(
-        ("step", "layout", "operators ms", "predicted ms", "measured ms", "predicted / one rank",
-         "measured / one rank", "95 %"),
+        (
+            "step",
+            "layout",
+            "operators ms",
+            "predicted ms",
+            "measured ms",
+            "predicted / one rank",
+            "measured / one rank",
+            "95 %",
+        ),
         rows,
-    )  # fmt: skip
+    )
     coefficients = ", ".join(f"{value:.2f}" for value in check.coefficients)
     return (
         f"Repeat {number + 1}: {check.operators} operators in {check.seconds:.0f} s, coefficients "
@@ -139,10 +151,17 @@ def _scores(checks: Sequence[ParallelCheck]) -> str:
             ]
         )
     return markdown(
-        ("predicted by", "mean regret % (by repeat)", "largest", "within 5 %", "Spearman",
-         "pairs in order", "median error of times %"),
+        (
+            "predicted by",
+            "mean regret % (by repeat)",
+            "largest",
+            "within 5 %",
+            "Spearman",
+            "pairs in order",
+            "median error of times %",
+        ),
         rows,
-    )  # fmt: skip
+    )
 
 
 def _score(

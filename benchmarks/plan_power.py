@@ -148,10 +148,13 @@ def fit_form(used: np.ndarray, awake: np.ndarray | float, measured: np.ndarray) 
     found = [
         least_squares(
             lambda values: np.log(PowerModel(*values).share(used, awake) / measured),
-            start, bounds=(LOWER_BOUNDS, UPPER_BOUNDS), loss="cauchy", f_scale=OUTLIER_SCALE,
+            start,
+            bounds=(LOWER_BOUNDS, UPPER_BOUNDS),
+            loss="cauchy",
+            f_scale=OUTLIER_SCALE,
         )
         for start in INITIAL_VALUES
-    ]  # fmt: skip
+    ]
     return PowerModel(*min(found, key=lambda fit: fit.cost).x.tolist())
 
 
@@ -298,9 +301,15 @@ def _print_recorded(powers: dict[str, pd.DataFrame]) -> None:
 
 
 PHI3_MINI = ModelDescription(
-    "Phi-3-mini", layers=32, hidden=3072, heads=32, kv_heads=32, head_dim=96, vocab=32064,
+    "Phi-3-mini",
+    layers=32,
+    hidden=3072,
+    heads=32,
+    kv_heads=32,
+    head_dim=96,
+    vocab=32064,
     intermediate=8192,
-)  # fmt: skip
+)
 PROMPT = 256
 """Tokens of the prompts of published runs, which do not say."""
 
@@ -334,12 +343,20 @@ class Published:
         steps = clock.times([decode, prefill])
         power = OperatorPower(find_system(self.system).device, self.system)
         row = {
-            "decode": steps["total"][0], "decode_energy_mj": steps["energy_mj"][0],
-            "prefill": steps["total"][1] / 16, "prefill_energy_mj": steps["energy_mj"][1] / 16,
-            "running": self.running, "concurrency": self.running, "osl": self.osl,
-            "speculative": 0.0, "tp": 1.0, "pp": 1.0, "prefill_tp": 1.0, "gpus": 1.0,
+            "decode": steps["total"][0],
+            "decode_energy_mj": steps["energy_mj"][0],
+            "prefill": steps["total"][1] / 16,
+            "prefill_energy_mj": steps["energy_mj"][1] / 16,
+            "running": self.running,
+            "concurrency": self.running,
+            "osl": self.osl,
+            "speculative": 0.0,
+            "tp": 1.0,
+            "pp": 1.0,
+            "prefill_tp": 1.0,
+            "gpus": 1.0,
             "awake_w": power.active_idle_w,
-        }  # fmt: skip
+        }
         token_ms = self.running * (self.mj_per_token or np.nan) / self.watts
         found = []
         for each in (1e-6, token_ms):

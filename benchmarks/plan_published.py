@@ -45,10 +45,17 @@ from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_r
 from foretune.plan.engine.stage_times import StageTimes
 
 REQUESTS = {
-    (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000,
-    (1000, 1000): 3000, (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500,
-    (5000, 500): 1500, (20000, 2000): 1000,
-}  # fmt: skip
+    (128, 128): 30000,
+    (128, 2048): 3000,
+    (128, 4096): 1500,
+    (500, 2000): 3000,
+    (1000, 1000): 3000,
+    (1000, 2000): 1500,
+    (2048, 128): 3000,
+    (2048, 2048): 1500,
+    (5000, 500): 1500,
+    (20000, 2000): 1000,
+}
 """Lengths of prompts and answers -> requests of a run, as documented."""
 GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
 """Sizes of decode steps that are captured, as documented."""
@@ -111,8 +118,9 @@ def predictions(
         print(
             f"{row['model']} {row['system']} tp{row['tp']} pp{row['pp']} dp{row['dp']} "
             f"{row['isl']}/{row['osl']}: {predicted / float(row['out_tok_s']):.3f} "
-            f"({time.perf_counter() - start:.1f} s)", file=sys.stderr,
-        )  # fmt: skip
+            f"({time.perf_counter() - start:.1f} s)",
+            file=sys.stderr,
+        )
         found.append({**row, "predicted": predicted, "in_flight": in_flight})
     return pd.DataFrame(found), refused
 
@@ -186,13 +194,24 @@ def _asked(rival: Path, scored: pd.DataFrame) -> "pd.Series[float]":
 
     The most of what it says of as many requests in flight as the replay has, and of fewer.
     """
-    names = {"tp_size": "tp", "pp_size": "pp", "attention_dp_size": "dp", "moe_tp_size": "moe_tp",
-             "moe_ep_size": "moe_ep", "isl": "isl", "osl": "osl"}  # fmt: skip
+    names = {
+        "tp_size": "tp",
+        "pp_size": "pp",
+        "attention_dp_size": "dp",
+        "moe_tp_size": "moe_tp",
+        "moe_ep_size": "moe_ep",
+        "isl": "isl",
+        "osl": "osl",
+    }
     asked = pd.DataFrame({column: scored[name].astype(int) for column, name in names.items()})
     asked = asked.assign(
-        model_path=scored["model"], system=scored["system"], backend="trtllm", mode="agg",
-        gemm_quant_mode=scored["weights"], moe_quant_mode=scored["moe"].replace("", None),
-    )  # fmt: skip
+        model_path=scored["model"],
+        system=scored["system"],
+        backend="trtllm",
+        mode="agg",
+        gemm_quant_mode=scored["weights"],
+        moe_quant_mode=scored["moe"].replace("", None),
+    )
     loads = [np.maximum(scored["in_flight"] * share, 1).astype(int) for share in SHARES]
     tables = [asked.assign(silicon_concurrency=load, batch_size=load) for load in loads]
     with tempfile.TemporaryDirectory() as folder:

@@ -37,9 +37,14 @@ def main() -> None:
                 for lengths in ((4096, 512), *LENGTHS):
                     start = time.perf_counter()
                     made = plan(
-                        model, system, 8, Workload(*lengths), clocks, correction=correction,
+                        model,
+                        system,
+                        8,
+                        Workload(*lengths),
+                        clocks,
+                        correction=correction,
                         pools=pools,
-                    )  # fmt: skip
+                    )
                     took.append(time.perf_counter() - start)
                     counts.append(len(made.candidates))
                 later = statistics.median(took[1:])

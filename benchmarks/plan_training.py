@@ -59,22 +59,38 @@ from foretune.plan.train.training_planner import BACKEND, plan_training
 
 RUNS = Path(__file__).with_name("training_runs.csv")
 GPT = {
-    "1.7B": (2304, 24, 24), "3.6B": (3072, 32, 30), "7.5B": (4096, 32, 36),
-    "18B": (6144, 48, 40), "22B": (6144, 64, 48), "39B": (8192, 64, 48), "76B": (10240, 80, 60),
-    "145B": (12288, 96, 80), "175B": (12288, 96, 96), "310B": (16384, 128, 96),
-    "530B": (20480, 128, 105), "1T": (25600, 160, 128),
-    "1.5B": (2304, 24, 22), "6.2B": (4096, 32, 30), "14.6B": (5120, 40, 46),
+    "1.7B": (2304, 24, 24),
+    "3.6B": (3072, 32, 30),
+    "7.5B": (4096, 32, 36),
+    "18B": (6144, 48, 40),
+    "22B": (6144, 64, 48),
+    "39B": (8192, 64, 48),
+    "76B": (10240, 80, 60),
+    "145B": (12288, 96, 80),
+    "175B": (12288, 96, 96),
+    "310B": (16384, 128, 96),
+    "530B": (20480, 128, 105),
+    "1T": (25600, 160, 128),
+    "1.5B": (2304, 24, 22),
+    "6.2B": (4096, 32, 30),
+    "14.6B": (5120, 40, 46),
     "28.3B": (6144, 48, 62),
-}  # fmt: skip
+}
 """Hidden width, heads, layers, as in the tables above."""
 MPT = {
-    "1b": (2048, 16, 24), "3b": (2560, 20, 32), "7b": (4096, 32, 32), "13b": (5120, 40, 40),
-    "30b": (7168, 56, 48), "70b": (8192, 64, 80),
-}  # fmt: skip
+    "1b": (2048, 16, 24),
+    "3b": (2560, 20, 32),
+    "7b": (4096, 32, 32),
+    "13b": (5120, 40, 40),
+    "30b": (7168, 56, 48),
+    "70b": (8192, 64, 80),
+}
 LLAMA = {
-    "llama-13b": (5120, 40, 40, 13824, 32000), "llama-2-13b": (5120, 40, 40, 13824, 32000),
-    "llama-30b": (6656, 52, 60, 17920, 32000), "llama-65b": (8192, 64, 80, 22016, 32000),
-}  # fmt: skip
+    "llama-13b": (5120, 40, 40, 13824, 32000),
+    "llama-2-13b": (5120, 40, 40, 13824, 32000),
+    "llama-30b": (6656, 52, 60, 17920, 32000),
+    "llama-65b": (8192, 64, 80, 22016, 32000),
+}
 """Hidden width, heads, layers, MLP, vocabulary (arXiv:2302.13971, table 2)."""
 OTHERS = {
     "llama-2-70b": "meta-llama/Llama-2-70b-hf",
@@ -89,9 +105,11 @@ OTHERS = {
 }
 SCHEDULES = ("1F1B", "interleaved", "zero bubble 1x", "zero bubble 2x")
 PUBLISHED_GB = {
-    "gpt-1.5B": (30, 40, 32, 59), "gpt-6.2B": (39, 48, 42, 70), "gpt-14.6B": (32, 39, 33, 51),
+    "gpt-1.5B": (30, 40, 32, 59),
+    "gpt-6.2B": (39, 48, 42, 70),
+    "gpt-14.6B": (32, 39, 33, 51),
     "gpt-28.3B": (43, 58, 44, 74),
-}  # fmt: skip
+}
 """Memory with each of `SCHEDULES` (arXiv:2401.10241, table 4)."""
 ROUGH_MFU = 0.5
 PLAIN = Calibration(slowdown=1.0, exposed=EXPOSED)
@@ -325,13 +343,19 @@ def _run(row: dict[str, Any]) -> Run:
     gpus = numbers.pop("gpus")
     replicas = gpus // (numbers["tp"] * numbers["pp"] * numbers["cp"])
     task = TrainingTask(
-        int(row["batch"]), int(row["sequence"]), row["precision"], row["attention"],
-        row["gradients"], row["overlap"] == "yes",
-    )  # fmt: skip
+        int(row["batch"]),
+        int(row["sequence"]),
+        row["precision"],
+        row["attention"],
+        row["gradients"],
+        row["overlap"] == "yes",
+    )
     recipe = Recipe(
-        TrainingLayout(dp=replicas, **numbers), int(row["micro_batch"]), int(row["zero"]),
+        TrainingLayout(dp=replicas, **numbers),
+        int(row["micro_batch"]),
+        int(row["zero"]),
         sequence_parallel=row["sequence_parallel"] == "yes",
-    )  # fmt: skip
+    )
     if row["recompute"] == "least":
         choices = [replace(recipe, recompute=r) for r in RECOMPUTE]
         recipe = next((c for c in choices if _fits(model, system, task, c)), choices[-1])
@@ -367,10 +391,14 @@ def _model(name: str) -> ModelDescription:
         kind, tied, mlp = "gpt_neox", True, 4 * hidden
         vocab = 51200 if family == "gpt" else 50368
     config = {
-        "model_type": kind, "hidden_size": hidden, "num_attention_heads": heads,
-        "num_hidden_layers": layers, "intermediate_size": mlp, "vocab_size": vocab,
+        "model_type": kind,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "intermediate_size": mlp,
+        "vocab_size": vocab,
         "tie_word_embeddings": tied,
-    }  # fmt: skip
+    }
     return read_config(config, name)
 
 
@@ -383,8 +411,9 @@ def _system(name: str) -> System:
         # Eight dies per node, four 25 GB/s adapters (OLCF Frontier user guide); 50 GB/s between
         # dies of different modules.
         device = find_device("AMD Instinct MI250X")
-        return replace(System.from_device(device, 8, "mi250x"), intra_node_gbps=50.0,
-                       inter_node_gbps=12.5)  # fmt: skip
+        return replace(
+            System.from_device(device, 8, "mi250x"), intra_node_gbps=50.0, inter_node_gbps=12.5
+        )
     return find_system(name)
 
 
@@ -418,8 +447,10 @@ def _frontier(clocks: StepTimerFactory) -> list[dict[str, object]]:
     """Return the best share of peak predicted on Frontier beside the published one."""
     rows = []
     for size, gpus, batch, published in (
-        ("22B", 64, 512, 0.3838), ("175B", 1024, 1024, 0.3614), ("1T", 3072, 3072, 0.3196)
-    ):  # fmt: skip
+        ("22B", 64, 512, 0.3838),
+        ("175B", 1024, 1024, 0.3614),
+        ("1T", 3072, 3072, 0.3196),
+    ):
         task = TrainingTask(batch, 2048)
         plan = plan_training(_model(f"gpt-{size}"), _system("frontier"), gpus, task, clocks)
         rows.append({"model": size, "published": published, "hfu": float(plan.best["hfu"])})
@@ -430,10 +461,13 @@ def _layouts_paper(clocks: StepTimerFactory) -> list[dict[str, object]]:
     """Return the best micro-batch where the paper recommends 1, and the MFU where it states it."""
     rows = []
     for name, gpus, published in (
-        ("llama-13b", 64, 0.705), ("llama-30b", 256, np.nan), ("llama-65b", 128, np.nan)
-    ):  # fmt: skip
-        plan = plan_training(_model(name), _system("a100_sxm"), gpus, TrainingTask(2048, 2048),
-                             clocks)  # fmt: skip
+        ("llama-13b", 64, 0.705),
+        ("llama-30b", 256, np.nan),
+        ("llama-65b", 128, np.nan),
+    ):
+        plan = plan_training(
+            _model(name), _system("a100_sxm"), gpus, TrainingTask(2048, 2048), clocks
+        )
         table = plan.candidates[plan.candidates["zero"] == 1]  # what they trained with
         best = table.iloc[0]
         rows.append(
@@ -455,10 +489,19 @@ def _print(result: dict[str, Any]) -> None:
     errors_of: dict[str, dict[str, float]] = result["errors"]
     names = list(next(iter(errors_of.values())))
     rows = [
-        [source, *(f"{v:.2f}" if n in ("rank", "own slower") else v if isinstance(v, int)
-                   else f"{100 * v:.1f} %" for n, v in values.items())]
+        [
+            source,
+            *(
+                f"{v:.2f}"
+                if n in ("rank", "own slower")
+                else v
+                if isinstance(v, int)
+                else f"{100 * v:.1f} %"
+                for n, v in values.items()
+            ),
+        ]
         for source, values in errors_of.items()
-    ]  # fmt: skip
+    ]
     print(markdown(["source", *names], [[str(cell) for cell in row] for row in rows]))
     beyond = result["experts beyond the tables"]
     print(f"\nexperts looked up beyond the tables: {100 * beyond:.1f} %")

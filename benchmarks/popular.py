@@ -38,16 +38,33 @@ FIRST = (1, 4, 8)
 JUDGED = 100
 """Tunings of a family that are judged, at most, drawn at random."""
 ARCHITECTURES = {
-    "NVIDIA H20": "sm_90", "NVIDIA H20-3e": "sm_90", "NVIDIA L20Y": "sm_90",
-    "AMD Instinct MI308X": "gfx942", "AMD Instinct MI325 OAM": "gfx942",
-    "AMD Instinct MI350 OAM": "gfx950", "AMD Instinct MI355 OAM": "gfx950",
-    "AMD Radeon R9700": "gfx1201", "Intel(R) Arc(TM) Pro B70 Graphics": "xe2",
-}  # fmt: skip
+    "NVIDIA H20": "sm_90",
+    "NVIDIA H20-3e": "sm_90",
+    "NVIDIA L20Y": "sm_90",
+    "AMD Instinct MI308X": "gfx942",
+    "AMD Instinct MI325 OAM": "gfx942",
+    "AMD Instinct MI350 OAM": "gfx950",
+    "AMD Instinct MI355 OAM": "gfx950",
+    "AMD Radeon R9700": "gfx1201",
+    "Intel(R) Arc(TM) Pro B70 Graphics": "xe2",
+}
 """Architectures of devices that the tables lack."""
-PRODUCT = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps",
-           "num_stages")  # fmt: skip
-SPACE = ((16, 32, 64, 128, 256), (32, 64, 128, 256), (64, 128, 256), (1, 16, 32, 64), (4, 8),
-         (2, 3, 4, 5))  # fmt: skip
+PRODUCT = (
+    "BLOCK_SIZE_M",
+    "BLOCK_SIZE_N",
+    "BLOCK_SIZE_K",
+    "GROUP_SIZE_M",
+    "num_warps",
+    "num_stages",
+)
+SPACE = (
+    (16, 32, 64, 128, 256),
+    (32, 64, 128, 256),
+    (64, 128, 256),
+    (1, 16, 32, 64),
+    (4, 8),
+    (2, 3, 4, 5),
+)
 """What the engines' tuning scripts try; the winners of other spaces are added."""
 DTYPES = {"fp8_w8a8": "fp8", "int8_w8a8": "int8", "int8_w8a16": "int8", "int4_w4a16": "uint8"}
 """Element type of the weights; all others are of 16 bits."""
@@ -74,23 +91,48 @@ class Family:
 
 
 FAMILIES = {
-    "block_gemm": Family(("sglang/block_gemm", "vllm/block_gemm"), ("M", "N"), 2,
-                         default=(64, 128, 128, 32, 4, 2)),
-    "fused_moe": Family(("sglang/fused_moe", "vllm/fused_moe"), ("M", "N", "E"), 2,
-                        default=(64, 64, 32, 8, 4, 3)),
+    "block_gemm": Family(
+        ("sglang/block_gemm", "vllm/block_gemm"), ("M", "N"), 2, default=(64, 128, 128, 32, 4, 2)
+    ),
+    "fused_moe": Family(
+        ("sglang/fused_moe", "vllm/fused_moe"), ("M", "N", "E"), 2, default=(64, 64, 32, 8, 4, 3)
+    ),
     "grouped_matmul": Family(("lightllm/grouped_matmul",), ("M", "N", "expert_num"), 2),
-    "scaled_mm": Family(("lightllm/scaled_mm_per_token",), ("M", "N"), 2,
-                        knobs=("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_warps",
-                               "num_stages")),
-    "silu_and_mul": Family(("lightllm/silu_and_mul_fwd",), ("M", "N"), 2, "silu_and_mul_fwd",
-                           ("BLOCK_M", "BLOCK_N", "num_warps", "NUM_STAGES")),
-    "gdn_gating": Family(("lightllm/fused_gdn_gating",), ("M", "NUM_HEADS"), 1,
-                         "fused_gdn_gating", ("BLK_HEADS", "num_warps")),
-    "rotary": Family(("lightllm/rotary_emb_fwd",), ("M", "Q_HEAD_NUM"), 2, "rotary_emb_fwd",
-                     ("BLOCK_SEQ", "HEAD_PARALLEL_NUM", "num_warps", "num_stages")),
-    "mrope": Family(("lightllm/mrope_triton_fused",), ("M", "Q_HEAD_NUM"), 1,
-                    "mrope_triton_fused", ("num_warps", "num_stages")),
-}  # fmt: skip
+    "scaled_mm": Family(
+        ("lightllm/scaled_mm_per_token",),
+        ("M", "N"),
+        2,
+        knobs=("BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "num_warps", "num_stages"),
+    ),
+    "silu_and_mul": Family(
+        ("lightllm/silu_and_mul_fwd",),
+        ("M", "N"),
+        2,
+        "silu_and_mul_fwd",
+        ("BLOCK_M", "BLOCK_N", "num_warps", "NUM_STAGES"),
+    ),
+    "gdn_gating": Family(
+        ("lightllm/fused_gdn_gating",),
+        ("M", "NUM_HEADS"),
+        1,
+        "fused_gdn_gating",
+        ("BLK_HEADS", "num_warps"),
+    ),
+    "rotary": Family(
+        ("lightllm/rotary_emb_fwd",),
+        ("M", "Q_HEAD_NUM"),
+        2,
+        "rotary_emb_fwd",
+        ("BLOCK_SEQ", "HEAD_PARALLEL_NUM", "num_warps", "num_stages"),
+    ),
+    "mrope": Family(
+        ("lightllm/mrope_triton_fused",),
+        ("M", "Q_HEAD_NUM"),
+        1,
+        "mrope_triton_fused",
+        ("num_warps", "num_stages"),
+    ),
+}
 LEFT_OUT = ("gdn_gating", "mrope")
 """Families that gain too little over the rule for rows."""
 
@@ -123,19 +165,31 @@ def read(folder: Path, family: Family) -> Winners:
     device = [name.removesuffix(" down") for name in table["device"]]
     layer = [str([p.get(k) for k in (*family.sizes[1:], "K")]) for p in problems]
     dtype = [DTYPES.get(str(p.get("dtype")).removesuffix("_down"), "16") for p in problems]
-    rows = pd.DataFrame({
-        "kernel": table["kernel"], "device": device, "layer": layer, "dtype": dtype,
-        "M": sizes[:, 0], "N": sizes[:, 1], "E": sizes[:, 2],
-        "K": [float(p.get("K") or 4096) for p in problems], "pid": range(len(table)),
-        "file": [f"{d}|{t}|{n}" for d, t, n in zip(device, dtype, layer, strict=True)],
-    })  # fmt: skip
+    rows = pd.DataFrame(
+        {
+            "kernel": table["kernel"],
+            "device": device,
+            "layer": layer,
+            "dtype": dtype,
+            "M": sizes[:, 0],
+            "N": sizes[:, 1],
+            "E": sizes[:, 2],
+            "K": [float(p.get("K") or 4096) for p in problems],
+            "pid": range(len(table)),
+            "file": [f"{d}|{t}|{n}" for d, t, n in zip(device, dtype, layer, strict=True)],
+        }
+    )
     distinct, winners = np.unique(values, axis=0, return_inverse=True)
     tunings = Tunings(
-        np.array(device), np.array([device_of(d).architecture for d in device]), np.array(dtype),
+        np.array(device),
+        np.array([device_of(d).architecture for d in device]),
+        np.array(dtype),
         np.rint(4 * np.log2(np.maximum(sizes, 1))).astype(np.uint8),
-        winners.ravel().astype(np.uint16), distinct.astype(np.int16),
-        np.array([knob_meaning(k) for k in family.knobs]), np.arange(family.tile),
-    )  # fmt: skip
+        winners.ravel().astype(np.uint16),
+        distinct.astype(np.int16),
+        np.array([knob_meaning(k) for k in family.knobs]),
+        np.arange(family.tile),
+    )
     return Winners(rows, values, tunings)
 
 
@@ -172,12 +226,23 @@ def by_launch_order(family: str, row: Mapping[str, Any], configs: list[Configura
     narrow, names = ("bfloat16" if dtype == "uint8" else dtype), list(configs[0])
     if experts > 1:  # the first product: gate and up, eight experts a token
         n, padded = (2 * n if family == "fused_moe" else n), m * 8 + experts * 15
-        arguments = {"a_ptr": Tensor(narrow, (m, k)), "b_ptr": Tensor(dtype, (experts, n, k)),
-                     "c_ptr": Tensor("bfloat16", (m, 8, n)), "N": n, "K": k}  # fmt: skip
+        arguments = {
+            "a_ptr": Tensor(narrow, (m, k)),
+            "b_ptr": Tensor(dtype, (experts, n, k)),
+            "c_ptr": Tensor("bfloat16", (m, 8, n)),
+            "N": n,
+            "K": k,
+        }
         rows = padded
     else:
-        arguments = {"A": Tensor(narrow, (m, k)), "B": Tensor(dtype, (n, k)),
-                     "C": Tensor("bfloat16", (m, n)), "M": m, "N": n, "K": k}  # fmt: skip
+        arguments = {
+            "A": Tensor(narrow, (m, k)),
+            "B": Tensor(dtype, (n, k)),
+            "C": Tensor("bfloat16", (m, n)),
+            "M": m,
+            "N": n,
+            "K": k,
+        }
         rows = m
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
@@ -212,18 +277,24 @@ def judge(
         votes = found.tunings.count(weights, agreement, tiles)
         as_cast = found.tunings.count(weights, agreement, np.arange(len(values)))
         octaves = np.abs(np.log2(row["M"]) - found.tunings.sizes[:, 0] / 4)
-        alike = [np.bincount(found.tunings.winners, w, len(exact)) @ exact
-                 for w in (others, others * np.exp(-20 * octaves))]  # fmt: skip
+        alike = [
+            np.bincount(found.tunings.winners, w, len(exact)) @ exact
+            for w in (others, others * np.exp(-20 * octaves))
+        ]
         if len(per_thread):
             order = np.abs(np.log2(per_thread / ROW_ELEMENTS_PER_THREAD))
         else:
             order = by_launch_order(name, row, configs)
         noise = 1e-9 * rng.random(len(values))
         orders = {
-            "votes": -votes, "votes, not by tile": -as_cast, "votes and order": 3 * order - votes,
-            "order": order, "most frequent winner": -alike[0],
-            "nearest M": -alike[1], "random": noise,
-        }  # fmt: skip
+            "votes": -votes,
+            "votes, not by tile": -as_cast,
+            "votes and order": 3 * order - votes,
+            "order": order,
+            "most frequent winner": -alike[0],
+            "nearest M": -alike[1],
+            "random": noise,
+        }
         if family.default:
             orders["default"] = 1.0 * (values != np.array(family.default)).any(1)
         own = found.values[i]
@@ -236,8 +307,13 @@ def judge(
     print(f"\n{name}, {held_out} held out, {len(judged)} tunings, {len(values)} candidates")
     for label, ranks in hits.items():
         shares = [[(np.array(ranks)[:, j] < k).mean() for k in FIRST] for j in (0, 1)]
-        print(f"  {label:24} tile " + " / ".join(f"{s:.2f}" for s in shares[0])
-              + "   whole " + " / ".join(f"{s:.2f}" for s in shares[1]), flush=True)  # fmt: skip
+        print(
+            f"  {label:24} tile "
+            + " / ".join(f"{s:.2f}" for s in shares[0])
+            + "   whole "
+            + " / ".join(f"{s:.2f}" for s in shares[1]),
+            flush=True,
+        )
 
 
 def write(folder: Path) -> None:
@@ -246,8 +322,9 @@ def write(folder: Path) -> None:
     shipped = {n: read(folder, f) for n, f in FAMILIES.items() if n not in LEFT_OUT}
     arrays = {
         f"{name}.{f.name}": getattr(found.tunings, f.name)
-        for name, found in shipped.items() for f in fields(found.tunings)
-    }  # fmt: skip
+        for name, found in shipped.items()
+        for f in fields(found.tunings)
+    }
     np.savez_compressed(POPULAR, **arrays)
     kernels = [k for n in shipped for k in FAMILIES[n].kernels]
     sources = table["source"][table["kernel"].isin(kernels)]
@@ -257,7 +334,7 @@ def write(folder: Path) -> None:
         "sha256": hashlib.sha256((folder / "winners.parquet").read_bytes()).hexdigest(),
         "tunings": {name: len(found.rows) for name, found in shipped.items()},
         "sources": sorted(set(sources)),
-    }  # fmt: skip
+    }
     POPULAR.with_suffix(".json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 

@@ -108,9 +108,11 @@ def devices(data: Path, draw: int = 0) -> Iterator[Task]:
     """GEMM on devices never seen."""
     runs = operators(data, "gemm")
     formats = runs["config.format"].isin(["bf16", "fp8", "fp8_block"])
-    ours = (runs["config.backend"] == "trtllm") | runs["device"].isin([B60]) | (
-        runs["device"].astype(str).str.contains("A100") & (runs["config.backend"] == "sglang")
-    )  # fmt: skip
+    ours = (
+        (runs["config.backend"] == "trtllm")
+        | runs["device"].isin([B60])
+        | (runs["device"].astype(str).str.contains("A100") & (runs["config.backend"] == "sglang"))
+    )
     runs = runs[formats & ours].reset_index(drop=True)
     known = ~runs["device"].isin([RTX, B60])
     for device, name in ((RTX, "RTX PRO 6000"), (B60, "Arc B60")):
@@ -293,9 +295,11 @@ def random_rows(data: Path, draw: int = 0) -> Iterator[Task]:
 def few_problems(data: Path, draw: int = 0) -> Iterator[Task]:
     """Kernels of Triton templates, all configurations of few problems known."""
     for name, only_16_bits in (
-        ("mm__A100", True), ("mm__A100", False),
-        ("mixed_mm__A100", False), ("flex_attention__H100", False),
-    ):  # fmt: skip
+        ("mm__A100", True),
+        ("mm__A100", False),
+        ("mixed_mm__A100", False),
+        ("flex_attention__H100", False),
+    ):
         runs = with_specs(read_runs(data / "triton" / f"{name}.parquet"))
         runs = runs[runs["status"] == "ok"].reset_index(drop=True)
         if only_16_bits:
@@ -351,14 +355,23 @@ def neusight(data: Path, draw: int = 0) -> Iterator[Task]:
 def gpperf(data: Path, draw: int = 0) -> Iterator[Task]:
     """GPPerf's sweep of CUTLASS on an RTX 4070: a quarter of 18 shapes held out."""
     sweep = pd.read_parquet(data / "gpperf" / "sweep.parquet").reset_index(drop=True)
-    runs = pd.DataFrame({
-        "kernel": "gemm", "device": canonical_name("NVIDIA GeForce RTX 4070"), "status": "ok",
-        "problem.M": sweep["m"], "problem.N": sweep["n"], "problem.K": sweep["k"],
-        "config.format": "fp32", "config.kernel": sweep["kernel"],
-        "config.layout": sweep["Layout"], "config.stages": sweep["stages"],
-        "config.alpha": sweep["alpha"], "config.beta": sweep["beta"],
-        "time_ms": sweep["runtime"],
-    })  # fmt: skip
+    runs = pd.DataFrame(
+        {
+            "kernel": "gemm",
+            "device": canonical_name("NVIDIA GeForce RTX 4070"),
+            "status": "ok",
+            "problem.M": sweep["m"],
+            "problem.N": sweep["n"],
+            "problem.K": sweep["k"],
+            "config.format": "fp32",
+            "config.kernel": sweep["kernel"],
+            "config.layout": sweep["Layout"],
+            "config.stages": sweep["stages"],
+            "config.alpha": sweep["alpha"],
+            "config.beta": sweep["beta"],
+            "time_ms": sweep["runtime"],
+        }
+    )
     runs = with_specs(runs)
     shape = group_numbers(runs, "problem")
     for seed in range(draw, draw + 3):

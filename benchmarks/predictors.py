@@ -43,10 +43,12 @@ def main() -> None:
     wanted = set(filter(None, arguments.only.split(","))) or set(GROUPS)
     print(heading("Predictors on what they never saw", local_device("cpu")))
     print(f"model: {arguments.model}; figures in %: mean / median / 95th percentile of |error|")
-    print("| held out | train / test rows | Foretune | 90 % interval holds; width | "
-          "calibrated roofline | interpolation | nearest | 6-deep forest | "
-          "XGBoost, raw columns | XGBoost, our features; fit, s | fit, s | "
-          "over plain |")  # fmt: skip
+    print(
+        "| held out | train / test rows | Foretune | 90 % interval holds; width | "
+        "calibrated roofline | interpolation | nearest | 6-deep forest | "
+        "XGBoost, raw columns | XGBoost, our features; fit, s | fit, s | "
+        "over plain |"
+    )
     print("|---" * 12 + "|")
     ratios = [
         run_task(thinned(task, arguments.rows), arguments.model)
@@ -124,9 +126,11 @@ def copy_known(known: pd.DataFrame, test: pd.DataFrame, target: str) -> None:
     keys = [c for c in keys if test[c].notna().any()]
     for device in known["device"].unique():
         there = known[known["device"] == device].drop_duplicates(keys)[[*keys, target]]
-        both = test[[*keys, target]].astype(dict.fromkeys(keys, str)).merge(
-            there.astype(dict.fromkeys(keys, str)), on=keys, suffixes=("", "_there")
-        )  # fmt: skip
+        both = (
+            test[[*keys, target]]
+            .astype(dict.fromkeys(keys, str))
+            .merge(there.astype(dict.fromkeys(keys, str)), on=keys, suffixes=("", "_there"))
+        )
         value, truth = both[f"{target}_there"].to_numpy(), both[target].to_numpy()
         cell = errors(score(truth, value, np.zeros(len(both), dtype=int))) if len(both) else "–"
         print(f"| … copying {device} | {len(both):,} | {cell} | | | | | | | | | |", flush=True)

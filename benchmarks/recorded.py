@@ -76,11 +76,15 @@ class Kept:
         """Return what is printed; losses relative to the best."""
         share = np.array(self.share)
         found = {
-            "kept_mean": share.mean(), "kept_median": np.median(share),
-            "kept_p5": np.quantile(share, 0.05), "kept_worst": share.min(),
-            "measured": np.mean(self.measured), "promised": np.mean(self.promised),
-            "lost": np.mean(1.0 / np.maximum(share, 1e-3) - 1.0), "problems": len(share),
-        }  # fmt: skip
+            "kept_mean": share.mean(),
+            "kept_median": np.median(share),
+            "kept_p5": np.quantile(share, 0.05),
+            "kept_worst": share.min(),
+            "measured": np.mean(self.measured),
+            "promised": np.mean(self.promised),
+            "lost": np.mean(1.0 / np.maximum(share, 1e-3) - 1.0),
+            "problems": len(share),
+        }
         return {n: round(float(v), 4) for n, v in found.items() if v == v}
 
 
@@ -181,13 +185,14 @@ def learned(
         UsageError: nothing is left.
     """
     left = [
-        r.learned for r in known
+        r.learned
+        for r in known
         if r.is_product
         and not (options.leave_kernel_out and r.kernel == judged.kernel)
         and not (options.leave_device_out and r.call.device.name == judged.call.device.name)
         and r.dtype != options.leave_dtype_out
         and (options.leave_rows_out is None or r.rows != options.leave_rows_out)
-    ]  # fmt: skip
+    ]
     if not left:
         raise UsageError("no table is left to learn from: give more, or --learn-from TABLE")
     return fit_order(left)
@@ -199,9 +204,8 @@ def judge(
     """Return summaries by state and budget, and those of the baselines."""
     dtype, m = options.leave_dtype_out, options.leave_rows_out
     judged = [
-        r for r in problems[: options.problems]
-        if dtype in (None, r.dtype) and m in (None, r.rows)
-    ]  # fmt: skip
+        r for r in problems[: options.problems] if dtype in (None, r.dtype) and m in (None, r.rows)
+    ]
     others = problems[options.problems :]
     if not judged:
         raise UsageError(f"nothing to judge is among {options.problems} problems: ask for more")

@@ -130,9 +130,10 @@ def _of_space(kernel: Any, problem: Problem, measured: Sequence[Measurement]) ->
     options = {name for one in launches.values() for name in one.options}
     values = {n: [one.options.get(n) for one in launches.values()] for n in options}
     varied = sorted(
-        name for name, some in values.items()
+        name
+        for name, some in values.items()
         if all(type(v) is int for v in some) and (name in LAUNCH or len(set(some)) > 1)
-    )  # fmt: skip
+    )
     plain = [p.name for p in first.function.params if not p.is_constexpr]
     arguments = dict(zip(plain, first.arguments, strict=True))
     sizes = [name for name, value in arguments.items() if type(value) is int]

@@ -37,9 +37,22 @@ LAWS: dict[Any, ShapeLaw | None] = {}
 
 @triton.jit
 def tiled_product(
-    A, B, C, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
-):  # fmt: skip
+    A,
+    B,
+    C,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+    DEEP: tl.constexpr,
+):
     """Multiply; what its parameters mean can only be read from the code."""
     across = tl.cdiv(N, WIDE)
     rows = (tl.program_id(0) // across) * TALL + tl.arange(0, TALL)
@@ -56,21 +69,61 @@ def tiled_product(
 
 @triton.jit
 def mm(
-    A, B, C, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-    ALLOW_TF32: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+    A,
+    B,
+    C,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    ALLOW_TF32: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     """Multiply, with parameters as Inductor names them."""
     tiled_product(
-        A, B, C, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-        BLOCK_M, BLOCK_N, BLOCK_K,
-    )  # fmt: skip
+        A,
+        B,
+        C,
+        M,
+        N,
+        K,
+        stride_am,
+        stride_ak,
+        stride_bk,
+        stride_bn,
+        stride_cm,
+        stride_cn,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+    )
 
 
 @triton.jit
 def flex_attention(
-    Q, K, V, OUT, KV_NUM_BLKS, KV_IDX, Z, H, Q_LEN, KV_LEN, NODES, USED,
-    QK_HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    Q,
+    K,
+    V,
+    OUT,
+    KV_NUM_BLKS,
+    KV_IDX,
+    Z,
+    H,
+    Q_LEN,
+    KV_LEN,
+    NODES,
+    USED,
+    QK_HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """Stand for attention under a mask of blocks: how many are visited is data, no argument."""
 
 
@@ -162,8 +215,10 @@ def read(path: Path, problems: int | None = None, seed: int = 0) -> dict[str, li
         return _drawn(recorded_gpu().read_table(path), problems, rng)
     if "problem_id" in rows:
         lists = _lists_by_kind(rows)
-        return {name: [some[i] for i in rng.permutation(len(some))[:problems]]
-                for name, some in lists.items()}  # fmt: skip
+        return {
+            name: [some[i] for i in rng.permutation(len(some))[:problems]]
+            for name, some in lists.items()
+        }
     names = [n for n in rows if n.startswith("problem.")]
     group = rows.groupby(["kernel", "device", *names], dropna=False, sort=False).ngroup()
     some = rng.permutation(int(group.max()) + 1)[:problems]
@@ -228,17 +283,27 @@ def _lists(times: Times) -> Iterator[tuple[str, Mapping[str, int], Times]]:
     """Yield the kind of a list, the parameters that it does not vary, and its times."""
     small = sorted(key for key in times if max(key[:3]) <= max(EDGES))
     tiles = sorted({key[:3] for key in small})
-    listed = [("fixed tile", dict(zip(TILE_KNOBS, tile, strict=True)),
-               [(*tile, w, s) for w in WARPS for s in STAGES]) for tile in tiles]  # fmt: skip
+    listed = [
+        (
+            "fixed tile",
+            dict(zip(TILE_KNOBS, tile, strict=True)),
+            [(*tile, w, s) for w in WARPS for s in STAGES],
+        )
+        for tile in tiles
+    ]
     for i, name in enumerate(TILE_KNOBS):
         for others in sorted({tile[:i] + tile[i + 1 :] for tile in tiles}):
             names = [n for n in TILE_KNOBS if n != name]
-            keys = [(*others[:i], edge, *others[i:], w, s)
-                    for edge, w, s in itertools.product(EDGES, WARPS, STAGES[:-1])]  # fmt: skip
+            keys = [
+                (*others[:i], edge, *others[i:], w, s)
+                for edge, w, s in itertools.product(EDGES, WARPS, STAGES[:-1])
+            ]
             listed.append(("one tile knob", dict(zip(names, others, strict=True)), keys))
     rng = np.random.default_rng(0)
-    listed += [("all knobs", {}, [small[i] for i in rng.choice(len(small), LISTED, replace=False)])
-               for _ in range(LISTS)]  # fmt: skip
+    listed += [
+        ("all knobs", {}, [small[i] for i in rng.choice(len(small), LISTED, replace=False)])
+        for _ in range(LISTS)
+    ]
     for kind, fixed, keys in listed:
         some = {key: times[key] for key in keys if key in times}
         if sum(np.isfinite(t) for t in some.values()) >= 4:
@@ -248,10 +313,20 @@ def _lists(times: Times) -> Iterator[tuple[str, Mapping[str, int], Times]]:
 def _tiled_product(sizes: Mapping[str, Any], fixed: Mapping[str, int], times: Times) -> Recorded:
     m, n, k = (int(sizes[s]) for s in "MNK")
     arguments = {
-        "A": Tensor("float16", (m, k)), "B": Tensor("float16", (k, n)),
-        "C": Tensor("float16", (m, n)), "M": m, "N": n, "K": k, "stride_am": k, "stride_ak": 1,
-        "stride_bk": n, "stride_bn": 1, "stride_cm": n, "stride_cn": 1, **fixed,
-    }  # fmt: skip
+        "A": Tensor("float16", (m, k)),
+        "B": Tensor("float16", (k, n)),
+        "C": Tensor("float16", (m, n)),
+        "M": m,
+        "N": n,
+        "K": k,
+        "stride_am": k,
+        "stride_ak": 1,
+        "stride_bk": n,
+        "stride_bn": 1,
+        "stride_cm": n,
+        "stride_cn": 1,
+        **fixed,
+    }
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
         return (triton.cdiv(m, meta["TALL"]) * triton.cdiv(n, meta["WIDE"]),)
@@ -267,9 +342,13 @@ def _tiled_product(sizes: Mapping[str, Any], fixed: Mapping[str, int], times: Ti
 
 def _softmax(count: int, width: int, times: Mapping[int, float]) -> Recorded:
     arguments = {
-        "OUT": Tensor("float16", (count, width)), "IN": Tensor("float16", (count, width)),
-        "rows": count, "columns": width, "stride": width, "WIDTH": triton.next_power_of_2(width),
-    }  # fmt: skip
+        "OUT": Tensor("float16", (count, width)),
+        "IN": Tensor("float16", (count, width)),
+        "rows": count,
+        "columns": width,
+        "stride": width,
+        "WIDTH": triton.next_power_of_2(width),
+    }
     configs = tuple(Configuration(num_warps=warps) for warps in sorted(times))
     device = find_device("NVIDIA GeForce RTX 3090")
     call = as_call(softmax_rows, ["rows", "columns"], arguments, device, (count,), ["num_warps"])
@@ -300,12 +379,20 @@ def _product(problem: Mapping[str, Any], device: Device, knobs: Sequence[str]) -
     one, other = str(problem["mat1_dtype"]), str(problem["mat2_dtype"])
     strides = [[int(problem[f"mat{i}_stride_{j}"]) for j in (0, 1)] for i in (1, 2)]
     arguments = {
-        "A": Tensor(one, (m, k), tuple(strides[0])), "B": Tensor(other, (k, n), tuple(strides[1])),
-        "C": Tensor(one, (m, n), (n, 1)), "M": m, "N": n, "K": k,
-        "stride_am": strides[0][0], "stride_ak": strides[0][1], "stride_bk": strides[1][0],
-        "stride_bn": strides[1][1], "stride_cm": n, "stride_cn": 1,
+        "A": Tensor(one, (m, k), tuple(strides[0])),
+        "B": Tensor(other, (k, n), tuple(strides[1])),
+        "C": Tensor(one, (m, n), (n, 1)),
+        "M": m,
+        "N": n,
+        "K": k,
+        "stride_am": strides[0][0],
+        "stride_ak": strides[0][1],
+        "stride_bk": strides[1][0],
+        "stride_bn": strides[1][1],
+        "stride_cm": n,
+        "stride_cn": 1,
         "ALLOW_TF32": str(problem.get("using_tf32")) != "False",
-    }  # fmt: skip
+    }
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
         return (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)
@@ -318,17 +405,27 @@ def _attention(problem: Mapping[str, Any], device: Device, knobs: Sequence[str])
     batch, heads, queries, keys, width = (int(problem[name]) for name in names)
     dtype = str(problem["dtype"])
     q, kv = (
-        Tensor(dtype, (batch, heads, length, width),
-               (heads * length * width, width, heads * width, 1))
+        Tensor(
+            dtype, (batch, heads, length, width), (heads * length * width, width, heads * width, 1)
+        )
         for length in (queries, keys)
-    )  # fmt: skip
+    )
     blocks = Tensor("int32", (batch, heads, triton.cdiv(queries, 128)))
     arguments = {
-        "Q": q, "K": kv, "V": kv, "OUT": q, "KV_NUM_BLKS": blocks, "KV_IDX": blocks, "Z": batch,
-        "H": heads, "Q_LEN": queries, "KV_LEN": keys, "QK_HEAD_DIM": width,
+        "Q": q,
+        "K": kv,
+        "V": kv,
+        "OUT": q,
+        "KV_NUM_BLKS": blocks,
+        "KV_IDX": blocks,
+        "Z": batch,
+        "H": heads,
+        "Q_LEN": queries,
+        "KV_LEN": keys,
+        "QK_HEAD_DIM": width,
         "NODES": int(problem.get("subgraph_num_nodes", 0)),
         "USED": int(problem.get("subgraph_num_args_used", 0)),
-    }  # fmt: skip
+    }
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
         return triton.cdiv(queries, meta["BLOCK_M"]), batch * heads

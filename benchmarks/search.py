@@ -67,9 +67,14 @@ SEARCHERS = (
 )
 """Not ``gp``: it takes most of a second per proposal."""
 COLUMNS = [
-    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in EVALUATION_POINTS[1:]),
-    "score", "ms/proposal",
-]  # fmt: skip
+    "searcher",
+    "to 95 %",
+    "to 99 %",
+    "reach 95 %",
+    *(f"f{n}" for n in EVALUATION_POINTS[1:]),
+    "score",
+    "ms/proposal",
+]
 
 MISS = 400
 """Evaluations of a search that most repeats miss."""

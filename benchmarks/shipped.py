@@ -123,8 +123,10 @@ class Judged:
             if any(not own[m] < self.scores(name)[m] for m in ("mape", "median_ape"))
         ]
         if not kept["p0"] > kept["default"]:
-            reasons.append(f"its choice keeps {100 * kept['p0']:.0f} %, the default "
-                           f"{100 * kept['default']:.0f} %")  # fmt: skip
+            reasons.append(
+                f"its choice keeps {100 * kept['p0']:.0f} %, the default "
+                f"{100 * kept['default']:.0f} %"
+            )
         return reasons
 
 
@@ -168,9 +170,15 @@ def ship(name: str, out: Path) -> str:
         each = Judged(kernel, mine, hold_out(mine), seconds)
         judged.append(each)
         shipping = Pretrained(
-            kernel, of_table.kernels[kernel], of_table.device, of_table.architecture,
-            of_table.specs, name, of_table.provisional, each.stated(),
-        )  # fmt: skip
+            kernel,
+            of_table.kernels[kernel],
+            of_table.device,
+            of_table.architecture,
+            of_table.specs,
+            name,
+            of_table.provisional,
+            each.stated(),
+        )
         folder = shipping.folder(out)
         shutil.rmtree(folder, ignore_errors=True)
         if each.reasons_against():
@@ -268,8 +276,15 @@ def text_of(
         section(
             "What there is, and how far a measurement is from itself: between a default and its "
             "later repeats, median / 95th percentile.",
-            ("kernel", "rows", "failed", "problems", "configurations", "of a problem",
-             "repeats, %"),
+            (
+                "kernel",
+                "rows",
+                "failed",
+                "problems",
+                "configurations",
+                "of a problem",
+                "repeats, %",
+            ),
             [about(kernel, times[times["kernel"] == kernel]) for kernel in of_table.kernels],
         ),
         not_shipped(of_table, judged),
@@ -285,8 +300,12 @@ def text_of(
             "trained on, in %, mean over problems: by the default, by the best of those predicted "
             "fastest when so many are measured (0: the first is taken), by the best of as many "
             f"drawn ({DRAWS} draws).",
-            ("kernel", "default", *(f"predicted, {b}" for b in BUDGETS),
-             *(f"drawn, {b}" for b in BUDGETS if b)),
+            (
+                "kernel",
+                "default",
+                *(f"predicted, {b}" for b in BUDGETS),
+                *(f"drawn, {b}" for b in BUDGETS if b),
+            ),
             [choices(j) for j in judged],
         ),
         section(
@@ -297,7 +316,7 @@ def text_of(
             [row for j in judged if (row := against_library(j))],
         ),
         "" if power is None else power_text(runs[is_metered(runs)], power),
-    ]  # fmt: skip
+    ]
     return "\n".join(filter(None, parts))
 
 
@@ -329,9 +348,10 @@ def power_text(runs: pd.DataFrame, power: pd.DataFrame) -> str:
     worst = 100 * WORST_ERROR
     shipped_for = [k for k in table.index.drop("all") if "power_w" in targets_of(k, runs, power)]
     verdict = (
-        f"Predictors of {', '.join(shipped_for)} predict it." if shipped_for
+        f"Predictors of {', '.join(shipped_for)} predict it."
+        if shipped_for
         else "No shipped predictor predicts it, so tuning for energy starts without one."
-    )  # fmt: skip
+    )
     return section(
         f"Power of {configs} configurations of {problems} problems, learned from the other "
         f"problems: mean error in %. Foretune learns one kernel at a time, and nothing from fewer "
@@ -362,8 +382,15 @@ def about(kernel: str, runs: pd.DataFrame) -> list[str]:
     of_problem = runs[runs["counter.repeat"] == 0].groupby(labels(runs, "problem")).size()
     configs = labels(runs, "config").nunique()
     failed = int((runs["status"] != "ok").sum())
-    return [kernel, str(number), str(failed), str(len(of_problem)), str(configs),
-            f"{of_problem.median():.0f}", noise]  # fmt: skip
+    return [
+        kernel,
+        str(number),
+        str(failed),
+        str(len(of_problem)),
+        str(configs),
+        f"{of_problem.median():.0f}",
+        noise,
+    ]
 
 
 def errors(judged: Judged) -> list[str]:
@@ -399,10 +426,14 @@ def against_library(judged: Judged) -> list[str]:
     worst = final[final["problem"] == fastest.idxmin()].iloc[0]
     (problem,) = map(str, problems_of(worst.to_frame().T))
     return [
-        judged.kernel, str(final["library"].iloc[0]), str(len(fastest)),
-        f"{fastest.median():.2f}×", f"{default.median():.2f}×", str(int((fastest < 1).sum())),
+        judged.kernel,
+        str(final["library"].iloc[0]),
+        str(len(fastest)),
+        f"{fastest.median():.2f}×",
+        f"{default.median():.2f}×",
+        str(int((fastest < 1).sum())),
         f"{fastest.min():.2f}× ({problem})",
-    ]  # fmt: skip
+    ]
 
 
 def _errors(s: dict[str, float]) -> str:

@@ -30,8 +30,12 @@ VARIED = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("table", type=Path, help="of Inductor's products, e.g. mm__A100.parquet")
-    parser.add_argument("--predictor", type=Path, help="default: of triton_gemm on an H100",
-                        default=SHIPPED / "triton_gemm" / "nvidia-h100-80gb")  # fmt: skip
+    parser.add_argument(
+        "--predictor",
+        type=Path,
+        help="default: of triton_gemm on an H100",
+        default=SHIPPED / "triton_gemm" / "nvidia-h100-80gb",
+    )
     parser.add_argument("--problems", type=int, default=150)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(argv)
@@ -77,8 +81,9 @@ def compared(runs: pd.DataFrame, predictor: Path, repeats: int) -> str:
             found = replay(space, "surrogate", max(BUDGETS), repeats, 0, prior, 1)
             curves.append(found.curves.mean(axis=0))
         kept = np.array(curves)
-        rows.append([name, *(f"{kept[:, b - 1].mean():.3f} / {kept[:, b - 1].min():.3f}"
-                             for b in BUDGETS)])  # fmt: skip
+        rows.append(
+            [name, *(f"{kept[:, b - 1].mean():.3f} / {kept[:, b - 1].min():.3f}" for b in BUDGETS)]
+        )
     share = np.array([(space.optimum / space.values).mean() for space in spaces])
     rows.append(["one drawn", f"{share.mean():.3f} / {share.min():.3f}", *["–"] * 3])
     device = str(runs["device"].iloc[0])

@@ -21,8 +21,14 @@ from foretune.models.targets import MIN_ROWS
 from foretune.models.validation.baselines import predict_baselines
 
 FORETUNE = "Foretune"
-METHODS = (FORETUNE, "mean power", "calibrated roofline", "nearest neighbor", "boosted trees",
-           "busy shares")  # fmt: skip
+METHODS = (
+    FORETUNE,
+    "mean power",
+    "calibrated roofline",
+    "nearest neighbor",
+    "boosted trees",
+    "busy shares",
+)
 """The last is told what the launch takes, which the others are not."""
 OF_LIBRARY = METHODS[2:4]
 MOST_FOLDS = 30

@@ -82,12 +82,10 @@ print(min(found, key=lambda row: row["time"]))
 """
 TOOLS = {
     "Foretune": ("foretune", FUNCTION, FORETUNE, "ft.plot.history(best)"),
-    "Optuna": (
-        "optuna", FUNCTION, OPTUNA, "optuna.visualization.plot_optimization_history(study)"
-    ),
+    "Optuna": ("optuna", FUNCTION, OPTUNA, "optuna.visualization.plot_optimization_history(study)"),
     "Kernel Tuner": ("kernel_tuner", "", KERNEL_TUNER, "–"),
     "Ax": ("ax", FUNCTION, AX, "client.compute_analyses()"),
-}  # fmt: skip
+}
 """Tool -> its module, the function, the user's code, its plot in one line."""
 SHOWN = "\nprint('in a notebook:', 'a view' if hasattr(found, '_repr_html_') else 'text')\n"
 

@@ -184,9 +184,10 @@ def vectors() -> Table:
         seconds = in_turn(
             {
                 "explicit": kernel.build(problem, explicit, inputs),
-                "plain": loops(PLAIN), "tiled": loops(TILED),
+                "plain": loops(PLAIN),
+                "tiled": loops(TILED),
             }
-        )  # fmt: skip
+        )
         rows.append([str(n), *(f"{2e-9 * n**3 / np.median(s):.3g}" for s in seconds.values())])
     names = ["explicit vectors, default tiles", "three loops", "six loops (tiles)"]
     return ["N = M = K", *(f"{n}, GFLOP/s" for n in names)], rows
@@ -213,8 +214,9 @@ def threads() -> Table:
     rows = []
     for name, sessions in found.items():
         medians = [np.median(s) for s in sessions]
-        rows.append([name, shown(np.concatenate(sessions), 1e6),
-                     f"{max(medians) / min(medians):.2f}"])  # fmt: skip
+        rows.append(
+            [name, shown(np.concatenate(sessions), 1e6), f"{max(medians) / min(medians):.2f}"]
+        )
     return ["threads", "µs of a launch", "slowest median of five sessions / fastest"], rows
 
 
@@ -322,8 +324,9 @@ def formats() -> Table:
         predictor = Predictor.load(folder)
         pickled = pickle.dumps(predictor)
         calls = {
-            "files": partial(Predictor.load, folder), "pickle": partial(pickle.loads, pickled),
-        }  # fmt: skip
+            "files": partial(Predictor.load, folder),
+            "pickle": partial(pickle.loads, pickled),
+        }
         seconds = in_turn(calls, 5)
         files = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
         sizes = f"{files / 1024:,.0f}", f"{len(pickled) / 1024:,.0f}"

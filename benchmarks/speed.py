@@ -156,10 +156,15 @@ def samplers() -> list[list[str]]:
             study.tell(trial, mixed(trial))
             costs[name].append(1e3 * (time.perf_counter() - start))
     return [
-        [name, *(f"{np.median(ms[n - 40 : n]):.1f} (mean {np.mean(ms[n - 40 : n]):.1f})"
-                 for n in TRIALS)]
+        [
+            name,
+            *(
+                f"{np.median(ms[n - 40 : n]):.1f} (mean {np.mean(ms[n - 40 : n]):.1f})"
+                for n in TRIALS
+            ),
+        ]
         for name, ms in costs.items()
-    ]  # fmt: skip
+    ]
 
 
 def mixed(trial: optuna.Trial) -> float:

@@ -28,9 +28,15 @@ def names(rows: int) -> Iterator[dict[str, object]]:
     """Yield what each row says was run: a thousand configurations of each problem."""
     for i in range(rows):
         yield {
-            "M": i // 1000, "N": 64, "dtype": "fp16", "BLOCK_M": i % 10, "BLOCK_N": i // 10 % 10,
-            "stages": i // 100 % 10, "order": "xy"[i % 2], "num_warps": 4,
-        }  # fmt: skip
+            "M": i // 1000,
+            "N": 64,
+            "dtype": "fp16",
+            "BLOCK_M": i % 10,
+            "BLOCK_N": i // 10 % 10,
+            "stages": i // 100 % 10,
+            "order": "xy"[i % 2],
+            "num_warps": 4,
+        }
 
 
 def measurements(rows: int) -> Iterator["Measurement"]:
@@ -42,9 +48,16 @@ def measurements(rows: int) -> Iterator["Measurement"]:
     for i, name in enumerate(names(rows)):
         split = list(name.items())
         yield Measurement(
-            "toy", Problem(dict(split[:3])), Configuration(dict(split[3:])), "Toy CPU", Status.OK,
-            1.0 + i, (1.0, 2.0, 3.0), compile_s=0.1, relative_error=0.0,
-        )  # fmt: skip
+            "toy",
+            Problem(dict(split[:3])),
+            Configuration(dict(split[3:])),
+            "Toy CPU",
+            Status.OK,
+            1.0 + i,
+            (1.0, 2.0, 3.0),
+            compile_s=0.1,
+            relative_error=0.0,
+        )
 
 
 def make_table(path: Path, rows: int) -> None:
@@ -56,10 +69,17 @@ def make_table(path: Path, rows: int) -> None:
     runs = pd.DataFrame(names(rows))
     problem = {c: f"problem.{c}" for c in ("M", "N", "dtype")}
     runs = runs.rename(columns=lambda c: problem.get(c, f"config.{c}")).assign(
-        kernel="toy", device="Toy CPU", status="ok", time_ms=1.5, compile_s=0.1, error="",
-        source="foretune", recorded_at="2026-01-01T00:00:00", environment="abc",
+        kernel="toy",
+        device="Toy CPU",
+        status="ok",
+        time_ms=1.5,
+        compile_s=0.1,
+        error="",
+        source="foretune",
+        recorded_at="2026-01-01T00:00:00",
+        environment="abc",
         time_ms_samples=[[1.0, 2.0, 3.0]] * rows,
-    )  # fmt: skip
+    )
     write_runs(path, runs.assign(**{"device.cores": 4.0, "device.power_limit_w": 100.0}))
 
 
@@ -75,8 +95,14 @@ def report(what: str, rows: int, work: Callable[[], object]) -> None:
     before, begun = most_mb(), time.perf_counter()
     work()
     seconds = time.perf_counter() - begun
-    cells = (what, f"{rows:,}", f"{seconds:.2f}", f"{1e3 * seconds / rows:.3f}",
-             f"{most_mb() - before:.0f}", f"{most_mb():.0f}")  # fmt: skip
+    cells = (
+        what,
+        f"{rows:,}",
+        f"{seconds:.2f}",
+        f"{1e3 * seconds / rows:.3f}",
+        f"{most_mb() - before:.0f}",
+        f"{most_mb():.0f}",
+    )
     print("\t".join(cells), flush=True)
 
 
@@ -153,10 +179,24 @@ def main() -> None:
 
     lines: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for part, file in (("make", "a.parquet"), ("table", "a.parquet"), ("run", "b.parquet"),
-                           ("store", "c.db")):  # fmt: skip
-            command = [sys.executable, __file__, "--part", part, "--path", f"{folder}/{file}",
-                       "--table", str(options.table), "--run", str(options.run)]  # fmt: skip
+        for part, file in (
+            ("make", "a.parquet"),
+            ("table", "a.parquet"),
+            ("run", "b.parquet"),
+            ("store", "c.db"),
+        ):
+            command = [
+                sys.executable,
+                __file__,
+                "--part",
+                part,
+                "--path",
+                f"{folder}/{file}",
+                "--table",
+                str(options.table),
+                "--run",
+                str(options.run),
+            ]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             lines += [line.split("\t") for line in said.splitlines()]
     print(heading("What keeping measurements costs", local_device()))

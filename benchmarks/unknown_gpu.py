@@ -64,8 +64,15 @@ def main() -> None:
 def sweep(data: Path) -> Iterator[Task]:
     """GPPerf's sweep of one GEMM kernel on an RTX 4070, alone in its table."""
     table = pd.read_parquet(data / "gpperf" / "sweep.parquet")
-    names = {"m": "problem.M", "n": "problem.N", "k": "problem.K", "runtime": "time_ms",
-             "Layout": "config.layout", "alpha": "config.alpha", "beta": "config.beta"}  # fmt: skip
+    names = {
+        "m": "problem.M",
+        "n": "problem.N",
+        "k": "problem.K",
+        "runtime": "time_ms",
+        "Layout": "config.layout",
+        "alpha": "config.alpha",
+        "beta": "config.beta",
+    }
     runs = table.rename(columns=names)[list(names.values())]
     device = "NVIDIA GeForce RTX 4070"
     runs = runs.assign(kernel="gemm", device=device, status="ok", **{"config.format": "fp32"})

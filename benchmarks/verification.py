@@ -182,8 +182,10 @@ class Cell:
             if not gain:
                 row["equal"] = [sum(v.verdict == "no_win" for v in found), len(found)]
         return row | {
-            "seconds": self.seconds, "processes": self.processes, "deviations": self.deviations()
-        }  # fmt: skip
+            "seconds": self.seconds,
+            "processes": self.processes,
+            "deviations": self.deviations(),
+        }
 
 
 def clocks(kernel: FunctionKernel) -> dict[str, float]:
@@ -216,9 +218,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the counts to this JSON file")
     options = parser.parse_args()
     kernel = FunctionKernel(
-        roots, {"gain": GAINS, "twin": tuple(range(TWINS + 1))}, inputs,
-        restrictions=["twin == 0 or gain == 0"], default={"gain": 0.0, "twin": 0},
-    )  # fmt: skip
+        roots,
+        {"gain": GAINS, "twin": tuple(range(TWINS + 1))},
+        inputs,
+        restrictions=["twin == 0 or gain == 0"],
+        default={"gain": 0.0, "twin": 0},
+    )
     device = local_device("cpu")
     rows = []
     with IsolatedRunner(device, power=False) as runner:
@@ -231,22 +236,37 @@ def main() -> None:
                 if options.out:
                     options.out.write_text(json.dumps(rows))
     print(heading("What verified means", device))
-    columns = ["launch", "false wins", "equal, and said so", *(f"{g:.0%} found" for g in GAINS[1:]),
-               "seconds: median (range)", "processes"]  # fmt: skip
+    columns = [
+        "launch",
+        "false wins",
+        "equal, and said so",
+        *(f"{g:.0%} found" for g in GAINS[1:]),
+        "seconds: median (range)",
+        "processes",
+    ]
     lines = []
     for row in rows:
         seconds, processes = row["seconds"], row["processes"]
-        lines.append([
-            row["launch"], "{} of {}".format(*row["0%"]), "{} of {}".format(*row["equal"]),
-            *("{} of {}".format(*row[f"{g:.0%}"]) for g in GAINS[1:]),
-            f"{np.median(seconds):.1f} ({min(seconds):.1f}–{max(seconds):.1f})" if seconds else "–",
-            f"{np.median(processes):g}" if processes else "–",
-        ])  # fmt: skip
+        lines.append(
+            [
+                row["launch"],
+                "{} of {}".format(*row["0%"]),
+                "{} of {}".format(*row["equal"]),
+                *("{} of {}".format(*row[f"{g:.0%}"]) for g in GAINS[1:]),
+                f"{np.median(seconds):.1f} ({min(seconds):.1f}–{max(seconds):.1f})"
+                if seconds
+                else "–",
+                f"{np.median(processes):g}" if processes else "–",
+            ]
+        )
     print(markdown(columns, lines))
     plain = [row for row in rows if "biased" not in row["launch"]]
-    print(markdown(["launch", *STATISTICS],
-                   [[r["launch"], *(f"{r['deviations'][s]:.2f}" for s in STATISTICS)]
-                    for r in plain]))  # fmt: skip
+    print(
+        markdown(
+            ["launch", *STATISTICS],
+            [[r["launch"], *(f"{r['deviations'][s]:.2f}" for s in STATISTICS)] for r in plain],
+        )
+    )
     print("50 ms, busy: " + ", ".join(f"{n} {d:.2f} %" for n, d in clocks(kernel).items()) + "\n")
     false, equal = np.sum([row["0%"] for row in rows], axis=0)
     print(f"False wins: {false} of {equal} comparisons of equals.")

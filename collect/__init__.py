@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from foretune.collect.timing import Timing
 
 __all__ = [
-    "CollectSummary", "InProcessRunner", "IsolatedRunner", "RayRunner", "Runner", "Timing",
-    "collect_runs", "local_device", "local_devices", "plan_configurations", "plan_rows",
-]  # fmt: skip
+    "CollectSummary",
+    "InProcessRunner",
+    "IsolatedRunner",
+    "RayRunner",
+    "Runner",
+    "Timing",
+    "collect_runs",
+    "local_device",
+    "local_devices",
+    "plan_configurations",
+    "plan_rows",
+]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(__name__)

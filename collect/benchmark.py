@@ -239,9 +239,14 @@ class Benchmarker:
 
 
 def measurement(
-    kernel: Kernel, problem: Problem, config: Configuration, device: Device,
-    status: Status = Status.OK, error: str = "", **values: Any,
-) -> Measurement:  # fmt: skip
+    kernel: Kernel,
+    problem: Problem,
+    config: Configuration,
+    device: Device,
+    status: Status = Status.OK,
+    error: str = "",
+    **values: Any,
+) -> Measurement:
     """Return the measurement of a configuration with the software that is installed here."""
     named = kernel.name, problem, config, device.name, status
     return Measurement(*named, error=error, environment=environment(kernel), **values)

@@ -85,9 +85,13 @@ def architecture(features: set[str]) -> str:
     name = platform.machine().lower()
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
     for feature, extension in (
-        ("avx512f", "avx512"), ("avx2", "avx2"), ("avx", "avx"), ("sse2", "sse"),
-        ("sve", "sve"), ("neon", "neon"),
-    ):  # fmt: skip
+        ("avx512f", "avx512"),
+        ("avx2", "avx2"),
+        ("avx", "avx"),
+        ("sse2", "sse"),
+        ("sve", "sve"),
+        ("neon", "neon"),
+    ):
         if feature in features:
             return f"{machine}+{extension}"
     return machine

@@ -76,9 +76,12 @@ class MemoryCurve:
 
     @classmethod
     def measure(
-        cls, sizes_kib: Sequence[int], latency_ns: Callable[[int], float],
-        read_gbps: Callable[[int], float], progress: Progress,
-    ) -> "MemoryCurve":  # fmt: skip
+        cls,
+        sizes_kib: Sequence[int],
+        latency_ns: Callable[[int], float],
+        read_gbps: Callable[[int], float],
+        progress: Progress,
+    ) -> "MemoryCurve":
         """Return the curve of `ROUNDS` over all working sets."""
         latencies, rates = (np.empty((ROUNDS, len(sizes_kib))) for _ in range(2))
         for number in range(ROUNDS):
@@ -87,9 +90,11 @@ class MemoryCurve:
                 progress.advance(f"{size:,} KiB")
         latency, rate = latencies.min(axis=0), rates.max(axis=0)
         return cls(
-            tuple(map(float, sizes_kib)), tuple(latency.tolist()), tuple(rate.tolist()),
+            tuple(map(float, sizes_kib)),
+            tuple(latency.tolist()),
+            tuple(rate.tolist()),
             find_levels(sizes_kib, latencies, rate),
-        )  # fmt: skip
+        )
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a row per working set, with its latency and rate."""

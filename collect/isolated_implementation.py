@@ -83,9 +83,10 @@ class IsolatedImplementation:
         elapsed_ms = (clock() - start) * 1e-6
         outputs = tuple(_output(leaf) for leaf in arrays.leaves(returned) if leaf is not None)
         changed = [
-            i for i, (leaf, was) in enumerate(zip(arrays.leaves(args), before, strict=True))
+            i
+            for i, (leaf, was) in enumerate(zip(arrays.leaves(args), before, strict=True))
             if arrays.is_array(leaf) and not arrays.same_bits(leaf, was)
-        ]  # fmt: skip
+        ]
         now = list(arrays.leaves(args))
         self._outputs = CallOutputs(outputs, {i: _output(now[i]) for i in changed})
         return elapsed_ms

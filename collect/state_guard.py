@@ -28,11 +28,18 @@ DEVICE_BYTES = 1 << 21
 _BLOCKS = 64
 _CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _GUARDED = (
-    "numpy", "numpy.linalg", "foretune.kernel", "foretune.relative_error",
-    "foretune.collect.timing", "foretune.collect.benchmark", "foretune.collect.comparison",
-    "foretune.collect.wrapped.values", "foretune.collect.wrapped.call_arguments",
-    "foretune.collect.wrapped.function", "foretune.collect.wrapped.source_kernel",
-)  # fmt: skip
+    "numpy",
+    "numpy.linalg",
+    "foretune.kernel",
+    "foretune.relative_error",
+    "foretune.collect.timing",
+    "foretune.collect.benchmark",
+    "foretune.collect.comparison",
+    "foretune.collect.wrapped.values",
+    "foretune.collect.wrapped.call_arguments",
+    "foretune.collect.wrapped.function",
+    "foretune.collect.wrapped.source_kernel",
+)
 
 
 class FunctionGuard:
@@ -41,9 +48,11 @@ class FunctionGuard:
     def __init__(self) -> None:
         modules = [import_module(name) for name in _GUARDED]
         classes = {
-            value for module in modules for value in vars(module).values()
+            value
+            for module in modules
+            for value in vars(module).values()
             if inspect.isclass(value) and value.__module__ in _GUARDED[2:]
-        }  # fmt: skip
+        }
         clocks = {name: getattr(time, name) for name in _CLOCKS}
         self._known: list[tuple[Any, dict[str, Any]]] = [(time, clocks)]
         self._known += [(owner, dict(vars(owner))) for owner in (*modules, *classes)]

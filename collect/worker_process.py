@@ -150,9 +150,12 @@ class WorkerProcess:
         try:
             with _open_listener() as (listener, address):
                 self._process = subprocess.Popen(
-                    [*command, address, str(os.getpid())], start_new_session=True,
-                    stdin=subprocess.PIPE, stdout=printed, stderr=printed,
-                )  # fmt: skip
+                    [*command, address, str(os.getpid())],
+                    start_new_session=True,
+                    stdin=subprocess.PIPE,
+                    stdout=printed,
+                    stderr=printed,
+                )
                 assert self._process.stdin is not None
                 # A process that exited already is reported by `_accept`.
                 with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:

@@ -18,10 +18,21 @@ if TYPE_CHECKING:
     from foretune.datasets.schema import SCHEMA_VERSION, validate
 
 __all__ = [
-    "SCHEMA_VERSION", "DatasetCard", "ImportResult", "RunLog", "card", "from_measurements",
-    "import_runs", "load", "newest_runs", "read_runs", "shipped", "to_measurements", "validate",
+    "SCHEMA_VERSION",
+    "DatasetCard",
+    "ImportResult",
+    "RunLog",
+    "card",
+    "from_measurements",
+    "import_runs",
+    "load",
+    "newest_runs",
+    "read_runs",
+    "shipped",
+    "to_measurements",
+    "validate",
     "write_runs",
-]  # fmt: skip
+]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(__name__)

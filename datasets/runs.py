@@ -30,9 +30,16 @@ _MIXED_KEY = b"foretune.mixed_columns"
 _JOURNAL_DIGEST_KEY = b"foretune.folded_journal"
 _STORE_SIGNATURES = (b"SQLite format 3\0", b'{"format": "foretune tuned results"')
 _SCALARS = (
-    "time_ms", "power_w", "energy_mj", "compile_s", "relative_error", "error", "source",
-    "recorded_at", "environment",
-)  # fmt: skip
+    "time_ms",
+    "power_w",
+    "energy_mj",
+    "compile_s",
+    "relative_error",
+    "error",
+    "source",
+    "recorded_at",
+    "environment",
+)
 
 
 def file_metadata(mixed: set[str], journal_digest: str = "") -> dict[bytes, bytes]:

@@ -44,9 +44,18 @@ CONFIGS = [
 @foretune.autotune(configs=CONFIGS, key=["tokens"])  # the only change: was triton.autotune
 @triton.jit
 def attention(
-    q, k, v, out, scale, tokens, stride_head, stride_token,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    out,
+    scale,
+    tokens,
+    stride_head,
+    stride_token,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     """Compute BLOCK_M rows of one head of ``softmax(q @ kᵀ · scale) @ v``, causal."""
     head = tl.program_id(1).to(tl.int64) * stride_head
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)

@@ -30,8 +30,10 @@ def query(rows, group=122_880, codec="snappy", threads=2, keep_order=True):
 if __name__ == "__main__":
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
     knobs = {
-        "group": [2048, 16_384, 122_880, 1_000_000], "codec": ["snappy", "zstd", "uncompressed"],
-        "threads": [1, 2, 4], "keep_order": [True, False],
-    }  # fmt: skip
+        "group": [2048, 16_384, 122_880, 1_000_000],
+        "codec": ["snappy", "zstd", "uncompressed"],
+        "threads": [1, 2, 4],
+        "keep_order": [True, False],
+    }
     best = ft.tune_function(query, knobs, (rows,), budget=14)
     print(best.config, f"{best.speedup:.2f}× the default's speed")

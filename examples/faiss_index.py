@@ -35,8 +35,12 @@ if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     kinds = ["IVF256,Flat", "IVF256,SQ8", "IVF64,Flat", "IVF64,SQ8"]
     best = ft.tune_function(
-        nearest, {"kind": kinds, "nprobe": [1, 2, 4, 8, 16, 32, 64]}, (vectors(500, 2), count),
+        nearest,
+        {"kind": kinds, "nprobe": [1, 2, 4, 8, 16, 32, 64]},
+        (vectors(500, 2), count),
         check=lambda queries, count: nearest(queries, count, "IVF1,Flat"),  # all of them
-        verify=finds_enough, budget=14, pinned=["queries"],
-    )  # fmt: skip
+        verify=finds_enough,
+        budget=14,
+        pinned=["queries"],
+    )
     print(best.config, f"{best.speedup:.2f}× the default's speed")

@@ -46,9 +46,23 @@ CONFIGS = [
 @foretune.autotune(configs=CONFIGS, key=["M", "N", "K"])  # the only change: was triton.autotune
 @triton.jit
 def gemm(
-    a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
     """Compute one tile of ``c = a @ b``."""
     # Programs that run at the same time should share what they read: they are counted down
     # columns of tiles, in bands that are GROUP_M tiles high.

@@ -26,9 +26,14 @@ def export():
     """Save a small convolutional network with a dynamic batch size, and return it."""
     torch.manual_seed(0)
     network = nn.Sequential(
-        nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 16, 3, 2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, 2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
     sizes = ({0: torch.export.Dim("batch")},)
     program = torch.export.export(
         network.eval(), (torch.zeros(2, 3, 32, 32),), dynamic_shapes=sizes

@@ -32,10 +32,16 @@ if __name__ == "__main__":
     rng = np.random.default_rng(0)
     a, b = (rng.random((n, n), dtype=np.float32) for _ in range(2))
     best = ft.tune_kernel(
-        "product", SOURCE, n, [np.zeros_like(a), a, b, np.int32(n)],
+        "product",
+        SOURCE,
+        n,
+        [np.zeros_like(a), a, b, np.int32(n)],
         {"block": [8, 32, 128], "k_first": [0, 1], "opt": ["-O2", "-O3"]},
-        answer=[a @ b, None, None, None], atol=1e-2,
-        lang="C", compiler_options=["{opt}"], budget=8,
-    )  # fmt: skip
+        answer=[a @ b, None, None, None],
+        atol=1e-2,
+        lang="C",
+        compiler_options=["{opt}"],
+        budget=8,
+    )
     print(best.config, f"{best.speedup:.2f}× the default's speed")
     print(best.export("product.h").read_text())

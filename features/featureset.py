@@ -49,8 +49,12 @@ EXTRA_GROUPS = {
 """Column groups that are known only after compiling or running -> their contents."""
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
 FITTED_STATE = {
-    "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
-}  # fmt: skip
+    "columns": list,
+    "numbers": list,
+    "categories": dict,
+    "specs": list,
+    "roofline_known": bool,
+}
 OPTIONAL_PREFIX = "device."  # prefix of columns that may be missing at prediction time
 
 

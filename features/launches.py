@@ -34,8 +34,16 @@ DEFAULT_GFLOPS, DEFAULT_GBPS, DEFAULT_L2_KIB, DEFAULT_SHARED_BYTES = 3e5, 2e3, 4
 ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory asynchronously."""
 MAX_LOG_RATIO = 3.0  # clip of the log ratio to the fastest candidate
-RELATIVE_COLUMNS = ("area", "sums", "shared", "flight", "waves", "useful", "intensity",
-                    "warps_there")  # fmt: skip
+RELATIVE_COLUMNS = (
+    "area",
+    "sums",
+    "shared",
+    "flight",
+    "waves",
+    "useful",
+    "intensity",
+    "warps_there",
+)
 """Columns repeated relative to the median of the problem's candidates."""
 
 
@@ -98,9 +106,16 @@ def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFea
     buffers = _buffers(x, asynchronous)
     fits = ~(buffers > limit) & (x["sums"] < MAX_ELEMENTS_PER_THREAD * 32.0 * x["warps"])
     tiled = TiledLaunch(
-        x["tiles"], x["steps"], x["flops"], x["step_bytes"], x["sums"], x["warps"], x["stages"],
-        x["moved_bytes"], _dtypes(x),
-    )  # fmt: skip
+        x["tiles"],
+        x["steps"],
+        x["flops"],
+        x["step_bytes"],
+        x["sums"],
+        x["warps"],
+        x["stages"],
+        x["moved_bytes"],
+        _dtypes(x),
+    )
     columns = {
         "shared": np.log2(buffers / min(limit, DEFAULT_SHARED_BYTES)),
         **_geometry(x, tiled, device, buffers),

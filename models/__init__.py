@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     from foretune.models.validation.metrics import noise_floor
 
 __all__ = [
-    "Predictor", "RuntimeRegressor", "SpacePredictor", "Training", "evaluate_predictor",
-    "find_pretrained", "learning_curve", "noise_floor", "train_predictor",
-]  # fmt: skip
+    "Predictor",
+    "RuntimeRegressor",
+    "SpacePredictor",
+    "Training",
+    "evaluate_predictor",
+    "find_pretrained",
+    "learning_curve",
+    "noise_floor",
+    "train_predictor",
+]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(__name__)

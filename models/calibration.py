@@ -141,9 +141,14 @@ MIN_TREE_ROWS, FOLDS = 64, 5
 TREE_SHARES = (0.25, 0.5, 0.75)
 """Candidate weights of the trees; below 1, because the process gives the interval."""
 TREE_PARAMETERS: dict[str, Any] = {
-    "rounds": 125, "depth": 5, "rate": 0.1, "rows": 0.7, "columns": 0.6, "min_child_weight": 3.0,
+    "rounds": 125,
+    "depth": 5,
+    "rate": 0.1,
+    "rows": 0.7,
+    "columns": 0.6,
+    "min_child_weight": 3.0,
     "objective": "reg:absoluteerror",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,10 @@ class CodePredictor:
                 counts.append({})
         table = pd.DataFrame(counts)
         ms = np.where(table.isna().all(axis=1), np.nan, self.model.predict(table))
-        return pd.DataFrame({
-            "time_ms": ms, "time_ms_low": ms / self.model.factor,
-            "time_ms_high": ms * self.model.factor,
-        })  # fmt: skip
+        return pd.DataFrame(
+            {
+                "time_ms": ms,
+                "time_ms_low": ms / self.model.factor,
+                "time_ms_high": ms * self.model.factor,
+            }
+        )

@@ -80,9 +80,13 @@ class SmoothExpert:
     def save(self, path: Path) -> None:
         """Write one file of arrays."""
         np.savez_compressed(
-            path, order=self.order, first=self.gradual_count, octaves=self.octaves, mean=self.mean,
+            path,
+            order=self.order,
+            first=self.gradual_count,
+            octaves=self.octaves,
+            mean=self.mean,
             **gp.process_arrays(self.scaling, self.posterior),
-        )  # fmt: skip
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:

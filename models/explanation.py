@@ -27,10 +27,14 @@ UNIT = "calibrated roofline"  # line of the calibrated roofline's ratio of the t
 SAMPLES = 500
 """Rows sampled for importances: accurate to a few percent, and fast enough for deep trees."""
 FEATURE_GROUPS = {
-    "problem": "sizes of the problem", "config": "configuration", "device": "device",
-    "alignment": "alignment of sizes", "geometry": "launch geometry", **EXTRA_GROUPS,
+    "problem": "sizes of the problem",
+    "config": "configuration",
+    "device": "device",
+    "alignment": "alignment of sizes",
+    "geometry": "launch geometry",
+    **EXTRA_GROUPS,
     "analytic": "cost and derived quantities",
-}  # fmt: skip
+}
 """Groups of features and their names in reports."""
 
 

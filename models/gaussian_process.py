@@ -51,9 +51,14 @@ class GaussianProcess:
 
         bounds = [h.bounds for h in self._hyperpriors]
         found = minimize(
-            self._loss, self.parameters, (X, y), jac=True, method="L-BFGS-B", bounds=bounds,
+            self._loss,
+            self.parameters,
+            (X, y),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
             options={"maxiter": steps},
-        )  # fmt: skip
+        )
         return replace(self, parameters=found.x)
 
     def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:

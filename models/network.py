@@ -87,8 +87,10 @@ class NetworkPredictor:
         if "config.threads" not in runs or not (runs["status"] == "ok").any():
             raise PredictorError("no operator of a network was measured: collect some first")
         runs = newest_runs(runs[(runs["status"] == "ok") & runs["config.threads"].notna()])
-        self._rows = {str(k): rows.dropna(axis="columns", how="all").reset_index(drop=True)
-                      for k, rows in runs.groupby("kernel", observed=True)}  # fmt: skip
+        self._rows = {
+            str(k): rows.dropna(axis="columns", how="all").reset_index(drop=True)
+            for k, rows in runs.groupby("kernel", observed=True)
+        }
         self._measured = {
             kernel: {self.key_of(row): row for row in rows.to_dict("records")}
             for kernel, rows in self._rows.items()
@@ -105,11 +107,13 @@ class NetworkPredictor:
         """Return the prediction of ``network`` on ``device``, on which the rows were measured."""
         table = pd.DataFrame(
             {
-                "kernel": o.kernel, "problem": dict(o.problem), "count": count,
+                "kernel": o.kernel,
+                "problem": dict(o.problem),
+                "count": count,
                 **self._predict_operator(o, device),
             }
             for o, count in network.operators.items()
-        )  # fmt: skip
+        )
         share = table["count"] * table["time_ms"]
         table = table.loc[share.sort_values(ascending=False).index].reset_index(drop=True)
         return NetworkPrediction(table, network.weight_bytes + network.activation_bytes)
@@ -165,8 +169,11 @@ def _bounded(predicted: "pd.Series[Any]") -> dict[str, float]:
     """Return a prediction, with an interval that `MAX_FACTOR` limits."""
     found = {c: float(predicted.get(c, np.nan)) for c in COLUMNS}
     low, high = found["time_ms"] / MAX_FACTOR, found["time_ms"] * MAX_FACTOR
-    return {**found, "time_ms_low": max(found["time_ms_low"], low),
-            "time_ms_high": min(found["time_ms_high"], high)}  # fmt: skip
+    return {
+        **found,
+        "time_ms_low": max(found["time_ms_low"], low),
+        "time_ms_high": min(found["time_ms_high"], high),
+    }
 
 
 def roofline_ms(operator: "NetworkOperator", device: Device) -> float:
@@ -190,8 +197,11 @@ def _rooflines_ms(kernel: str, rows: pd.DataFrame) -> np.ndarray:
 
 
 def _fit_linear(rows: pd.DataFrame) -> LinearTime:
-    sizes = {c.removeprefix("problem."): rows[c] for c in columns_of(rows, "problem")
-             if pd.api.types.is_numeric_dtype(rows[c])}  # fmt: skip
+    sizes = {
+        c.removeprefix("problem."): rows[c]
+        for c in columns_of(rows, "problem")
+        if pd.api.types.is_numeric_dtype(rows[c])
+    }
     X = np.column_stack([np.ones(len(rows)), *sizes.values()])
     constant, *costs = nnls(X, rows["time_ms"].to_numpy(dtype=float))[0].tolist()
 

@@ -73,9 +73,9 @@ class Tunings:
         # in this order, a kernel's own NUM_STAGES counts, not Triton's num_stages
         named = [{knob_meaning(n): c[n] for n in sorted(c, reverse=True)} for c in configs]
         knobs = self.knobs.tolist()
-        return np.array([
-            [float(v) if type(v := c.get(knob)) is int else -1.0 for knob in knobs] for c in named
-        ])  # fmt: skip
+        return np.array(
+            [[float(v) if type(v := c.get(knob)) is int else -1.0 for knob in knobs] for c in named]
+        )
 
     def weights(self, device: Device, dtype: str, sizes: Sequence[float]) -> np.ndarray:
         """Return the weight of each row's vote on a problem; sizes are M, N and experts."""

@@ -374,9 +374,13 @@ class Predictor(Estimator):
             if kernel is None and card["work"] is not None:
                 kernel = UserDefinedCost(card["kernel"], **card["work"])
             predictor = cls(
-                card["model"], tuple(card["targets"]), card["seed"], kernel,
-                tuple(card["extra_columns"]), card["parameters"] or None,
-            )  # fmt: skip
+                card["model"],
+                tuple(card["targets"]),
+                card["seed"],
+                kernel,
+                tuple(card["extra_columns"]),
+                card["parameters"] or None,
+            )
             predictor._restore(folder, card)
             predictor._table(
                 predictor._predict_rows(Rows(predictor.runs_.head(2)))

@@ -198,9 +198,12 @@ class TargetModel:
         return Table(features.columns_ or (), X, y, has_unit, neighbor_index, positions, kinds)
 
     def _holdouts(
-        self, table: Table, rows: pd.DataFrame, problems: np.ndarray | None,
+        self,
+        table: Table,
+        rows: pd.DataFrame,
+        problems: np.ndarray | None,
         rng: np.random.Generator,
-    ) -> list[np.ndarray]:  # fmt: skip
+    ) -> list[np.ndarray]:
         if problems is not None:
             return [*_problems_held_out(problems, rng), *_devices_held_out(rows, rng)]
         count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS

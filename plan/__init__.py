@@ -22,10 +22,25 @@ if TYPE_CHECKING:
     from foretune.plan.serve.requirements import Requirements
 
 __all__ = [
-    "Formats", "Layout", "ModelDescription", "Operator", "Plan", "Requirements", "Speculation",
-    "System", "Workload", "checkpoint_formats", "describe_model", "find_system", "known_models",
-    "known_systems", "plan", "published_prices", "read_accuracy", "read_prices",
-]  # fmt: skip
+    "Formats",
+    "Layout",
+    "ModelDescription",
+    "Operator",
+    "Plan",
+    "Requirements",
+    "Speculation",
+    "System",
+    "Workload",
+    "checkpoint_formats",
+    "describe_model",
+    "find_system",
+    "known_models",
+    "known_systems",
+    "plan",
+    "published_prices",
+    "read_accuracy",
+    "read_prices",
+]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
     __getattr__, __dir__ = lazy_exports(__name__)

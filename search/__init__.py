@@ -13,10 +13,21 @@ if TYPE_CHECKING:
     from foretune.search.stopping import Stopping
 
 __all__ = [
-    "AskTell", "Batch", "Prior", "SearchLoop", "SearchOutcome", "SearchResult", "Searcher",
-    "Stopping", "SurrogateSampler", "make_searcher", "run", "run_concurrently", "run_search",
+    "AskTell",
+    "Batch",
+    "Prior",
+    "SearchLoop",
+    "SearchOutcome",
+    "SearchResult",
+    "Searcher",
+    "Stopping",
+    "SurrogateSampler",
+    "make_searcher",
+    "run",
+    "run_concurrently",
+    "run_search",
     "search",
-]  # fmt: skip
+]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(__name__)

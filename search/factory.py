@@ -40,15 +40,25 @@ class GuidedSearcher(Searcher):
     def __init__(self, other: Searcher) -> None:
         self._other = other
         super().__init__(
-            other.space, other.objective, other.seed, other.prior, other.problem, other.device,
+            other.space,
+            other.objective,
+            other.seed,
+            other.prior,
+            other.problem,
+            other.device,
             other.other_measurements,
-        )  # fmt: skip
+        )
 
     def _prepare(self) -> None:
         self._guide = make_searcher(
-            "surrogate", self.space, self.objective, self.seed, self.prior, self.problem,
+            "surrogate",
+            self.space,
+            self.objective,
+            self.seed,
+            self.prior,
+            self.problem,
             self.device,
-        )  # fmt: skip
+        )
 
     def expected_regret(self) -> float:
         """Return the guide's estimate."""

@@ -162,10 +162,14 @@ class OrderedSearcher(Searcher):
         if self.prior is None and len(y) >= MIN_FIT:
             process = process.fitted(X, y / self._spread, FIT_STEPS)
         posterior = Posterior(
-            process, X, y, self._here,
-            prior=prior + levels.get(self._here[0, -1], 0.0), scale=self._spread,
+            process,
+            X,
+            y,
+            self._here,
+            prior=prior + levels.get(self._here[0, -1], 0.0),
+            scale=self._spread,
             observation_noise=True,
-        )  # fmt: skip
+        )
         posterior.scale *= _widening(posterior, len(y) - len(levels))
         indices, p_valid = np.arange(len(self.space)), self._validity(known)
         return SearchPosterior(indices, posterior, p_valid, objective)

@@ -149,9 +149,15 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
                 for m in found
             ]
             searcher = SurrogateSearcher(
-                part.space, self.objective, self.seed, None, part.problem, self.device, others,
+                part.space,
+                self.objective,
+                self.seed,
+                None,
+                part.problem,
+                self.device,
+                others,
                 fits=self._fits[part.kernel],
-            )  # fmt: skip
+            )
             searcher.tell(self.measured[number])
             self._searchers[number] = self._measured_count, searcher
         return searcher

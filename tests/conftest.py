@@ -41,8 +41,14 @@ settings.register_profile(
 )
 settings.load_profile("foretune")
 
-TOY_SIZES = [(64, 64, 64), (256, 64, 128), (96, 512, 32), (512, 512, 128), (128, 1024, 512),
-             (1024, 768, 1024)]  # fmt: skip
+TOY_SIZES = [
+    (64, 64, 64),
+    (256, 64, 128),
+    (96, 512, 32),
+    (512, 512, 128),
+    (128, 1024, 512),
+    (1024, 768, 1024),
+]
 TOY_CONFIGS = 25
 BOOSTING, FOREST = BoostingModel.__init__.__defaults__, ForestModel.__init__.__defaults__
 

@@ -152,9 +152,18 @@ def test_a_row_of_a_problem_far_away_is_flagged(runs, predictor):
 
 def test_tune(capsys, predictor):
     tuned = run_json(
-        capsys, "tune", "toy", "--problem", PROBLEM, "--budget", "3", "--predictor", predictor,
-        "--runs", "tuned.parquet",
-    )  # fmt: skip
+        capsys,
+        "tune",
+        "toy",
+        "--problem",
+        PROBLEM,
+        "--budget",
+        "3",
+        "--predictor",
+        predictor,
+        "--runs",
+        "tuned.parquet",
+    )
     assert tuned["best"]["measurements"] == 3
     if tuned["verified"] == "win":  # the launches are real, and other tests run beside them
         assert tuned["best"]["config"]["work"] == 1

@@ -10,10 +10,16 @@ from foretune.datasets import read_runs
 from foretune.errors import UsageError
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
-    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "intermediate_size": 128, "vocab_size": 100,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
 
 
 @pytest.fixture
@@ -25,9 +31,24 @@ def model(tmp_path):
 
 
 def collect(model, out, *more):
-    return main(["collect", "--operators", model, "--tp", "1", "--tokens", "1,2",
-                 "--formats", "bf16",
-                 "--device", "cpu", "--out", str(out), *more])  # fmt: skip
+    return main(
+        [
+            "collect",
+            "--operators",
+            model,
+            "--tp",
+            "1",
+            "--tokens",
+            "1,2",
+            "--formats",
+            "bf16",
+            "--device",
+            "cpu",
+            "--out",
+            str(out),
+            *more,
+        ]
+    )
 
 
 def test_measured_and_gone_on(model, tmp_path, capsys):

@@ -11,8 +11,20 @@ from foretune.cli import main
 
 pytest.importorskip("triton")
 
-MATMUL = ("--arg", "a=fp16*", "--arg", "b=fp16*", "--arg", "c=fp16*", "--arg", "M=4096", "--arg",
-          "N=4096", "--arg", "K=4096")  # fmt: skip
+MATMUL = (
+    "--arg",
+    "a=fp16*",
+    "--arg",
+    "b=fp16*",
+    "--arg",
+    "c=fp16*",
+    "--arg",
+    "M=4096",
+    "--arg",
+    "N=4096",
+    "--arg",
+    "K=4096",
+)
 TILE = "BM=64,BN=64,BK=32,num_warps=4"
 ADD = ("--arg", "x=fp16*", "--arg", "y=fp16*", "--arg", "out=fp16*", "--arg", "n=4096")
 LIMIT = ("--time-limit", "120")
@@ -31,10 +43,21 @@ def place(tmp_path, tmp_path_factory, monkeypatch):
 
 def test_inspect(capsys):
     said = run_json(
-        capsys, "inspect", "here_only:matmul", *MATMUL, "--config", TILE,
-        "--config", TILE + ",maxnreg=64", "--config", "BM=128,BN=128,BK=64,num_stages=5",
-        "--target", "sm_120", *LIMIT, code=1,
-    )  # fmt: skip
+        capsys,
+        "inspect",
+        "here_only:matmul",
+        *MATMUL,
+        "--config",
+        TILE,
+        "--config",
+        TILE + ",maxnreg=64",
+        "--config",
+        "BM=128,BN=128,BK=64,num_stages=5",
+        "--target",
+        "sm_120",
+        *LIMIT,
+        code=1,
+    )
     free, capped, large = said["configs"]
     assert free["config"] == {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4}
     assert free["status"] == "ok"
@@ -48,8 +71,21 @@ def test_inspect(capsys):
 
 def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["inspect", "here_only:matmul", *MATMUL, "--config", f"{TILE},num_stages=3",
-                 "--target", "sm_80", *LIMIT]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "inspect",
+                "here_only:matmul",
+                *MATMUL,
+                "--config",
+                f"{TILE},num_stages=3",
+                "--target",
+                "sm_80",
+                *LIMIT,
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     table = said[: said.index("per SM: resident")]
     assert max(map(len, table.splitlines())) <= 80
@@ -58,8 +94,18 @@ def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
 
 
 def test_compiled_configurations_are_kept(capsys, place):
-    asked = ("inspect", "here_only:add", *ADD, "--config", "BLOCK=128", "--target", "cuda:80",
-             "--cache-dir", "built", *LIMIT)  # fmt: skip
+    asked = (
+        "inspect",
+        "here_only:add",
+        *ADD,
+        "--config",
+        "BLOCK=128",
+        "--target",
+        "cuda:80",
+        "--cache-dir",
+        "built",
+        *LIMIT,
+    )
     said = run_json(capsys, *asked)
     assert (said["built"], said["failed"]) == (1, 0)
     assert len(list((place / "built").rglob("add.cubin"))) == 1
@@ -78,11 +124,13 @@ def test_compiled_configurations_are_kept(capsys, place):
         (("here_only:add", "--arg", "x", "--target", "sm_90"), "give NAME=VALUE"),
         (("here_only:add", "--arg", "x=fp16", "--target", "sm_90"), "a pointer is x=fp16*"),
         (("../k/gemm:add", *ADD, "--target", "sm_90"), "there is no file ../k/gemm"),
-        (("here_only:add", *ADD, "--config", "BLOCK=64,num_warp=4", "--target", "sm_90"),
-         "unknown parameter of add 'num_warp': did you mean 'num_warps'? known: BLOCK, maxnreg,"),
+        (
+            ("here_only:add", *ADD, "--config", "BLOCK=64,num_warp=4", "--target", "sm_90"),
+            "unknown parameter of add 'num_warp': did you mean 'num_warps'? known: BLOCK, maxnreg,",
+        ),
         (("here_only:add", *ADD, "--target", "sm_90", "--time-limit", "0"), "--time-limit 0"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done(capsys, place, asked, message):
     assert message in fails(capsys, 2, "inspect", *asked)
 
@@ -115,16 +163,40 @@ def test_whoever_has_the_interpreter_set_can_inspect(capsys, monkeypatch):
 
 def test_a_cache_that_cannot_be_written_is_said_first(capsys, place):
     (place / "file").touch()
-    said = fails(capsys, 1, "inspect", "here_only:add", *ADD, "--config", "BLOCK=128",
-                 "--target", "sm_90", "--cache-dir", "file/cache")  # fmt: skip
+    said = fails(
+        capsys,
+        1,
+        "inspect",
+        "here_only:add",
+        *ADD,
+        "--config",
+        "BLOCK=128",
+        "--target",
+        "sm_90",
+        "--cache-dir",
+        "file/cache",
+    )
     assert "cannot write --cache-dir file/cache" in said
 
 
 def test_one_failure_is_a_failure(capsys):
     said = run_json(
-        capsys, "inspect", "here_only:refuses", "--arg", "x=fp16*", "--config", "BLOCK=64",
-        "--config", "BLOCK=63", "--target", "sm_90", "--cache-dir", "built", *LIMIT, code=1,
-    )  # fmt: skip
+        capsys,
+        "inspect",
+        "here_only:refuses",
+        "--arg",
+        "x=fp16*",
+        "--config",
+        "BLOCK=64",
+        "--config",
+        "BLOCK=63",
+        "--target",
+        "sm_90",
+        "--cache-dir",
+        "built",
+        *LIMIT,
+        code=1,
+    )
     assert (said["built"], said["failed"]) == (1, 1)
     failed = said["configs"][1]
     assert failed["status"] == "compile_error"

@@ -15,19 +15,36 @@ def table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text(TABLE)
     return [
-        "import", "mine.csv", "--format", "generic", "--map", "time_ms=us*0.001",
-        "--map", "problem.M=m", "--map", "kernel==gemm", "--map", "problem.N==7",
-        "--device", "NVIDIA H200", "--out", "runs.parquet",
-    ]  # fmt: skip
+        "import",
+        "mine.csv",
+        "--format",
+        "generic",
+        "--map",
+        "time_ms=us*0.001",
+        "--map",
+        "problem.M=m",
+        "--map",
+        "kernel==gemm",
+        "--map",
+        "problem.N==7",
+        "--device",
+        "NVIDIA H200",
+        "--out",
+        "runs.parquet",
+    ]
 
 
 def test_json(table, capsys):
     assert main([*table, "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {
-        "rows": 1, "rejected": 1, "reasons": {"time is zero": 1}, "kernels": {"gemm": 1},
-        "skipped": [], "out": "runs.parquet",
-    }  # fmt: skip
+        "rows": 1,
+        "rejected": 1,
+        "reasons": {"time is zero": 1},
+        "kernels": {"gemm": 1},
+        "skipped": [],
+        "out": "runs.parquet",
+    }
     row = read_runs("runs.parquet").iloc[0]
     assert (row["time_ms"], row["problem.M"], row["problem.N"]) == (1.5, 64, 7)
 

@@ -183,9 +183,11 @@ def test_a_forest_explains_nothing(capsys):
 def test_training_goes_on_with_new_rows(capsys):
     old = Predictor.load("predictor")
     # Measured again, later: this row must replace the old one.
-    again = old.runs_[old.runs_["status"] == "ok"].head(1).assign(
-        time_ms=0.5, recorded_at="2999-01-01T00:00:00+00:00"
-    )  # fmt: skip
+    again = (
+        old.runs_[old.runs_["status"] == "ok"]
+        .head(1)
+        .assign(time_ms=0.5, recorded_at="2999-01-01T00:00:00+00:00")
+    )
     write_runs("again.parquet", again)
     said = run_json(
         capsys,
@@ -354,9 +356,17 @@ def test_configurations_are_ranked_by_an_objective(capsys):
 
 def test_an_objective_that_was_not_learned_says_what_to_do(capsys):
     said = fails(
-        capsys, 1, "predict", "predictor", "--kernel", "toy", "--problem", "n=30",
-        "--objective", "energy",
-    )  # fmt: skip
+        capsys,
+        1,
+        "predict",
+        "predictor",
+        "--kernel",
+        "toy",
+        "--problem",
+        "n=30",
+        "--objective",
+        "energy",
+    )
     assert "has not learned power" in said
     assert "train it on runs with power_w" in said
 

@@ -13,9 +13,15 @@ from foretune.cli import main
 from foretune.datasets import write_runs
 
 FIELDS = {
-    "space", "searcher", "evals_to_95", "evals_to_99", "hit_95", "fraction_at", "score",
+    "space",
+    "searcher",
+    "evals_to_95",
+    "evals_to_99",
+    "hit_95",
+    "fraction_at",
+    "score",
     "overhead_ms",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +52,18 @@ def fails(capsys, code, *arguments):
 
 def test_one_result_per_space_and_searcher(capsys):
     said = run_json(
-        capsys, "a.parquet", "b.parquet", "--searcher", "random", "--searcher", "exhaustive",
-        "--budget", "20", "--repeats", "3",
-    )  # fmt: skip
+        capsys,
+        "a.parquet",
+        "b.parquet",
+        "--searcher",
+        "random",
+        "--searcher",
+        "exhaustive",
+        "--budget",
+        "20",
+        "--repeats",
+        "3",
+    )
     whose = [(r["space"], r["searcher"]) for r in said["results"]]
     assert whose == [(s, n) for s in "ab" for n in ("random", "exhaustive")]
     for result in said["results"]:

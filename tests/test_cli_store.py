@@ -17,8 +17,14 @@ from foretune.tune.store import Choice, Store, Subject
 SUBJECT = Subject("softmax", "9f3a4c5d6e7f", "NVIDIA H200", "foretune 0.1.0, triton 3.9.0")
 OLD = Subject("softmax", "11112222", "NVIDIA H200", "foretune 0.1.0, triton 3.6.0")
 MOE = Subject("fused_moe", "aa", "NVIDIA B200", "foretune 0.1.0, triton 3.9.0")
-BLOCKS = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1,
-          "num_warps": 4, "num_stages": 3}  # fmt: skip
+BLOCKS = {
+    "BLOCK_SIZE_M": 16,
+    "BLOCK_SIZE_N": 64,
+    "BLOCK_SIZE_K": 128,
+    "GROUP_SIZE_M": 1,
+    "num_warps": 4,
+    "num_stages": 3,
+}
 B200 = "E=128,N=1024,device_name=NVIDIA_B200.json"
 
 
@@ -29,9 +35,14 @@ def rows(subject, at, sizes=(64, 256, 1024, 4096)):
             time_ms = math.nan if block > 4096 else 1.0 + abs(math.log2(n / block)) / 10
             status = Status.OK if time_ms == time_ms else Status.COMPILE_ERROR
             yield Measurement(
-                subject.kernel, Problem(n=n), Configuration(BLOCK=block), subject.device, status,
-                time_ms, recorded_at=at,
-            )  # fmt: skip
+                subject.kernel,
+                Problem(n=n),
+                Configuration(BLOCK=block),
+                subject.device,
+                status,
+                time_ms,
+                recorded_at=at,
+            )
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +72,9 @@ class TestStore:
     def test_list(self, filled, capsys):
         listed = run_json(capsys, "store")["subjects"]
         assert [(s["subject"]["source"], s["measurements"]) for s in listed] == [
-            (OLD.source, 3), (SUBJECT.source, 12)
-        ]  # fmt: skip
+            (OLD.source, 3),
+            (SUBJECT.source, 12),
+        ]
         assert (listed[1]["problems"], listed[1]["failed"], listed[1]["choices"]) == (4, 4, 1)
         assert main(["store"]) == 0
         out = capsys.readouterr().out
@@ -186,8 +198,12 @@ class TestStore:
 
     def test_people_see_80_columns(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
-        long = Subject("fused_recurrent_gated_delta_rule_fwd_kernel", "9f3a4c5d6e7f",
-                       "NVIDIA H100 80GB HBM3", "foretune 0.1.0, triton 3.9.0")  # fmt: skip
+        long = Subject(
+            "fused_recurrent_gated_delta_rule_fwd_kernel",
+            "9f3a4c5d6e7f",
+            "NVIDIA H100 80GB HBM3",
+            "foretune 0.1.0, triton 3.9.0",
+        )
         special = " ".join(f"stride_{i}:16" for i in range(12))
         for n in (64, 128):
             problem = Problem({"n": n, "x.dtype": "float16", "specialized": special})
@@ -214,9 +230,7 @@ class TestVllm:
     def test_there_and_back(self, file, place, capsys):
         said = run_json(capsys, "store", "--merge", B200)["imported"][0]
         assert (said["kernel"], said["device"], said["choices"]) == ("fused_moe", "NVIDIA B200", 2)
-        said = run_json(
-            capsys, "store", "fused_moe", "--export", f"back/{B200}"
-        )  # fmt: skip
+        said = run_json(capsys, "store", "fused_moe", "--export", f"back/{B200}")
         assert said["tokens"] == 2
         assert (place / said["out"]).read_bytes() == file.read_bytes()
 
@@ -227,9 +241,7 @@ class TestVllm:
         assert main(["store", "--merge", B200, *names]) == 0
         assert "1 choices of fused_moe on NVIDIA B200, 1 already known" in capsys.readouterr().out
         assert Store().choice(MOE, Problem(tokens=64, E=128, N=1024, top_k=8)) is not None
-        said = run_json(
-            capsys, "store", "fused_moe", "--export", B200, *names
-        )  # fmt: skip
+        said = run_json(capsys, "store", "fused_moe", "--export", B200, *names)
         assert said["tokens"] == 2
 
     def test_quantized_layers(self, capsys):
@@ -245,10 +257,9 @@ class TestVllm:
             (["--merge", "E=x,N=2,device_name=y.json"], 2, "is not a name of vLLM's tuned"),
             (["--merge", B200, "--map", "M"], 2, "--map 'M' is not of the form NAME=VALUE"),
             (["--merge", B200, "--device", "NVIDIA H100"], 2, "is for NVIDIA B200, not"),
-            (["--export", B200.replace("128", "1")], 2,
-             "no choice for M=1,E=1,N=1024 with any M"),
+            (["--export", B200.replace("128", "1")], 2, "no choice for M=1,E=1,N=1024 with any M"),
         ],
-    )  # fmt: skip
+    )
     def test_mistakes_are_one_line(self, file, capsys, arguments, code, message):
         Store().choose(MOE, Problem(M=1), Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
         if "NVIDIA H100" in arguments:
@@ -329,8 +340,11 @@ class TestExport:
             (["runs.parquet", "--store", "tuned.db"], 2, "give either run tables or --store"),
             (["--store", "tuned.db"], 2, "tuned.db holds fused_moe, softmax: name one with --kern"),
             (["--store", "tuned.db", "--kernel", "fused_moe"], 2, "but no measurements"),
-            (["--store", "tuned.db", "--kernel", "softmax", "--device", "H100"], 2,
-             "unknown device of softmax in this store 'H100'"),
+            (
+                ["--store", "tuned.db", "--kernel", "softmax", "--device", "H100"],
+                2,
+                "unknown device of softmax in this store 'H100'",
+            ),
             (["nothing.parquet"], 1, "nothing.parquet does not exist"),
             (["runs.parquet", "--optuna", "sqlite:///s.db"], 2, "give --out FILE.py"),
             (["runs.parquet", "--kernel", "gemm"], 2, "unknown kernel in these files 'gemm'"),
@@ -340,7 +354,7 @@ class TestExport:
             (["runs.parquet", "--group", "problem.K"], 2, "unknown group 'problem.K'"),
             (["runs.parquet", "--out", "runs.parquet/f.py"], 1, "cannot write runs.parquet/f.py"),
         ],
-    )  # fmt: skip
+    )
     def test_mistakes_are_one_line(self, filled, capsys, arguments, code, message):
         filled.choose(MOE, Problem(M=1), Choice(Configuration(BLOCKS), 8, 0.0, "measured"))
         write_runs("runs.parquet", filled.runs("softmax"))

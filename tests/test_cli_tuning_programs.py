@@ -142,8 +142,19 @@ void scale(float *x, const float *by, int n) {
 
 def test_a_source_file(capsys, tmp_path):
     (tmp_path / "scale.c").write_text(C.replace("x[i] =", "((volatile float *)x)[i] ="))
-    arguments = ["--kernel", "scale", "--arg", "float32[500]=0", "--arg", "float32[500]",
-                 "--arg", "int32=500", "--param", "work=64,1", "--option=-O1"]  # fmt: skip
+    arguments = [
+        "--kernel",
+        "scale",
+        "--arg",
+        "float32[500]=0",
+        "--arg",
+        "float32[500]",
+        "--arg",
+        "int32=500",
+        "--param",
+        "work=64,1",
+        "--option=-O1",
+    ]
     assert main(["tune", "scale.c", "--json", *arguments]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["config"] == {"work": 1}

@@ -25,8 +25,11 @@ def test_one_live_line_in_a_notebook(capsys, monkeypatch):
     err = capsys.readouterr().err
     assert "\n" not in err
     assert [line.strip() for line in err.split("\r")[1:]] == [
-        "profiling 0/2", "profiling 1/2 3 ms", "profiling 2/2", "done"
-    ]  # fmt: skip
+        "profiling 0/2",
+        "profiling 1/2 3 ms",
+        "profiling 2/2",
+        "done",
+    ]
 
 
 def test_a_terminal_shows_the_time_left(capsys, monkeypatch):

@@ -120,8 +120,9 @@ def test_empty_cells_are_absent():
 
 
 class TestRoofline:
-    device = Device("d", "gpu", specs={"fp32_gflops": 1000.0, "fp16_gflops": 4000.0,
-                                       "memory_gbps": 100.0})  # fmt: skip
+    device = Device(
+        "d", "gpu", specs={"fp32_gflops": 1000.0, "fp16_gflops": 4000.0, "memory_gbps": 100.0}
+    )
 
     def test_compute_bound(self):
         assert self.device.roofline_ms(Cost(flops=2e9, bytes_moved=1e6)) == pytest.approx(2.0)

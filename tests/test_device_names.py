@@ -115,10 +115,12 @@ def test_ours_agree_with_it():
         ("NVIDIA A800-SXM4-80GB", "NVIDIA A800 SXM4 80 GB"),
         ("AMD Instinct MI250X / MI250", "AMD Instinct MI250X"),
         ("Intel(R) Arc(TM) A750 Graphics", "Intel Arc A750"),
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
-         "NVIDIA RTX PRO 6000 Blackwell Max-Q"),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+            "NVIDIA RTX PRO 6000 Blackwell Max-Q",
+        ),
     ],
-)  # fmt: skip
+)
 def test_names_that_mean_one_device(name, found):
     assert find_device(name).name == found  # a warning would be an error
 
@@ -146,9 +148,21 @@ def test_choice_among_unequal_devices_is_said_once(name, found):
 
 @pytest.mark.parametrize(
     "name",
-    ["RTX 4071", "NVIDIA GeForce RTX", "AMD Radeon Graphics", "NVIDIA H200 MIG 1g.18gb", "toy",
-     "cpu", "X1", "GeForce L40S", "4090", "RTX 4090 Ti", "A100 (as the author says)", ""],
-)  # fmt: skip
+    [
+        "RTX 4071",
+        "NVIDIA GeForce RTX",
+        "AMD Radeon Graphics",
+        "NVIDIA H200 MIG 1g.18gb",
+        "toy",
+        "cpu",
+        "X1",
+        "GeForce L40S",
+        "4090",
+        "RTX 4090 Ti",
+        "A100 (as the author says)",
+        "",
+    ],
+)
 def test_no_device_is_guessed(name):
     assert find_device_or_none(name) is None
     with pytest.raises(UnknownName):

@@ -48,7 +48,11 @@ def example(name, argument, folder):
     }
     run = subprocess.run(
         [sys.executable, "-P", str(EXAMPLES / f"{name}.py"), argument],
-        capture_output=True, text=True, env=environment, cwd=folder, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()

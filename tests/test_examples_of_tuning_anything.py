@@ -108,8 +108,11 @@ def test_settings_of_a_query(monkeypatch, capsys):
     found = python(monkeypatch, "sql_query.py", "500")["found"]
     assert found.measured == 15
     assert found.trace[0].config == {
-        "index": False, "cache_kib": 4096, "mmap_mib": 0, "temp_store": "file",
-    }  # fmt: skip
+        "index": False,
+        "cache_kib": 4096,
+        "mmap_mib": 0,
+        "temp_store": "file",
+    }
     assert "default" in capsys.readouterr().out
 
 

@@ -32,8 +32,15 @@ from foretune.tune.campaign.folder import read_state
 
 SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4}
 """Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""
-FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file",
-        "model's configuration", "prices", "accuracies")  # fmt: skip
+FAST = (
+    "exported store",
+    "campaign",
+    "recorded calls",
+    "vLLM's tuned file",
+    "model's configuration",
+    "prices",
+    "accuracies",
+)
 
 NEEDED = {"recorded calls": ("torch", "triton")}
 """Decoders -> optional packages that they import."""
@@ -69,8 +76,12 @@ def test_what_the_fuzzer_calls_unexpected(tmp_path, monkeypatch, outcome):
     monkeypatch.setattr(fuzzing, "DECODERS", {"mine": decoder})
     monkeypatch.setattr(fuzzing, "SECONDS", 1)
     tally = fuzz("mine", tmp_path, 40 if outcome != "hang" else 2, seed=3)
-    says = {"fault": "IndexError: raw", "silent loss": "of 3 rows, without a word",
-            "two lines": "not one line", "hang": "it takes more than 1 s"}  # fmt: skip
+    says = {
+        "fault": "IndexError: raw",
+        "silent loss": "of 3 rows, without a word",
+        "two lines": "not one line",
+        "hang": "it takes more than 1 s",
+    }
     assert says[outcome] in tally.unexpected[0][1]
 
 

@@ -20,11 +20,24 @@ SOURCE = FOLDER.parents[1] / "src"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
 TINY = {
     "probe": [],
-    "sweep": ["--problems", "2", "--per-problem", "8", "--listed", "6", "--blocks", "1",
-              "--compilers", "1", "--kernels", "triton_gemm", "triton_softmax"],
+    "sweep": [
+        "--problems",
+        "2",
+        "--per-problem",
+        "8",
+        "--listed",
+        "6",
+        "--blocks",
+        "1",
+        "--compilers",
+        "1",
+        "--kernels",
+        "triton_gemm",
+        "triton_softmax",
+    ],
     "power": ["--windows", "12", "--window-s", "0.6", "--idle-s", "1", "--compilers", "1"],
     "verify": ["--finalists", "2"],
-}  # fmt: skip
+}
 NOT_WHILE_MEASURING = ("xgboost", "optuna", "mlflow")
 RUN = """
 import os, sys, runpy

@@ -97,9 +97,14 @@ def test_front_and_power(ax, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     goals = (Objective.TIME, Objective.ENERGY)
     front = tune_pareto(
-        KERNEL, PROBLEM, MeteredRunner(DEVICE), budget=12, objectives=goals, searcher="random",
+        KERNEL,
+        PROBLEM,
+        MeteredRunner(DEVICE),
+        budget=12,
+        objectives=goals,
+        searcher="random",
         store=False,
-    )  # fmt: skip
+    )
     plot.pareto_front(front, ax=ax)
     assert ax.get_lines()[1].get_xdata().tolist() == sorted(p.time_ms for p in front.front)
     with pytest.raises(UnknownName, match="power_w"):

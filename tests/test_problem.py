@@ -26,8 +26,12 @@ def make(**values):
 def test_defaults_are_filled_in_and_order_is_declared_order():
     problem = make(dtype="fp64", M=3)
     assert list(problem.items()) == [
-        ("M", 3), ("N", 8), ("dtype", "fp64"), ("transposed", False), ("limit_ms", 5.0),
-    ]  # fmt: skip
+        ("M", 3),
+        ("N", 8),
+        ("dtype", "fp64"),
+        ("transposed", False),
+        ("limit_ms", 5.0),
+    ]
 
 
 def test_a_problem_can_be_made_of_a_problem():

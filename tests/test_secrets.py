@@ -27,8 +27,10 @@ SECRETS = ("hunter22", "tok-abcdef", "k3y-from-env", "given-by-env")
     [
         ("postgresql+psycopg://ann:s3cret@db/tuned", "postgresql+psycopg://ann:***@db/tuned"),
         ("postgresql://ann:a/b@c@db:5432/tuned", "postgresql://ann:***@db:5432/tuned"),
-        ("https://token@mlflow.example/x?a=1&api_key=k1&b=2",
-         "https://***@mlflow.example/x?a=1&api_key=***&b=2"),
+        (
+            "https://token@mlflow.example/x?a=1&api_key=k1&b=2",
+            "https://***@mlflow.example/x?a=1&api_key=***&b=2",
+        ),
         ("postgres://h/d?user=ann&password=p%40w", "postgres://h/d?user=ann&password=***"),
         ("host=h password=s3cret dbname=d", "host=h password=*** dbname=d"),
         ("prog --token abc --api-key 'a b' -n 3", "prog --token *** --api-key *** -n 3"),
@@ -41,7 +43,7 @@ SECRETS = ("hunter22", "tok-abcdef", "k3y-from-env", "given-by-env")
         ("prog --max-token 128 --token={tile}", "prog --max-token 128 --token={tile}"),
         ("error: unexpected token: ';'", "error: unexpected token: ';'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_hidden(text, shown):
     assert redact(text) == shown
     for kind in (StoreError, UsageError, ForetuneWarning):
@@ -62,15 +64,24 @@ def test_values_of_environment_variables_are_hidden_anywhere(monkeypatch):
     [
         (["p", "--password=a b", "{n}"], ["p", "--password=***", "{n}"], {"a b"}),
         (["p", "--token", "x", "--secret", "-v"], ["p", "--token", "***", "--secret", "-v"], {"x"}),
-        (["env", "API_KEY=abcdef", "p", "-abcdef"], ["env", "API_KEY=***", "p", "-***"],
-         {"abcdef"}),
-        (["sh", "-c", "PASSWORD='a b' p --secret yyyyyy; echo yyyyyy {n}"],
-         ["sh", "-c", "PASSWORD=*** p --secret ***; echo *** {n}"], {"a b", "yyyyyy"}),
+        (
+            ["env", "API_KEY=abcdef", "p", "-abcdef"],
+            ["env", "API_KEY=***", "p", "-***"],
+            {"abcdef"},
+        ),
+        (
+            ["sh", "-c", "PASSWORD='a b' p --secret yyyyyy; echo yyyyyy {n}"],
+            ["sh", "-c", "PASSWORD=*** p --secret ***; echo *** {n}"],
+            {"a b", "yyyyyy"},
+        ),
         (["sh", "-c", "echo 'not ended"], ["sh", "-c", "echo 'not ended"], set()),
-        (["p", "--token", "{n}", "--max_token=64"], ["p", "--token", "{n}", "--max_token=64"],
-         set()),
+        (
+            ["p", "--token", "{n}", "--max_token=64"],
+            ["p", "--token", "{n}", "--max_token=64"],
+            set(),
+        ),
     ],
-)  # fmt: skip
+)
 def test_commands(words, shown, secrets):
     assert redact_command(words) == (shown, secrets)
 
@@ -98,8 +109,18 @@ def test_no_secret_of_a_program_is_printed_stored_or_exported(tmp_path, monkeypa
     monkeypatch.setenv("SOME_API_KEY", "k3y-from-env")
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
-    words = (sys.executable, "-S", "-c", SCRIPT, "{tile}", "--password=hunter22", "--token",
-             "tok-abcdef", "k3y-from-env", "given-by-env")  # fmt: skip
+    words = (
+        sys.executable,
+        "-S",
+        "-c",
+        SCRIPT,
+        "{tile}",
+        "--password=hunter22",
+        "--token",
+        "tok-abcdef",
+        "k3y-from-env",
+        "given-by-env",
+    )
     options = ("--param", "tile=1,2", "--env", "APP_SECRET=given-by-env", "--repeats", "1")
     tune = ("tune", "--json", "--store", "s.db", *options, "--export", "b.json", "--name", "mine")
     assert main([*tune, "--", *words]) == 1  # it says its words and fails

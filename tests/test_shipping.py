@@ -137,9 +137,11 @@ def test_what_is_shipped_is_found_and_as_good_as_its_card_says(scripts, tmp_path
     assert guide.predictor.kernel_name_ == "toy"
     assert not guide.mismatch
     stated = json.loads((models / "toy" / "toy-cpu-2-cores" / "card.json").read_text())["held_out"]
-    assert stated["rows"] == len(load("toy-cpu-2-cores", tables).query(
-        "status == 'ok' and role != 'finalist' and `counter.repeat` == 0"
-    ))  # fmt: skip
+    assert stated["rows"] == len(
+        load("toy-cpu-2-cores", tables).query(
+            "status == 'ok' and role != 'finalist' and `counter.repeat` == 0"
+        )
+    )
     assert stated["top1_regret"] < 0.1
 
 

@@ -132,8 +132,14 @@ def test_named_values_win_over_the_mapping():
 def test_parse():
     parsed = Problem.parse(" M=64, x=0.5 ,flag=true,off=False,dtype=bf16,big=1e3,neg=-2,")
     assert dict(parsed) == {
-        "M": 64, "x": 0.5, "flag": True, "off": False, "dtype": "bf16", "big": 1000.0, "neg": -2,
-    }  # fmt: skip
+        "M": 64,
+        "x": 0.5,
+        "flag": True,
+        "off": False,
+        "dtype": "bf16",
+        "big": 1000.0,
+        "neg": -2,
+    }
     assert type(parsed["flag"]) is bool
     assert type(parsed["M"]) is int
     assert type(parsed) is Problem

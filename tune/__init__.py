@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from foretune.tune.workload import Calls, WorkloadResult, tune_workload
 
 __all__ = [
-    "PRESETS", "Best", "Calls", "Campaign", "ParetoResult", "Preset", "TuneResult", "Verdict",
-    "WorkloadResult", "run_campaign", "tune_pareto", "tune_problem", "tune_workload",
-]  # fmt: skip
+    "PRESETS",
+    "Best",
+    "Calls",
+    "Campaign",
+    "ParetoResult",
+    "Preset",
+    "TuneResult",
+    "Verdict",
+    "WorkloadResult",
+    "run_campaign",
+    "tune_pareto",
+    "tune_problem",
+    "tune_workload",
+]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(__name__)

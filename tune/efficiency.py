@@ -63,9 +63,14 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
     rows = sorted(range(len(problems)), key=lambda i: problems[i].id)
     columns = sorted(range(len(configs)), key=lambda i: configs[i].id)
     return EfficiencyTable(
-        kernel, device, objective, [problems[i] for i in rows], [configs[i] for i in columns],
-        efficiency[np.ix_(rows, columns)], int((~ran).sum()),
-    )  # fmt: skip
+        kernel,
+        device,
+        objective,
+        [problems[i] for i in rows],
+        [configs[i] for i in columns],
+        efficiency[np.ix_(rows, columns)],
+        int((~ran).sum()),
+    )
 
 
 def fill_missing(efficiency: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

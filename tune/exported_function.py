@@ -82,9 +82,15 @@ def export_function(
     reached = efficiency[:, used]
     oracle_share = float(np.nanmax(reached[~np.isnan(reached).all(axis=1)], axis=1).mean())
     return ExportedFunction(
-        write_source(title, notes, problems, table.configs, tree), configs, len(_leaves(tree)),
-        score, score_single, oracle_share, held_out, held_out_single,
-    )  # fmt: skip
+        write_source(title, notes, problems, table.configs, tree),
+        configs,
+        len(_leaves(tree)),
+        score,
+        score_single,
+        oracle_share,
+        held_out,
+        held_out_single,
+    )
 
 
 def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Score | None:
@@ -237,17 +243,25 @@ def write_source(
         lines = (f"    {argument}," for argument in declared)
         signature = ["def choose(", *lines, f") -> {_CONFIGURATION}:"]
     text = [
-        '"""' + _escape_docstring(title), "", *textwrap.wrap(_escape_docstring(notes), _WIDTH),
-        '"""', "", f"_CONFIGURATIONS: tuple[{_CONFIGURATION}, ...] = (",
+        '"""' + _escape_docstring(title),
+        "",
+        *textwrap.wrap(_escape_docstring(notes), _WIDTH),
+        '"""',
+        "",
+        f"_CONFIGURATIONS: tuple[{_CONFIGURATION}, ...] = (",
         *(f"    {{{entries}}}," for entries in listed),
-        ")", *_type_table(types), "", "", *signature,
+        ")",
+        *_type_table(types),
+        "",
+        "",
+        *signature,
         '    """Return the configuration for a problem.',
         "",
         *(f"    {line}" for line in _describe_arguments(arguments, problems, types)),
         '    """',
         *(f"    {a} = _TYPES.get(str({a}), {a})" for a in types),
         *_body(tree, arguments, used, switches, "    "),
-    ]  # fmt: skip
+    ]
     return "\n".join(line.rstrip() for line in text) + "\n"
 
 
@@ -321,9 +335,13 @@ def _describe_arguments(
         text += "; a torch.dtype, or its name" if argument in types else ""
         text += "" if name in arguments else " in all of them"
         yield from textwrap.wrap(
-            _escape_docstring(f"{argument}{called}: {text}"), _WIDTH - 4, initial_indent="    ",
-            subsequent_indent="        ", break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+            _escape_docstring(f"{argument}{called}: {text}"),
+            _WIDTH - 4,
+            initial_indent="    ",
+            subsequent_indent="        ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
 
 def _body(

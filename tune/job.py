@@ -126,10 +126,15 @@ class TuningJob:
 
     @classmethod
     def from_options(
-        cls, kernel: Kernel, runner: Runner, options: SearchOptions, *objectives: Objective,
-        log: "RunLog | None" = None, default_budget: int = DEFAULT_BUDGET,
+        cls,
+        kernel: Kernel,
+        runner: Runner,
+        options: SearchOptions,
+        *objectives: Objective,
+        log: "RunLog | None" = None,
+        default_budget: int = DEFAULT_BUDGET,
         lacks: Sequence[str] = (),
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Return a job with these options; ``lacks`` are options that the caller does not take.
 
         Raises UnknownName for such an option, UsageError if a value is invalid.
@@ -140,12 +145,17 @@ class TuningJob:
             budget = default_budget
         progress = options.get("progress") or SILENT
         return cls(
-            kernel, runner,
+            kernel,
+            runner,
             MeasurementCache.for_kernel(kernel, runner.device, options.get("store"), log),
-            objectives, limits_of(options), options.get("searcher", "surrogate"),
-            make_stopping(budget, options.get("regret"), seconds), options.get("seed") or 0,
-            SILENT if isinstance(progress, bool) else progress, options.get("patience_s", 0.0),
-        )  # fmt: skip
+            objectives,
+            limits_of(options),
+            options.get("searcher", "surrogate"),
+            make_stopping(budget, options.get("regret"), seconds),
+            options.get("seed") or 0,
+            SILENT if isinstance(progress, bool) else progress,
+            options.get("patience_s", 0.0),
+        )
 
     @property
     def device(self) -> Device:

@@ -118,19 +118,27 @@ class Verdict(Result):
         """Return the verdict for the command line's JSON output."""
         problems = [
             {
-                "problem": dict(r.problem), "processes": r.processes, "rounds": r.rounds,
-                "relative_error": r.relative_error, "noise": asdict(r.noise),
-                "time_ms": dict(r.time_ms), "speedup": r.candidate.ratio,
+                "problem": dict(r.problem),
+                "processes": r.processes,
+                "rounds": r.rounds,
+                "relative_error": r.relative_error,
+                "noise": asdict(r.noise),
+                "time_ms": dict(r.time_ms),
+                "speedup": r.candidate.ratio,
                 "speedup_interval": [r.candidate.ratio_low, r.candidate.ratio_high],
                 "rival": r.candidate.name,
             }
             for r in self.problem_verdicts
-        ]  # fmt: skip
+        ]
         return {
-            "accepted": self.accepted, "refused": self.refused, "faster": self.faster,
-            "verdict": self.outcome, "speedup": self.speedup,
-            "speedup_interval": [*self.interval], "problems": problems,
-        }  # fmt: skip
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "faster": self.faster,
+            "verdict": self.outcome,
+            "speedup": self.speedup,
+            "speedup_interval": [*self.interval],
+            "problems": problems,
+        }
 
 
 CHECK_SEEDS = 3  # number of seeds whose outputs are all checked before anything is timed
@@ -293,9 +301,14 @@ class JudgeBenchmark:
                     break
         self._verify_clock(problem, {n: float(np.median(t)) for n, t in rounds.time_ms.items()})
         return ProblemVerdict(
-            problem, tuple(against), {n: evidence.value(n) for n in (CANDIDATE, *rivals)},
-            len(evidence), evidence.rounds, evidence.noise(watch.load), self.max_error,
-        )  # fmt: skip
+            problem,
+            tuple(against),
+            {n: evidence.value(n) for n in (CANDIDATE, *rivals)},
+            len(evidence),
+            evidence.rounds,
+            evidence.noise(watch.load),
+            self.max_error,
+        )
 
     def _session(self, problem: Problem, session_s: float) -> Rounds:
         """Time all contestants in interleaved rounds of fresh processes, each with new inputs."""

@@ -61,13 +61,15 @@ class ParetoPoint(Result):
         """Return the point for the command line's JSON output."""
         against = zip(objectives, self.against_default, strict=True)
         return {
-            "config": dict(self.config), "time_ms": self.time_ms, "power_w": self.power_w,
+            "config": dict(self.config),
+            "time_ms": self.time_ms,
+            "power_w": self.power_w,
             "energy_mj": self.energy_mj,
             "against_default": {
                 objective.value: {"ratio": c.ratio, "interval": [c.ratio_low, c.ratio_high]}
                 for objective, c in against
             },
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,10 +109,15 @@ class ParetoResult(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return one row per verified configuration; ``front`` marks those on the front."""
         rows = [
-            {**{f"config.{k}": v for k, v in p.config.items()}, "time_ms": p.time_ms,
-             "power_w": p.power_w, "energy_mj": p.energy_mj, "front": p in self.front}
+            {
+                **{f"config.{k}": v for k, v in p.config.items()},
+                "time_ms": p.time_ms,
+                "power_w": p.power_w,
+                "energy_mj": p.energy_mj,
+                "front": p in self.front,
+            }
             for p in (self.default, *self.candidates)
-        ]  # fmt: skip
+        ]
         return pd.DataFrame(rows)
 
     @cached_property
@@ -136,12 +143,14 @@ class ParetoResult(Result):
         names = [objective.value for objective in self.objectives]
         trace = [
             {
-                "config": dict(m.config), "status": step_status(m, self.limits),
-                "time_ms": m.time_ms, "power_w": m.power_w,
+                "config": dict(m.config),
+                "status": step_status(m, self.limits),
+                "time_ms": m.time_ms,
+                "power_w": m.power_w,
                 "energy_mj": Objective.ENERGY.compute(m.time_ms, m.power_w),
             }
             for m in self.trace
-        ]  # fmt: skip
+        ]
         return {
             "problem": dict(self.problem),
             "pareto": [t.summary(self.objectives) for t in self.front],
@@ -150,9 +159,13 @@ class ParetoResult(Result):
             "default": self.default.summary(self.objectives),
             "limits": {limit.column: limit.maximum for limit in self.limits},
             "rejected": sum(step["status"] == REJECTED for step in trace),
-            "trace": trace, "measurements": len(trace) - self.known, "known": self.known,
-            "processes": self.processes, "seconds": self.seconds, "disturbed": self.disturbed,
-        }  # fmt: skip
+            "trace": trace,
+            "measurements": len(trace) - self.known,
+            "known": self.known,
+            "processes": self.processes,
+            "seconds": self.seconds,
+            "disturbed": self.disturbed,
+        }
 
 
 def tune_pareto(
@@ -192,10 +205,20 @@ def tune_pareto(
         configs = [*dict.fromkeys([kernel.default(problem), *front])]
         default, *candidates = _remeasure(job, problem, configs)
     result = ParetoResult(
-        kernel.name, problem, job.device.name, objectives, job.limits, searcher_name(job.searcher),
-        trace, len(known), default, tuple(candidates), PARETO_PROCESSES,
-        time.perf_counter() - start, watch.load.disturbance,
-    )  # fmt: skip
+        kernel.name,
+        problem,
+        job.device.name,
+        objectives,
+        job.limits,
+        searcher_name(job.searcher),
+        trace,
+        len(known),
+        default,
+        tuple(candidates),
+        PARETO_PROCESSES,
+        time.perf_counter() - start,
+        watch.load.disturbance,
+    )
     if not result.front:
         raise job.no_feasible_error(len(trace), default.violations)
     return result

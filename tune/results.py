@@ -50,17 +50,23 @@ def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
     """Return one row per tuned problem: its values, the ratio with its interval, the verdict."""
     import pandas as pd
 
-    return pd.DataFrame([
-        {
-            "kernel": r.kernel,
-            **{f"problem.{k}": v for k, v in r.problem.items()},
-            **{f"config.{k}": v for k, v in (r.winner.config or {}).items()},
-            "default": r.baseline.value, "best": r.winner.value, "ratio": r.winner.ratio,
-            "ratio_low": r.winner.ratio_low, "ratio_high": r.winner.ratio_high,
-            "verdict": r.verdict, "measured": r.measured,
-        }
-        for r in results
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "kernel": r.kernel,
+                **{f"problem.{k}": v for k, v in r.problem.items()},
+                **{f"config.{k}": v for k, v in (r.winner.config or {}).items()},
+                "default": r.baseline.value,
+                "best": r.winner.value,
+                "ratio": r.winner.ratio,
+                "ratio_low": r.winner.ratio_low,
+                "ratio_high": r.winner.ratio_high,
+                "verdict": r.verdict,
+                "measured": r.measured,
+            }
+            for r in results
+        ]
+    )
 
 
 Outcome = Literal["win", "no_win", "inconclusive"]
@@ -189,9 +195,8 @@ class TuneResult(Result):
         If the default violates a limit, any candidate beats it.
         """
         better = [
-            c for c in self.candidates
-            if c.wins or (self.default_breaks and math.isfinite(c.value))
-        ]  # fmt: skip
+            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.value))
+        ]
         return min(better, key=lambda c: c.value, default=self.baseline)
 
     @property
@@ -285,7 +290,8 @@ class TuneResult(Result):
             "processes": self.processes,
             "rounds": self.rounds,
             "noise": asdict(self.noise),
-            "library": library and {
+            "library": library
+            and {
                 "name": library.name,
                 unit: library.value,
                 "winner_speedup": against and against.ratio,
@@ -296,7 +302,7 @@ class TuneResult(Result):
             "limits": {limit.column: limit.maximum for limit in self.limits},
             "rejected": sum(s.status == REJECTED for s in self.trace),
             "seconds": self.seconds,
-        }  # fmt: skip
+        }
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the trace, one row per measurement; ``best`` is the best objective so far."""

@@ -87,9 +87,15 @@ def tune_one(
         other_measurements = guide.unlearned(other_measurements)
     prior = job.prior(problem, kernel.space(problem), guide, objective.objective)
     search = make_searcher(
-        job.searcher, kernel.space(problem), objective, job.seed, prior, problem, device,
+        job.searcher,
+        kernel.space(problem),
+        objective,
+        job.seed,
+        prior,
+        problem,
+        device,
         other_measurements,
-    )  # fmt: skip
+    )
     if job.stopping.regret is not None:
         require_regret_estimate(search, searcher_name(job.searcher))
     if prior is None:
@@ -155,18 +161,29 @@ def verify_and_store(
     job.wait_until_idle()
     contenders, evidence, noise = verify(job, problem, finalists, verify_s)
     result = TuneResult(
-        kernel.name, problem, device.name, objective.objective, searcher_name(job.searcher),
-        tuple(trace), tuple(contenders), len(evidence), evidence.rounds,
-        time.perf_counter() - start, objective.limits, default_breaks, noise,
-    )  # fmt: skip
+        kernel.name,
+        problem,
+        device.name,
+        objective.objective,
+        searcher_name(job.searcher),
+        tuple(trace),
+        tuple(contenders),
+        len(evidence),
+        evidence.rounds,
+        time.perf_counter() - start,
+        objective.limits,
+        default_breaks,
+        noise,
+    )
     if default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), default_breaks)
     regret = search.expected_regret()
     choice = Choice(
-        result.winner.config or default, len(search.observed),
+        result.winner.config or default,
+        len(search.observed),
         regret if math.isfinite(regret) else math.nan,
         "measured" if result.verdict == "inconclusive" else "verified",
-    )  # fmt: skip
+    )
     job.cache.choose(problem, objective, choice, previous_choice)
     return result
 

@@ -76,11 +76,13 @@ class Evidence:
     ) -> Comparison:
         """Compare a contender with ``base``; ``error`` is that of each end of the interval."""
         bases = self._repeated if base in self._repeated else (base,)
-        logs = np.array([
-            np.mean([np.log(process[b]) for b in bases if b in process]) - np.log(process[key])
-            for process in self._processes
-            if base in process and key in process
-        ])  # fmt: skip
+        logs = np.array(
+            [
+                np.mean([np.log(process[b]) for b in bases if b in process]) - np.log(process[key])
+                for process in self._processes
+                if base in process and key in process
+            ]
+        )
         if key in self.failures or len(logs) < 2:
             why = self.failures.get(key, "measured in too few processes")
             return Comparison(name, config, self.value(key), np.nan, np.nan, np.nan, why)

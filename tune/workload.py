@@ -68,9 +68,12 @@ class WorkloadResult(Result):
             for result, calls in zip(self.results, self.calls, strict=True)
         ]
         return {
-            "default": self.default, "best": self.best, "speedup": self.default / self.best,
-            "measurements": sum(result.measured for result in self.results), "problems": each,
-        }  # fmt: skip
+            "default": self.default,
+            "best": self.best,
+            "speedup": self.default / self.best,
+            "measurements": sum(result.measured for result in self.results),
+            "problems": each,
+        }
 
     def _total(self, values: Sequence[float]) -> float:
         return float(np.dot(self.calls, values))
@@ -100,11 +103,15 @@ def tune_workload(
     start = time.perf_counter()
     jobs = {
         kernel: TuningJob.from_options(
-            kernel, runner, options, objective, default_budget=DEFAULT_BUDGET,
+            kernel,
+            runner,
+            options,
+            objective,
+            default_budget=DEFAULT_BUDGET,
             lacks=("regret", "searcher"),
         )
         for kernel in dict.fromkeys(w.kernel for w in workload)
-    }  # fmt: skip
+    }
     by_problem = {(w.kernel.name, w.problem): jobs[w.kernel] for w in workload}
     search = _WorkloadSearch(by_problem, [_workload_problem(w, runner) for w in workload])
     search.run()
@@ -148,9 +155,14 @@ class _WorkloadSearch:
         if all(step.config != choice for step in trace):  # no choice is left unmeasured
             self._searcher.tell(self._measure([(part, choice)]))
         return verify_and_store(
-            job, part.problem, self._searcher.searcher(number), trace,
-            job.cache.choice(part.problem, self._objective), verify_s, start,
-        )  # fmt: skip
+            job,
+            part.problem,
+            self._searcher.searcher(number),
+            trace,
+            job.cache.choice(part.problem, self._objective),
+            verify_s,
+            start,
+        )
 
     def _measure(self, items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
         for job in {id(job): job for part, _ in items if (job := self._job_of(part))}.values():
@@ -175,6 +187,10 @@ def _workload_problem(w: Calls, runner: Runner) -> WorkloadProblem:
     limits = [float(np.asarray(ms)) for ms in roofline_terms_ms(cost, runner.device.specs)]
     work = float(np.nanmax([*limits, 0.0])) or float(np.asarray(cost.flops + cost.bytes_moved))
     return WorkloadProblem(
-        w.kernel.name, w.problem, w.kernel.space(w.problem), w.calls,
-        work if work > 0 else 1.0, default,
-    )  # fmt: skip
+        w.kernel.name,
+        w.problem,
+        w.kernel.space(w.problem),
+        w.calls,
+        work if work > 0 else 1.0,
+        default,
+    )

@@ -35,15 +35,41 @@ DTYPES = ("fp16", "bf16", "fp8", "int8")
 # M, N, K: layers of language models of 1 to 70 billion parameters, for a decoding batch to a long
 # prompt; square ones; and sizes that no tile divides.
 PRODUCTS = [
-    (16, 4096, 4096), (64, 8192, 8192), (128, 14336, 4096), (512, 6144, 4096), (1024, 5120, 5120),
-    (2048, 11008, 4096), (4096, 4096, 4096), (4096, 4096, 14336), (8192, 1024, 8192),
-    (1024, 28672, 8192), (512, 512, 2048), (2048, 2048, 2048), (256, 3072, 768), (8192, 8192, 1024),
-    (3000, 3000, 3000), (1, 4096, 4096), (33, 1000, 1000), (777, 5000, 1111),
-]  # fmt: skip
-MORE = {"triton_gemm": 28, "triton_quantized_gemm": 28, "triton_attention": 24,
-        "triton_softmax": 18, "triton_norm": 18, "triton_grouped_gemm": 20}  # fmt: skip
-BLOCKS = {"triton_gemm": 9, "triton_quantized_gemm": 3, "triton_attention": 3,
-          "triton_softmax": 2, "triton_norm": 2, "triton_grouped_gemm": 2}  # fmt: skip
+    (16, 4096, 4096),
+    (64, 8192, 8192),
+    (128, 14336, 4096),
+    (512, 6144, 4096),
+    (1024, 5120, 5120),
+    (2048, 11008, 4096),
+    (4096, 4096, 4096),
+    (4096, 4096, 14336),
+    (8192, 1024, 8192),
+    (1024, 28672, 8192),
+    (512, 512, 2048),
+    (2048, 2048, 2048),
+    (256, 3072, 768),
+    (8192, 8192, 1024),
+    (3000, 3000, 3000),
+    (1, 4096, 4096),
+    (33, 1000, 1000),
+    (777, 5000, 1111),
+]
+MORE = {
+    "triton_gemm": 28,
+    "triton_quantized_gemm": 28,
+    "triton_attention": 24,
+    "triton_softmax": 18,
+    "triton_norm": 18,
+    "triton_grouped_gemm": 20,
+}
+BLOCKS = {
+    "triton_gemm": 9,
+    "triton_quantized_gemm": 3,
+    "triton_attention": 3,
+    "triton_softmax": 2,
+    "triton_norm": 2,
+    "triton_grouped_gemm": 2,
+}
 MOST_MS = 2.0
 """Least time of a problem at the device's peak: slow configurations take tens of times as long."""
 CHUNK = 12
@@ -76,8 +102,14 @@ class Size:
 
 def kernels() -> list[Kernel]:
     """Return the kernels of the sweep."""
-    return [TritonGemm(), TritonQuantizedGemm(), TritonAttention(), TritonSoftmax(), TritonNorm(),
-            TritonGroupedGemm()]  # fmt: skip
+    return [
+        TritonGemm(),
+        TritonQuantizedGemm(),
+        TritonAttention(),
+        TritonSoftmax(),
+        TritonNorm(),
+        TritonGroupedGemm(),
+    ]
 
 
 def problems_of(kernel: Kernel, device: Device, at_most: int) -> list[Problem]:

@@ -15,8 +15,15 @@ from foretune.datasets import card, load
 from foretune.datasets.runs import configurations_of, problems_of
 
 TIME, ENERGY, POWER = "counter.window_launch_ms", "energy_mj", "power_w"
-COLUMNS = ("kernel", "problem", "configs", "fastest", "ms; W; mJ", "most economical",
-           "of least power")  # fmt: skip
+COLUMNS = (
+    "kernel",
+    "problem",
+    "configs",
+    "fastest",
+    "ms; W; mJ",
+    "most economical",
+    "of least power",
+)
 """The last two: configuration, ms; W; mJ, and time and energy beside the fastest."""
 
 
@@ -47,10 +54,16 @@ def report(runs: pd.DataFrame, device: str, least: int) -> str:
         same += fast.name == lean.name
         extra.append((fast[ENERGY] / lean[ENERGY] - 1, lean[TIME] / fast[TIME] - 1))
         rows.append(
-            [str(fast["kernel"]), str(problems_of(part)[0]).replace(",cache=cold", ""),
-             str(len(part)), _config(fast), _numbers(fast), _beside(lean, fast),
-             _beside(frugal, fast)]
-        )  # fmt: skip
+            [
+                str(fast["kernel"]),
+                str(problems_of(part)[0]).replace(",cache=cold", ""),
+                str(len(part)),
+                _config(fast),
+                _numbers(fast),
+                _beside(lean, fast),
+                _beside(frugal, fast),
+            ]
+        )
     error = 100 * (runs["counter.power_error_w"] / runs[POWER]).median()
     most_energy, most_time = (100 * max(e) for e in zip(*extra, strict=True))
     return (

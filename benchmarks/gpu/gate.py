@@ -128,9 +128,13 @@ class GateSoftmax(Twins, TritonSoftmax):
         """Return the launch over the first rows, and the checked rows."""
         rows = done(problem["R"], config)
         tile = Configuration(
-            ROWS=1, BLOCK=0, REDUCE="each", PROGRAMS=0, num_stages=1,
+            ROWS=1,
+            BLOCK=0,
+            REDUCE="each",
+            PROGRAMS=0,
+            num_stages=1,
             num_warps=min(max(int(problem["C"]) // 512, 1), 16),
-        )  # fmt: skip
+        )
         smaller = Problem({**problem, "R": rows})
         launches, y = super().launches(smaller, tile, {"x": inputs["x"][:rows]})
         return launches, some_rows(y[: round(KEPT * int(problem["R"]))])
@@ -257,9 +261,12 @@ class Verdicts:
     processes: list[float] = field(default_factory=list)
 
     def verify(
-        self, sessions: Sequence[Mapping[str, Mapping[str, float]]],
-        default: str, again: str, name: str,
-    ) -> int:  # fmt: skip
+        self,
+        sessions: Sequence[Mapping[str, Mapping[str, float]]],
+        default: str,
+        again: str,
+        name: str,
+    ) -> int:
         """Verify a candidate by the product's own code; return how many sessions it took."""
         from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
         from foretune.tune.verifier import gather
@@ -321,9 +328,13 @@ class MadeUpRunner:
     limit_s = 0.0
 
     def compare_interleaved(
-        self, kernel: Kernel, problem: Problem, configs: Sequence[Configuration],
-        max_seconds: float, seed: int,
-    ) -> Any:  # fmt: skip
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Sequence[Configuration],
+        max_seconds: float,
+        seed: int,
+    ) -> Any:
         """Return 25 rounds; launches of a process differ by 0.2 %."""
         from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 
@@ -387,10 +398,22 @@ def report(cells: Sequence[Cell]) -> str:
     from machine import markdown
 
     columns = [
-        "kernel", "false wins", "equal, and said so", "1% found", "3% found", "10% found", "open",
-        "measured gains", "equal differ by", "ms", "processes", "seconds per verification",
-        "sessions", "rounds", "seconds of a session",
-    ]  # fmt: skip
+        "kernel",
+        "false wins",
+        "equal, and said so",
+        "1% found",
+        "3% found",
+        "10% found",
+        "open",
+        "measured gains",
+        "equal differ by",
+        "ms",
+        "processes",
+        "seconds per verification",
+        "sessions",
+        "rounds",
+        "seconds of a session",
+    ]
     lines, totals = [], {gain: Verdicts() for gain in GAINS}
     for cell in cells:
         if not cell.sessions or len(cell.names(0.0)) < 3:
@@ -405,16 +428,23 @@ def report(cells: Sequence[Cell]) -> str:
         equal_ms = np.median([s[n][LOW] for s in cell.sessions for n in cell.names(0.0)])
         processes = float(np.median(found[0.03].processes or [np.nan]))
         seconds = f"{processes * np.median(cell.alone_s):.1f}" if cell.alone_s else "–"
-        lines.append([
-            cell.kernel.name,
-            f"{found[0.0].wins} of {found[0.0].finished}",
-            f"{found[0.0].equal} of {found[0.0].finished}",
-            *(share(found[gain]) for gain in GAINS if gain),
-            " + ".join(str(found[gain].open) for gain in GAINS),
-            ", ".join(saved), f"{cell.deviation():.2f} %", f"{equal_ms:.3f}",
-            f"{processes:g}", seconds, f"{len(cell.sessions)}",
-            f"{np.median(cell.rounds):g}", f"{np.median(cell.session_s):.1f}",
-        ])  # fmt: skip
+        lines.append(
+            [
+                cell.kernel.name,
+                f"{found[0.0].wins} of {found[0.0].finished}",
+                f"{found[0.0].equal} of {found[0.0].finished}",
+                *(share(found[gain]) for gain in GAINS if gain),
+                " + ".join(str(found[gain].open) for gain in GAINS),
+                ", ".join(saved),
+                f"{cell.deviation():.2f} %",
+                f"{equal_ms:.3f}",
+                f"{processes:g}",
+                seconds,
+                f"{len(cell.sessions)}",
+                f"{np.median(cell.rounds):g}",
+                f"{np.median(cell.session_s):.1f}",
+            ]
+        )
     false, three = totals[0.0], totals[0.03]
     return (
         f"{markdown(columns, lines)}\n"

@@ -102,9 +102,19 @@ class Side:
 
     def __init__(self, options: argparse.Namespace, name: str, until: float) -> None:
         self.command = [
-            sys.executable, str(HERE), "--side", name, "--out", str(options.out.resolve()),
-            "--work", str(options.work), "--until", str(until), "--libraries", *options.libraries,
-        ]  # fmt: skip
+            sys.executable,
+            str(HERE),
+            "--side",
+            name,
+            "--out",
+            str(options.out.resolve()),
+            "--work",
+            str(options.work),
+            "--until",
+            str(until),
+            "--libraries",
+            *options.libraries,
+        ]
         if options.kernels:
             self.command += ["--kernels", *options.kernels]
         if options.compile_only:
@@ -120,9 +130,12 @@ class Side:
             "GEMS_VENDOR": "nvidia",  # else FlagGems runs commands to find out
         }
         return subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, text=True, env=environment,
+            self.command,
+            stdin=subprocess.PIPE,
+            text=True,
+            env=environment,
             stdout=sys.stderr.fileno(),
-        )  # fmt: skip
+        )
 
     def go(self) -> None:
         """Let it begin."""
@@ -163,14 +176,30 @@ def table(rows: list[dict[str, Any]]) -> str:
             continue
         share, equal = row.get("share"), row.get("equal")
         sizes = " ".join(f"{n}={v}" for n, v in row["problem"].items())
-        lines.append([
-            row["library"], row["kernel"], sizes, str(row.get("configs", "")),
-            str(row["measured"]), "" if share is None else f"{share:.3f}",
-            f"{row.get('stock_seconds', float('nan')):.2f}", f"{row['seconds']:.2f}",
-            "" if equal is None else "yes" if equal else "no",
-        ])  # fmt: skip
-    columns = ["library", "kernel", "problem", "configs", "measured", "kept", "stock s",
-               "Foretune s", "equal"]  # fmt: skip
+        lines.append(
+            [
+                row["library"],
+                row["kernel"],
+                sizes,
+                str(row.get("configs", "")),
+                str(row["measured"]),
+                "" if share is None else f"{share:.3f}",
+                f"{row.get('stock_seconds', float('nan')):.2f}",
+                f"{row['seconds']:.2f}",
+                "" if equal is None else "yes" if equal else "no",
+            ]
+        )
+    columns = [
+        "library",
+        "kernel",
+        "problem",
+        "configs",
+        "measured",
+        "kept",
+        "stock s",
+        "Foretune s",
+        "equal",
+    ]
     return markdown(columns, lines)
 
 

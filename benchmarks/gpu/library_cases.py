@@ -118,12 +118,27 @@ def _moe_up(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outputs]:
         module._fused_up_proj_swiglu_kernel[
             lambda meta: (len(tiles), triton.cdiv(inner, meta["BLOCK_N"]))
         ](
-            x, weights, order, start, tile, owner, before, after, H_dim=hidden, I_dim=inner,
-            stride_x_T=x.stride(0), stride_x_H=x.stride(1), stride_w_E=weights.stride(0),
-            stride_w_N=weights.stride(1), stride_w_K=weights.stride(2),
-            stride_pre_TK=before.stride(0), stride_pre_N=before.stride(1),
-            stride_post_TK=after.stride(0), stride_post_N=after.stride(1), BLOCK_M=edge,
-        )  # fmt: skip
+            x,
+            weights,
+            order,
+            start,
+            tile,
+            owner,
+            before,
+            after,
+            H_dim=hidden,
+            I_dim=inner,
+            stride_x_T=x.stride(0),
+            stride_x_H=x.stride(1),
+            stride_w_E=weights.stride(0),
+            stride_w_N=weights.stride(1),
+            stride_w_K=weights.stride(2),
+            stride_pre_TK=before.stride(0),
+            stride_pre_N=before.stride(1),
+            stride_post_TK=after.stride(0),
+            stride_post_N=after.stride(1),
+            BLOCK_M=edge,
+        )
         return before, after
 
     return call
@@ -156,43 +171,110 @@ def _unsloth_forward(module: Any, p: Sizes, inputs: Inputs) -> Callable[[], Outp
 
     def call() -> Outputs:
         module._autotuned_grouped_gemm_forward_kernel[lambda meta: (cores,)](
-            x_ptr=x, w_ptr=weights, m_sizes_ptr=sizes, gather_indices_ptr=None,
-            topk_weights_ptr=None, y_ptr=y, NUM_TOKENS=p["rows"], NUM_EXPERTS=p["E"], TOPK=1,
-            N=p["N"], K=p["K"], NUM_SMS=cores, PERMUTE_X=False, PERMUTE_Y=False,
-            FUSE_MUL_POST=False, FLATTEN=True, enable_fp_fusion=True,
-        )  # fmt: skip
+            x_ptr=x,
+            w_ptr=weights,
+            m_sizes_ptr=sizes,
+            gather_indices_ptr=None,
+            topk_weights_ptr=None,
+            y_ptr=y,
+            NUM_TOKENS=p["rows"],
+            NUM_EXPERTS=p["E"],
+            TOPK=1,
+            N=p["N"],
+            K=p["K"],
+            NUM_SMS=cores,
+            PERMUTE_X=False,
+            PERMUTE_Y=False,
+            FUSE_MUL_POST=False,
+            FLATTEN=True,
+            enable_fp_fusion=True,
+        )
         return (y,)
 
     return call
 
 
 CASES = [
-    Case("fla", "fla.modules.norm.fused_norm_gate", "layer_norm_gated_fwd_kernel",
-         [{"T": 65536, "D": 128}, {"T": 32768, "D": 256}, {"T": 65536, "D": 64}], _gated_norm),
-    Case("liger", "liger_kernel.ops.dyt", "_dyt_fwd_kernel",
-         [{"M": 4096, "N": 4096}, {"M": 4096, "N": 8192}], _dyt),
-    Case("flag_gems", "flag_gems.ops.rms_norm", "rms_norm_loop_kernel",
-         [{"M": 4096, "N": 8192}, {"M": 2048, "N": 5120}], _gems_rms_norm),
-    Case("fla", "fla.ops.gated_delta_rule.wy_fast", "recompute_w_u_fwd_kernel",
-         [{"B": 2, "T": 4096, "H": 16, "K": 128, "V": 128},
-          {"B": 2, "T": 4096, "H": 8, "K": 128, "V": 256},
-          {"B": 2, "T": 4096, "H": 16, "K": 64, "V": 64}], _recompute_w_u),
-    Case("flag_gems", "flag_gems.ops.softmax", "softmax_backward_kernel_inner",
-         [{"M": 4096, "N": 2048}, {"M": 2048, "N": 8192}, {"M": 16384, "N": 1024}],
-         _gems_softmax_backward),
-    Case("liger", "liger_kernel.ops.fused_moe_kernels", "_fused_up_proj_swiglu_kernel",
-         [{"rows": 2048, "H": 2048, "I": 1024, "E": 8},
-          {"rows": 4096, "H": 1024, "I": 2048, "E": 16}], _moe_up),
-    Case("unsloth", "unsloth.kernels.moe.grouped_gemm.interface",
-         "_autotuned_grouped_gemm_forward_kernel",
-         [{"rows": 4096, "K": 2048, "N": 1536, "E": 8}], _unsloth_forward),
-    Case("fla", "fla.ops.gla.chunk", "chunk_gla_fwd_kernel_o",
-         [{"B": 2, "T": 4096, "H": 8, "K": 128, "V": 256},
-          {"B": 4, "T": 2048, "H": 16, "K": 64, "V": 128}], _gla_output),
-    Case("flag_gems", "flag_gems.ops.layernorm", "layer_norm_loop_kernel",
-         [{"M": 4096, "N": 8192}, {"M": 2048, "N": 12288}], _gems_layer_norm),
-    Case("fla", "fla.modules.norm.l2norm", "l2norm_fwd_kernel",
-         [{"T": 65536, "D": 128}, {"T": 65536, "D": 64}], _l2norm),
-]  # fmt: skip
+    Case(
+        "fla",
+        "fla.modules.norm.fused_norm_gate",
+        "layer_norm_gated_fwd_kernel",
+        [{"T": 65536, "D": 128}, {"T": 32768, "D": 256}, {"T": 65536, "D": 64}],
+        _gated_norm,
+    ),
+    Case(
+        "liger",
+        "liger_kernel.ops.dyt",
+        "_dyt_fwd_kernel",
+        [{"M": 4096, "N": 4096}, {"M": 4096, "N": 8192}],
+        _dyt,
+    ),
+    Case(
+        "flag_gems",
+        "flag_gems.ops.rms_norm",
+        "rms_norm_loop_kernel",
+        [{"M": 4096, "N": 8192}, {"M": 2048, "N": 5120}],
+        _gems_rms_norm,
+    ),
+    Case(
+        "fla",
+        "fla.ops.gated_delta_rule.wy_fast",
+        "recompute_w_u_fwd_kernel",
+        [
+            {"B": 2, "T": 4096, "H": 16, "K": 128, "V": 128},
+            {"B": 2, "T": 4096, "H": 8, "K": 128, "V": 256},
+            {"B": 2, "T": 4096, "H": 16, "K": 64, "V": 64},
+        ],
+        _recompute_w_u,
+    ),
+    Case(
+        "flag_gems",
+        "flag_gems.ops.softmax",
+        "softmax_backward_kernel_inner",
+        [{"M": 4096, "N": 2048}, {"M": 2048, "N": 8192}, {"M": 16384, "N": 1024}],
+        _gems_softmax_backward,
+    ),
+    Case(
+        "liger",
+        "liger_kernel.ops.fused_moe_kernels",
+        "_fused_up_proj_swiglu_kernel",
+        [
+            {"rows": 2048, "H": 2048, "I": 1024, "E": 8},
+            {"rows": 4096, "H": 1024, "I": 2048, "E": 16},
+        ],
+        _moe_up,
+    ),
+    Case(
+        "unsloth",
+        "unsloth.kernels.moe.grouped_gemm.interface",
+        "_autotuned_grouped_gemm_forward_kernel",
+        [{"rows": 4096, "K": 2048, "N": 1536, "E": 8}],
+        _unsloth_forward,
+    ),
+    Case(
+        "fla",
+        "fla.ops.gla.chunk",
+        "chunk_gla_fwd_kernel_o",
+        [
+            {"B": 2, "T": 4096, "H": 8, "K": 128, "V": 256},
+            {"B": 4, "T": 2048, "H": 16, "K": 64, "V": 128},
+        ],
+        _gla_output,
+    ),
+    Case(
+        "flag_gems",
+        "flag_gems.ops.layernorm",
+        "layer_norm_loop_kernel",
+        [{"M": 4096, "N": 8192}, {"M": 2048, "N": 12288}],
+        _gems_layer_norm,
+    ),
+    Case(
+        "fla",
+        "fla.modules.norm.l2norm",
+        "l2norm_fwd_kernel",
+        [{"T": 65536, "D": 128}, {"T": 65536, "D": 64}],
+        _l2norm,
+    ),
+]
 """In this order, so that an early stop leaves something of each library."""
 LIBRARIES = ("fla", "liger", "flag_gems", "unsloth")

@@ -38,8 +38,11 @@ def load(libraries: Sequence[str], kernels: Sequence[str] | None, note: Note) ->
                 stand_in_for_unsloth()
             modules.append((case, importlib.import_module(case.module)))
         except Exception as error:
-            note(library=case.library, kernel=case.kernel,
-                 note=f"not imported: {type(error).__name__}: {error}")  # fmt: skip
+            note(
+                library=case.library,
+                kernel=case.kernel,
+                note=f"not imported: {type(error).__name__}: {error}",
+            )
     return modules
 
 

@@ -82,10 +82,14 @@ def measure(
     chosen = name_of(tuner.best_config)
     times = {name_of(c): first(t) for c, t in (tuner.configs_timings or {}).items()}
     row: dict[str, Any] = {
-        "index": index, "listed": len(tuner.configs), "measured": len(times), "chosen": chosen,
-        "seconds": round(seconds, 4), "times": times,
+        "index": index,
+        "listed": len(tuner.configs),
+        "measured": len(times),
+        "chosen": chosen,
+        "seconds": round(seconds, 4),
+        "times": times,
         "tuner": f"{type(tuner).__module__}.{type(tuner).__name__}",
-    }  # fmt: skip
+    }
     said = [str(w.message) for w in caught if "oretune" in w.category.__name__]
     if said:
         row["note"] = "; ".join(said)

@@ -69,9 +69,12 @@ class Window:
     def counters(self) -> dict[str, float]:
         """Return what a row of the run table keeps of it."""
         values = {
-            "power_error_w": self.error_w, "ticks": float(self.ticks), "window_s": self.seconds,
-            "window_launch_ms": self.launch_ms, **self.state,
-        }  # fmt: skip
+            "power_error_w": self.error_w,
+            "ticks": float(self.ticks),
+            "window_s": self.seconds,
+            "window_launch_ms": self.launch_ms,
+            **self.state,
+        }
         return {name: rounded(value) for name, value in values.items() if value == value}
 
 
@@ -278,11 +281,16 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
     for kernel, of_kernel in metered[metered["role"] != "reference"].groupby("kernel"):
         error = 100 * of_kernel["counter.power_error_w"] / of_kernel["power_w"]
         rows.append(
-            [str(kernel), str(len(of_kernel)), medians(of_kernel["power_w"], "{:.0f}"),
-             f"{of_kernel['power_w'].min():.0f}–{of_kernel['power_w'].max():.0f}",
-             medians(error, "{:.2f}"), noise(of_kernel, "power_w"),
-             str(int((of_kernel.get("counter.throttle_reasons", 0) > 1).sum()))]
-        )  # fmt: skip
+            [
+                str(kernel),
+                str(len(of_kernel)),
+                medians(of_kernel["power_w"], "{:.0f}"),
+                f"{of_kernel['power_w'].min():.0f}–{of_kernel['power_w'].max():.0f}",
+                medians(error, "{:.2f}"),
+                noise(of_kernel, "power_w"),
+                str(int((of_kernel.get("counter.throttle_reasons", 0) > 1).sum())),
+            ]
+        )
     reference = metered[metered["role"] == "reference"]["power_w"]
     spread = 100 * (reference.max() / reference.min() - 1) if len(reference) else float("nan")
     base = metered.iloc[-1]

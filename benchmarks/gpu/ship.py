@@ -146,11 +146,14 @@ def about_power(table: pd.DataFrame) -> str:
 def report(table: pd.DataFrame) -> str:
     """Return what the table holds, as Markdown."""
     rows = [
-        [kernel, *(str(int((of["stage"] == stage).sum())) for stage in STAGES),
-         str(int((of["status"] != Status.OK.value).sum())),
-         str(len(of.filter(like="problem.").drop_duplicates()))]
+        [
+            kernel,
+            *(str(int((of["stage"] == stage).sum())) for stage in STAGES),
+            str(int((of["status"] != Status.OK.value).sum())),
+            str(len(of.filter(like="problem.").drop_duplicates())),
+        ]
         for kernel, of in table.groupby("kernel")
-    ]  # fmt: skip
+    ]
     return markdown(["kernel", *STAGES, "failed", "problems"], rows)
 
 

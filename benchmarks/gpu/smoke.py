@@ -108,9 +108,11 @@ def replay(options: argparse.Namespace, folder: Path) -> None:
     driver: Any = ReplayDriver(lambda launch: 0.1, device=options.device, compile=True)
     interface, real = driver.device_interface, triton_gemm.device_limits
     limits = triton_gemm.Limits(
-        shared_bytes=interface.target.limits.shared_bytes_per_cta, threads=32,
-        cores=int(interface.device.specs["cores"]), reads_shared=True,
-    )  # fmt: skip
+        shared_bytes=interface.target.limits.shared_bytes_per_cta,
+        threads=32,
+        cores=int(interface.device.specs["cores"]),
+        reads_shared=True,
+    )
     for module in list(sys.modules.values()):
         if getattr(module, "device_limits", None) is real:
             setattr(module, "device_limits", lambda: limits)  # noqa: B010
@@ -153,13 +155,26 @@ def start(options: argparse.Namespace, folder: Path, item: str) -> Any:
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     if item == "7":
         environment["CUDA_VISIBLE_DEVICES"] = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    command = [sys.executable, str(HERE), "--child", item, "--out", str(options.out.resolve()),
-               "--folder", str(folder)]  # fmt: skip
+    command = [
+        sys.executable,
+        str(HERE),
+        "--child",
+        item,
+        "--out",
+        str(options.out.resolve()),
+        "--folder",
+        str(folder),
+    ]
     with (folder / f"log-{item}").open("w") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, text=True,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
 
 
 def finish(out: Path, folder: Path, item: str, process: Any, until: float) -> None:
@@ -191,20 +206,31 @@ def report(options: argparse.Namespace) -> str:
         ends = [r for r in rows if r["what"] == "end"] or [{"ok": False, "detail": "no end"}]
         passed = bool(checks) and all(r["ok"] for r in [*checks, *ends])
         table.append(
-            [name, ITEMS[name].title, "PASS" if passed else "FAIL",
-             f"{sum(r['ok'] for r in checks)} of {len(checks)}",
-             f"{ends[-1]['seconds']:.1f}" if "seconds" in ends[-1] else "–"]
-        )  # fmt: skip
+            [
+                name,
+                ITEMS[name].title,
+                "PASS" if passed else "FAIL",
+                f"{sum(r['ok'] for r in checks)} of {len(checks)}",
+                f"{ends[-1]['seconds']:.1f}" if "seconds" in ends[-1] else "–",
+            ]
+        )
         details += [
             f"{'ok  ' if r['ok'] else 'FAIL'} {name:>2} {r['what']}: {r['detail']}" for r in checks
         ]
         details += [f"FAIL {name:>2} {r['detail']}" for r in ends if not r["ok"]]
     (head,) = rows_of(options.out, "")
     columns = ["item", "what", "result", "right", "seconds"]
-    return "\n".join([
-        *details, "", "### What only a GPU can show", "", f"{head['device']}; {head['versions']}",
-        "", markdown(columns, table),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *details,
+            "",
+            "### What only a GPU can show",
+            "",
+            f"{head['device']}; {head['versions']}",
+            "",
+            markdown(columns, table),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -196,11 +196,26 @@ def _config(warps: int, stages: int, hook: Any = None, **values: Any) -> triton.
     return triton.Config(values, num_warps=warps, num_stages=stages, pre_hook=hook)
 
 
-_TILES = [(128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4),
-          (128, 256, 64, 8, 3), (64, 64, 64, 4, 4), (64, 256, 32, 4, 4),
-          (32, 64, 64, 2, 3)]  # fmt: skip
-_KEYS = [(128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2),
-         (64, 32, 4, 3), (128, 32, 4, 3), (64, 128, 4, 2)]  # fmt: skip
+_TILES = [
+    (128, 128, 64, 4, 3),
+    (128, 128, 64, 8, 3),
+    (64, 128, 64, 4, 4),
+    (128, 64, 64, 4, 4),
+    (128, 256, 64, 8, 3),
+    (64, 64, 64, 4, 4),
+    (64, 256, 32, 4, 4),
+    (32, 64, 64, 2, 3),
+]
+_KEYS = [
+    (128, 64, 8, 3),
+    (128, 64, 8, 2),
+    (128, 64, 4, 3),
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 32, 4, 3),
+    (128, 32, 4, 3),
+    (64, 128, 4, 2),
+]
 _ROWS = [(1, 1, 4), (1, 1, 8), (1, 1, 16), (2, 1, 8), (4, 1, 8), (4, 1, 16), (1, 2, 8), (2, 2, 8)]
 _BLOCKS = [(256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8), (4096, 16)]
 
@@ -210,34 +225,51 @@ _LIST_OF_ROWS = [_config(w, s, ROWS=r, STAGES=s) for r, s, w in _ROWS]
 CASES = {
     "gemm": Case(
         triton_gemm._gemm,
-        [_config(w, s, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8, SPLIT_K=1, PERSISTENT=False)
-         for m, n, k, w, s in _TILES],
+        [
+            _config(w, s, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8, SPLIT_K=1, PERSISTENT=False)
+            for m, n, k, w, s in _TILES
+        ],
         ["M", "N", "K"],
         partial(_of_kernel, GEMM, {"M": 4096, "N": 4096, "K": 2048}, _gemm_arguments, 2),
         {"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0},
     ),
     "attention": Case(
-        triton_attention._attention, [_config(w, s, BLOCK_M=m, BLOCK_N=n) for m, n, w, s in _KEYS],
-        ["heads", "length"], partial(_of_kernel, ATTENTION, HEADS, _attention_arguments, 3),
+        triton_attention._attention,
+        [_config(w, s, BLOCK_M=m, BLOCK_N=n) for m, n, w, s in _KEYS],
+        ["heads", "length"],
+        partial(_of_kernel, ATTENTION, HEADS, _attention_arguments, 3),
     ),
     "softmax": Case(
-        triton_softmax._whole_rows, _LIST_OF_ROWS, ["rows", "columns"],
-        partial(_of_kernel, SOFTMAX, WIDE, _softmax_arguments, 1), _BLOCK_OF_ROW,
+        triton_softmax._whole_rows,
+        _LIST_OF_ROWS,
+        ["rows", "columns"],
+        partial(_of_kernel, SOFTMAX, WIDE, _softmax_arguments, 1),
+        _BLOCK_OF_ROW,
     ),
     "norm": Case(
-        triton_norm._whole_rows, _LIST_OF_ROWS, ["rows", "columns"],
-        partial(_of_kernel, NORM, WIDE, _norm_arguments, 3), _BLOCK_OF_ROW,
+        triton_norm._whole_rows,
+        _LIST_OF_ROWS,
+        ["rows", "columns"],
+        partial(_of_kernel, NORM, WIDE, _norm_arguments, 3),
+        _BLOCK_OF_ROW,
     ),
     "elementwise": Case(
-        gelu_add, [_config(w, 3, BLOCK=b) for b, w in _BLOCKS], ["n"], _elementwise,
+        gelu_add,
+        [_config(w, 3, BLOCK=b) for b, w in _BLOCKS],
+        ["n"],
+        _elementwise,
     ),
-}  # fmt: skip
+}
 TMA_CASE = Case(
     triton_gemm_tma._gemm_tma,
-    [_config(w, s, set_blocks, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8, WARP_SPECIALIZE=False)
-     for m, n, k, w, s in _TILES if m >= 64],
-    ["M", "N", "K"], _tma,
-)  # fmt: skip
+    [
+        _config(w, s, set_blocks, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=8, WARP_SPECIALIZE=False)
+        for m, n, k, w, s in _TILES
+        if m >= 64
+    ],
+    ["M", "N", "K"],
+    _tma,
+)
 
 
 QUICK = {"do_bench": partial(triton.testing.do_bench, warmup=5, rep=20)} if REAL else {}

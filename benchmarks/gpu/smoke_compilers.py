@@ -43,10 +43,11 @@ def inductor(run: Run) -> None:
         error = GEMM.relative_error(output, torch.nn.functional.gelu(linear, approximate="tanh"))
     every, few = (sum(counts) for counts in zip(*lists, strict=True)) if lists else (0, 0)
     run.check(
-        "torch.compile", error <= 5e-3 and 0 < few < every,
+        "torch.compile",
+        error <= 5e-3 and 0 < few < every,
         f"{few} of {every} choices timed in {len(lists)} operations, {seconds:.1f} s, "
         f"error {error:.2g}",
-    )  # fmt: skip
+    )
 
 
 ADD = """
@@ -71,25 +72,40 @@ def cuda_source(run: Run) -> None:
     answer = [a + b, None, None, None]
     with run.checking("tune_kernel"):
         best = foretune.tune_kernel(
-            "add", ADD, n, arguments, knobs, lang="CUDA", answer=answer,
-            strategy="brute_force", isolated=False, verify_s=0.05, quiet=True,
-        )  # fmt: skip
+            "add",
+            ADD,
+            n,
+            arguments,
+            knobs,
+            lang="CUDA",
+            answer=answer,
+            strategy="brute_force",
+            isolated=False,
+            verify_s=0.05,
+            quiet=True,
+        )
         rows = best.to_frame()
         ok = int((rows["status"] == "ok").sum())
         run.check(
-            "tune_kernel", ok >= len(knobs["block_size_x"]) and ok == len(rows),
+            "tune_kernel",
+            ok >= len(knobs["block_size_x"]) and ok == len(rows),
             f"{ok} of {len(rows)} right, best {dict(best.config)} {best.time_ms:.4f} ms "
             f"(moves {12 * n / best.time_ms / 1e6:,.0f} GB/s)",
-        )  # fmt: skip
+        )
     with run.checking("another process"):
         kernel = SourceKernel(
-            Source("add", ADD, "CUDA", ".cu", {}), LaunchShape(n, (None, None, None), ()),
-            arguments, knobs, answer=answer, device_kind="gpu",
-        )  # fmt: skip
+            Source("add", ADD, "CUDA", ".cu", {}),
+            LaunchShape(n, (None, None, None), ()),
+            arguments,
+            knobs,
+            answer=answer,
+            device_kind="gpu",
+        )
         config = foretune.Configuration(block_size_x=128)
         with IsolatedRunner(foretune.local_device("gpu"), limit_s=25.0) as runner:
             (m,) = runner.run(kernel, kernel.problem(), [config])
         run.check(
-            "another process", m.ok and not math.isnan(m.power_w),
+            "another process",
+            m.ok and not math.isnan(m.power_w),
             f"{m.status.value} {m.error} {m.time_ms:.4f} ms, {m.power_w:.0f} W",
-        )  # fmt: skip
+        )

@@ -38,11 +38,12 @@ def power(run: Run) -> None:
     watts, millijoules = measure_power(meter, launch, time_ms, timer.wait, torch.cuda)
     limit = pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000
     run.check(
-        "power", same and visible.startswith("GPU-") and idle.power_w + 30 < watts < 1.1 * limit,
+        "power",
+        same and visible.startswith("GPU-") and idle.power_w + 30 < watts < 1.1 * limit,
         f"{meter.name}: idle {idle.power_w:.0f} W, busy {watts:.0f} W (limit {limit:.0f}), "
         f"{millijoules:.1f} mJ a product of {time_ms:.3f} ms; "
         f"{'the same' if same else 'ANOTHER'} GPU as torch's",
-    )  # fmt: skip
+    )
 
 
 def described(run: Run) -> None:
@@ -62,10 +63,11 @@ def described(run: Run) -> None:
         known = find_device_or_none(has.name)
         differences = ", ".join(f"{n} {a:g} (torch {b:g})" for n, (a, b) in pairs.items())
         run.check(
-            "descriptor", ok and known is not None,
+            "descriptor",
+            ok and known is not None,
             f"{device.name}, {device.architecture}; {differences}; "
             f"{'known' if known else 'UNKNOWN'} to the table",
-        )  # fmt: skip
+        )
     with run.checking("doctor"):
         command = [sys.executable, "-m", "foretune", "--json", "doctor"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)

@@ -35,10 +35,11 @@ def kernels(run: Run) -> None:
             limit = kernel.error_limit(problem, config)
             least_ms = float(bench.device.roofline_ms(kernel.cost(problem, config)))
             run.check(
-                what, m.ok and m.time_ms > LEAST_OF_ROOFLINE * least_ms,
+                what,
+                m.ok and m.time_ms > LEAST_OF_ROOFLINE * least_ms,
                 f"{m.status.value} {m.error} error {m.relative_error:.2g} (bar {limit:.2g}), "
                 f"{m.time_ms:.4f} ms, roofline {least_ms:.4f}",
-            )  # fmt: skip
+            )
     with run.checking("triton_probe"):
         _probe(run)
 
@@ -126,7 +127,8 @@ def _compare_times(run: Run, name: str, launch: Launch, kernels: int, timer: Any
     replay = statistics.median(timer.sample_ms(graph.replay, 1) for _ in range(30))
     slack = SLACK_SHARE * replay + SLACK_MS + GAP_MS * kernels
     run.check(
-        name, abs(events - replay) <= slack and abs(online_ms - replay) <= slack,
+        name,
+        abs(events - replay) <= slack and abs(online_ms - replay) <= slack,
         f"events {events:.4f} ms, online {online_ms:.4f}, graph {replay:.4f}; events / graph "
         f"{events / replay:.2f}; the host takes {1e3 * host_s:.3f} ms",
-    )  # fmt: skip
+    )

@@ -42,10 +42,11 @@ def capture(run: Run) -> None:
             del replay, again  # a graph would else be destroyed while the next one is captured
             later = len(measured) - during
             run.check(
-                name, during == 0 and later > 0 and max(errors) <= call.limit,
+                name,
+                during == 0 and later > 0 and max(errors) <= call.limit,
                 f"{during} measured in the capture, {later} in the next call; errors of two "
                 f"replays and of that call {', '.join(f'{e:.2g}' for e in errors)}",
-            )  # fmt: skip
+            )
 
 
 def other_stream(run: Run) -> None:
@@ -68,10 +69,11 @@ def other_stream(run: Run) -> None:
                 call.launch(tuner)
             error, alone = call.error(), streams == {stream.cuda_stream}
             run.check(
-                name, error <= call.limit and alone and bool(measured),
+                name,
+                error <= call.limit and alone and bool(measured),
                 f"{len(measured)} measured, error {error:.2g}, launched in "
                 f"{'this stream only' if alone else sorted(streams)}",
-            )  # fmt: skip
+            )
 
 
 @contextmanager

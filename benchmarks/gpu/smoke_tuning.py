@@ -33,12 +33,13 @@ def decorator(run: Run) -> None:
             times = {c: float(t[0]) for c, t in stock.configs_timings.items()}
             kept = min(times.values()) / times[tuner.best_config]
             run.check(
-                name, max(error, stock_error) <= call.limit and kept > 0,
+                name,
+                max(error, stock_error) <= call.limit and kept > 0,
                 f"{len(measured)} of {len(case.configs)} measured in {seconds:.2f} s, keeps "
                 f"{kept:.3f} of stock's best {min(times.values()):.4f} ms; error {error:.2g}, "
                 f"stock's {stock_error:.2g} (bar {call.limit:.2g})",
                 chosen=str(tuner.best_config),
-            )  # fmt: skip
+            )
 
 
 def decorator_again(run: Run) -> None:
@@ -49,10 +50,11 @@ def decorator_again(run: Run) -> None:
             call, tuner, measured, seconds, error = tuned_once(run, case)
             same = chosen.get(name) == str(tuner.best_config)
             run.check(
-                name, not measured and same and error <= call.limit,
+                name,
+                not measured and same and error <= call.limit,
                 f"{len(measured)} measured, {'the same' if same else 'another'} choice, "
                 f"{seconds:.2f} s, error {error:.2g}",
-            )  # fmt: skip
+            )
 
 
 def descriptors(run: Run) -> None:
@@ -63,17 +65,22 @@ def descriptors(run: Run) -> None:
         _, checked, with_check = TMA_CASE.tuned(store=False, check=check, budget=3)
         stock = TMA_CASE.decorated(triton.autotune, **QUICK)
         found = {}
-        for name, one in (("tuned", tuner), ("again", tuner), ("checked", checked),
-                          ("stock", stock)):  # fmt: skip
+        for name, one in (
+            ("tuned", tuner),
+            ("again", tuner),
+            ("checked", checked),
+            ("stock", stock),
+        ):
             call = TMA_CASE.make()  # with descriptors that no hook has seen
             call.launch(one)
             found[name] = call.error()
         errors = ", ".join(f"{name} {error:.2g}" for name, error in found.items())
         run.check(
-            "gemm_tma", max(found.values()) <= call.limit and bool(measured),
+            "gemm_tma",
+            max(found.values()) <= call.limit and bool(measured),
             f"errors: {errors} (bar {call.limit:.2g}); {len(measured)} of "
             f"{len(TMA_CASE.configs)} measured, {len(with_check)} with check",
-        )  # fmt: skip
+        )
 
 
 MOST_OF_OUTPUT = 3.0
@@ -99,10 +106,11 @@ def check_memory(run: Run) -> None:
         size = call.output.numel() * call.output.element_size()
         multiple = (peaks[1] - peaks[0]) / size
         run.check(
-            "memory", multiple <= MOST_OF_OUTPUT and max(errors) <= call.limit,
+            "memory",
+            multiple <= MOST_OF_OUTPUT and max(errors) <= call.limit,
             f"check takes {multiple:.2f} times the output of {size / 2**20:.0f} MiB more; "
             f"{peaks[0] / 2**20:.1f} MiB without",
-        )  # fmt: skip
+        )
 
 
 def _events_bench(call: Callable[[], Any], quantiles: Any) -> list[float]:
@@ -149,9 +157,10 @@ def modes(run: Run) -> None:
             watts = [m.power_w for s in store.subjects() for m in store.measurements(s)]
             metered = name != "energy" or not any(map(math.isnan, watts))
             run.check(
-                name, bool(tuner.cache) and max(errors) <= call.limit and metered,
+                name,
+                bool(tuner.cache) and max(errors) <= call.limit and metered,
                 f"{'chosen' if tuner.cache else 'NOT CHOSEN'} after {calls} calls, "
                 f"{time.monotonic() - start:.2f} s, {len(tuner.configs_timings)} measured: "
                 f"{tuner.best_config}; error {max(errors):.2g}; "
                 f"watts {', '.join(f'{w:.0f}' for w in watts) if name == 'energy' else '–'}",
-            )  # fmt: skip
+            )

@@ -82,10 +82,16 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
         ok = of_kernel["status"] == Status.OK.value
         default = of_kernel["share"][of_kernel["role"] == "default"]
         rows.append(
-            [str(kernel), str(len(of_kernel)), str(int((~ok).sum())),
-             str(len(of_kernel.filter(like="problem.").drop_duplicates())),
-             str(blocks.count(str(kernel))), medians(default), noise(of_kernel[ok], "time_ms")]
-        )  # fmt: skip
+            [
+                str(kernel),
+                str(len(of_kernel)),
+                str(int((~ok).sum())),
+                str(len(of_kernel.filter(like="problem.").drop_duplicates())),
+                str(blocks.count(str(kernel))),
+                medians(default),
+                noise(of_kernel[ok], "time_ms"),
+            ]
+        )
     columns = ["kernel", "rows", "failed", "problems", "whole lists", "default / best", "noise, %"]
     return f"{bench.device.name}; {bench.source}\n\n" + markdown(columns, rows)
 

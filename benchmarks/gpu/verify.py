@@ -118,9 +118,14 @@ def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
         keys = kernel.index[kernel == name]
         against = (library.reindex(keys) / best.reindex(keys)).dropna()
         rows.append(
-            [name, str(len(keys)), medians(default.reindex(keys) / best.reindex(keys), "{:.2f}×"),
-             medians(against, "{:.2f}×"), f"{(against < 1).sum()} of {len(against)}"]
-        )  # fmt: skip
+            [
+                name,
+                str(len(keys)),
+                medians(default.reindex(keys) / best.reindex(keys), "{:.2f}×"),
+                medians(against, "{:.2f}×"),
+                f"{(against < 1).sum()} of {len(against)}",
+            ]
+        )
     columns = ["kernel", "problems", "default / best", "library / best", "library faster"]
     return f"{bench.device.name}; {bench.source}\n\n" + markdown(columns, rows)
 

@@ -49,9 +49,12 @@ class SMACSearcher(Searcher):
         folder = tempfile.mkdtemp()  # it writes its settings there
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         scenario = Scenario(
-            self._config_space, deterministic=True, n_trials=PLANNED_TRIALS, seed=self.seed,
+            self._config_space,
+            deterministic=True,
+            n_trials=PLANNED_TRIALS,
+            seed=self.seed,
             output_directory=Path(folder),
-        )  # fmt: skip
+        )
         self._facade = HyperparameterOptimizationFacade(
             scenario, _never_called, logging_level=False, overwrite=True
         )

@@ -128,8 +128,10 @@ def step_terms(
     ends, are taken to find the machine's memory free.
     """
     step, parts, stages = (
-        step_of(problem, arrangement), arrangement.micro_batches(problem.batch), arrangement.pp
-    )  # fmt: skip
+        step_of(problem, arrangement),
+        arrangement.micro_batches(problem.batch),
+        arrangement.pp,
+    )
     turns = parts + stages - 1
     busy_turns = max(parts - stages + 1, 0) if stages > 1 and parts > 1 else 0
     if stages == 1:

@@ -115,11 +115,13 @@ def make_shard(
     if model.vocab % ranks:
         raise ValueError(f"{model.vocab} tokens cannot be split over {ranks} ranks")
     return Shard(
-        model, layers, exchange,
+        model,
+        layers,
+        exchange,
         embedding=_rows(embedding, exchange) if stage == 0 else None,
         norm=torch.ones(hidden) if stage == stages - 1 else None,
         head=_rows(head, exchange) if stage == stages - 1 else None,
-    )  # fmt: skip
+    )
 
 
 def forward(shard: Shard, inputs: Tensor, cache: Cache, start: int) -> Tensor:
@@ -211,9 +213,12 @@ def attend(
     keys[:, :, start:end] = new_keys.transpose(1, 2)
     values[:, :, start:end] = new_values.transpose(1, 2)
     mixed = functional.scaled_dot_product_attention(
-        queries.transpose(1, 2), keys[:, :, :end], values[:, :, :end],
-        is_causal=start == 0, enable_gqa=heads != keys.shape[1],
-    )  # fmt: skip
+        queries.transpose(1, 2),
+        keys[:, :, :end],
+        values[:, :, :end],
+        is_causal=start == 0,
+        enable_gqa=heads != keys.shape[1],
+    )
     return mixed.transpose(1, 2).reshape(batch, tokens, -1)
 
 

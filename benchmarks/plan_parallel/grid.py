@@ -82,10 +82,15 @@ class Grid:
 
 
 QUICK_GRID = Grid(
-    rows=(1, 2, 3, 4, 7, 20, 64, 200), widths=(128, 600, 1500, 4096), requests=(1, 8),
-    prompts=(16, 128), contexts=(64, 512), heads=(2, 12),
-    message_kib=(0.6, 2.4, 9, 40, 160, 640, 1300, 2600), max_gflop=1.0,
-)  # fmt: skip
+    rows=(1, 2, 3, 4, 7, 20, 64, 200),
+    widths=(128, 600, 1500, 4096),
+    requests=(1, 8),
+    prompts=(16, 128),
+    contexts=(64, 512),
+    heads=(2, 12),
+    message_kib=(0.6, 2.4, 9, 40, 160, 640, 1300, 2600),
+    max_gflop=1.0,
+)
 """A grid that takes seconds."""
 
 
@@ -128,8 +133,9 @@ def _measured_ms(
         return float(np.mean(group.call("time_exchange", kernel, problem, box_s)))
     ranks = range(1 if mode == "alone" else len(group))
     together = mode == "together"
-    return float(np.mean(group.call("time_operator", kernel, problem, box_s, together,
-                                    ranks=list(ranks))))  # fmt: skip
+    return float(
+        np.mean(group.call("time_operator", kernel, problem, box_s, together, ranks=list(ranks)))
+    )
 
 
 def _row(kernel: str, problem: Mapping[str, Any], mode: RankMode, ms: float) -> dict[str, Any]:

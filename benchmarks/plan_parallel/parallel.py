@@ -52,9 +52,15 @@ OUTPUT_TOLERANCE = 1e-3
 def small_model(hidden: int, layers: int, kv_heads: int, intermediate: int) -> ModelDescription:
     """Return a dense model of heads 64 wide."""
     return ModelDescription(
-        f"{layers} layers × {hidden}", layers=layers, hidden=hidden, heads=hidden // 64,
-        kv_heads=kv_heads, head_dim=64, vocab=2000, intermediate=intermediate,
-    )  # fmt: skip
+        f"{layers} layers × {hidden}",
+        layers=layers,
+        hidden=hidden,
+        heads=hidden // 64,
+        kv_heads=kv_heads,
+        head_dim=64,
+        vocab=2000,
+        intermediate=intermediate,
+    )
 
 
 _SMALL, _LARGE = small_model(256, 4, 2, 704), small_model(1280, 2, 4, 3456)
@@ -353,12 +359,15 @@ def _check_problem(
         problem,
         [
             LayoutTimes(
-                each.name, float(values @ coefficients), float(values @ PRIOR_COEFFICIENTS),
-                rounds[:, i], error,
+                each.name,
+                float(values @ coefficients),
+                float(values @ PRIOR_COEFFICIENTS),
+                rounds[:, i],
+                error,
             )
             for i, (each, values, error) in enumerate(zip(compared, terms, errors, strict=True))
         ],
-    )  # fmt: skip
+    )
 
 
 def _errors(group: RankGroup, problem: StepProblem, compared: Sequence[Arrangement]) -> list[float]:

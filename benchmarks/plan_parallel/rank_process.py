@@ -49,9 +49,12 @@ def _join(rank: int, ranks: int, meeting: str, limit_s: float) -> Any:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks,
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=ranks,
         timeout=timedelta(seconds=limit_s),
-    )  # fmt: skip
+    )
     return Rank(rank, ranks)
 
 

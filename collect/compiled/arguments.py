@@ -15,12 +15,25 @@ from foretune.errors import UnknownName, UsageError
 from foretune.values import parse_value
 
 DTYPES: dict[str, str] = {
-    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
-    "fp8": "float8_e4m3fn", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2",
-    "fp8e4b8": "float8_e4m3fnuz", "fp8e5b16": "float8_e5m2fnuz", "i64": "int64", "i32": "int32",
-    "i16": "int16", "i8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8",
+    "fp64": "float64",
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
+    "fp8e4b8": "float8_e4m3fnuz",
+    "fp8e5b16": "float8_e5m2fnuz",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u64": "uint64",
+    "u32": "uint32",
+    "u16": "uint16",
+    "u8": "uint8",
     "i1": "bool",
-}  # fmt: skip
+}
 """Element types by the short names that users type -> torch's names."""
 
 

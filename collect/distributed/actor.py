@@ -22,8 +22,11 @@ from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 
 THREAD_VARIABLES = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
-)  # fmt: skip
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 """Ray limits its workers to one thread; actors restore the values of the calling process."""
 
 

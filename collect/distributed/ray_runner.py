@@ -114,9 +114,12 @@ class RayRunner(Runner):
         for number, answer in self._call_many(pieces):
             if isinstance(answer, WorkerLost):
                 yield measurement(
-                    kernel, *pairs[number], self.device, Status.RUNTIME_ERROR,
+                    kernel,
+                    *pairs[number],
+                    self.device,
+                    Status.RUNTIME_ERROR,
                     f"{MAX_ATTEMPTS} workers were lost while they measured it: {answer}",
-                )  # fmt: skip
+                )
             else:
                 yield from answer
 

@@ -55,9 +55,18 @@ class Matmul(Kernel):
     def default(self, problem: Problem) -> Configuration:
         """Return AVX2-sized register tiles, blocks for a 256 KiB cache, all cores."""
         return Configuration(
-            block_m=96, block_n=256, block_k=256, micro_m=4, micro_n=2, vector_bits=256,
-            unroll_k=1, order="mnk", pack_b=False, threads=thread_counts()[-1], split="m",
-        )  # fmt: skip
+            block_m=96,
+            block_n=256,
+            block_k=256,
+            micro_m=4,
+            micro_n=2,
+            vector_bits=256,
+            unroll_k=1,
+            order="mnk",
+            pack_b=False,
+            threads=thread_counts()[-1],
+            split="m",
+        )
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return A and B, standard normal."""
@@ -78,9 +87,13 @@ class Matmul(Kernel):
         packed = bool(config["pack_b"])
         blocks = tuple(int(config[p]) for p in ("block_m", "block_n", "block_k"))
         sweep = _sweep(
-            int(config["micro_m"]), int(config["micro_n"]), lanes, int(config["unroll_k"]),
-            str(config["order"]), packed,
-        )  # fmt: skip
+            int(config["micro_m"]),
+            int(config["micro_n"]),
+            lanes,
+            int(config["unroll_k"]),
+            str(config["order"]),
+            packed,
+        )
         pack = compile_function(_PACK, "pack")
         by_rows, threads = config["split"] == "m", int(config["threads"])
         ranges = (
@@ -146,15 +159,17 @@ class Matmul(Kernel):
             "panel_columns": panel,
             "panel_bytes": np.minimum(config["block_k"], k) * panel * itemsize,
             "block_b_bytes": np.minimum(config["block_k"], k)
-            * np.minimum(config["block_n"], n) * itemsize,
+            * np.minimum(config["block_n"], n)
+            * itemsize,
             "block_a_bytes": np.minimum(config["block_k"], k)
-            * np.minimum(config["block_m"], m) * itemsize,
+            * np.minimum(config["block_m"], m)
+            * itemsize,
             "edge_columns": (n % panel) / n,
             "edge_rows": (m % config["micro_m"]) / m,
             "k_blocks": np.ceil(k / config["block_k"]),
             "imbalance": share,
             "work_per_thread": m * n * k / config["threads"],
-        }  # fmt: skip
+        }
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return sizes from 32 to 1024, odd ones included, in single precision."""

@@ -43,9 +43,12 @@ def _compile_function(source: str, name: str, functions: tuple[tuple[str, Any], 
     file = _shared_file(source, functions)
     exec(compile(source, file, "exec"), scope)
     return numba.njit(
-        scope[name], nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy",
+        scope[name],
+        nogil=True,
+        fastmath={"contract", "reassoc"},
+        error_model="numpy",
         cache=bool(file),
-    )  # fmt: skip
+    )
 
 
 def _shared_file(source: str, functions: tuple[tuple[str, Any], ...]) -> str:

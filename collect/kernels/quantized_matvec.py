@@ -61,9 +61,16 @@ class QuantizedMatvec(Kernel):
         """Return unquantized weights, AVX2 vectors, all cores."""
         threads = thread_counts()[-1]
         return Configuration(
-            format="fp32", group=32, rows=4, vector_bits=256, unroll=2, prefetch=0, layout="rows",
-            threads=threads, split="blocks",
-        )  # fmt: skip
+            format="fp32",
+            group=32,
+            rows=4,
+            vector_bits=256,
+            unroll=2,
+            prefetch=0,
+            layout="rows",
+            threads=threads,
+            split="blocks",
+        )
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return W and x, standard normal."""

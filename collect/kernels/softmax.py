@@ -58,9 +58,15 @@ class Softmax(Kernel):
     def default(self, problem: Problem) -> Configuration:
         """Return the textbook algorithm that stores its exponentials, AVX2 vectors, all cores."""
         return Configuration(
-            algorithm="three_pass_reload", vector_bits=256, unroll=1, unroll_scale=1, block=0,
-            stream=False, threads=thread_counts()[-1], split="rows",
-        )  # fmt: skip
+            algorithm="three_pass_reload",
+            vector_bits=256,
+            unroll=1,
+            unroll_scale=1,
+            block=0,
+            stream=False,
+            threads=thread_counts()[-1],
+            split="rows",
+        )
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return X, normal with a standard deviation of 4."""
@@ -77,9 +83,12 @@ class Softmax(Kernel):
         block = max(block, LINE)
         blocks = -(-c // block)
         sweep = _sweep(
-            str(config["algorithm"]), int(config["vector_bits"]) // 32, int(config["unroll"]),
-            int(config["unroll_scale"]), bool(config["stream"]),
-        )  # fmt: skip
+            str(config["algorithm"]),
+            int(config["vector_bits"]) // 32,
+            int(config["unroll"]),
+            int(config["unroll_scale"]),
+            bool(config["stream"]),
+        )
         y = _aligned(r * c)
         sums, tops = np.empty((2, r * blocks), dtype=np.float32)
         fx = x.ravel()

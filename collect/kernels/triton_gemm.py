@@ -270,10 +270,26 @@ TRAINING = {
 
 @triton.jit
 def _multiply_tile(
-    a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, pid_m, pid_n, split,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT_K: tl.constexpr, EVEN_K: tl.constexpr, SUM: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    pid_m,
+    pid_n,
+    split,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SUM: tl.constexpr,
+):
     """Compute one tile of C, or of the ``split``-th part of its sums."""
     rows = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -301,10 +317,25 @@ def _multiply_tile(
 
 @triton.jit
 def _gemm(
-    a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT_K: tl.constexpr, PERSISTENT: tl.constexpr, EVEN_K: tl.constexpr, SUM: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    PERSISTENT: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SUM: tl.constexpr,
+):
     """Multiply: programs are numbered along the tiles of C (0) and the parts of the sums (1)."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -313,15 +344,49 @@ def _gemm(
         for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
             pid_m, pid_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
             _multiply_tile(
-                a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, pid_m, pid_n, split,
-                BLOCK_M, BLOCK_N, BLOCK_K, SPLIT_K, EVEN_K, SUM,
-            )  # fmt: skip
+                a,
+                b,
+                c,
+                M,
+                N,
+                K,
+                stride_am,
+                stride_ak,
+                stride_bk,
+                stride_bn,
+                pid_m,
+                pid_n,
+                split,
+                BLOCK_M,
+                BLOCK_N,
+                BLOCK_K,
+                SPLIT_K,
+                EVEN_K,
+                SUM,
+            )
     else:
         pid_m, pid_n = tile_position(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
         _multiply_tile(
-            a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, pid_m, pid_n, split,
-            BLOCK_M, BLOCK_N, BLOCK_K, SPLIT_K, EVEN_K, SUM,
-        )  # fmt: skip
+            a,
+            b,
+            c,
+            M,
+            N,
+            K,
+            stride_am,
+            stride_ak,
+            stride_bk,
+            stride_bn,
+            pid_m,
+            pid_n,
+            split,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+            SPLIT_K,
+            EVEN_K,
+            SUM,
+        )
 
 
 class TritonGemm(TiledProduct):
@@ -341,11 +406,13 @@ class TritonGemm(TiledProduct):
         ProblemParameter("K", meaning="columns of A, rows of B"),
         ProblemParameter("dtype", "fp16", choices=tuple(OUTPUT), meaning="format of A and B"),
         ProblemParameter(
-            "layout", "nt", choices=("nt", "nn", "tn"),
+            "layout",
+            "nt",
+            choices=("nt", "nn", "tn"),
             meaning="layouts of A and B: n row-major, t column-major",
         ),
         CACHE,
-    )  # fmt: skip
+    )
 
     def space(self, problem: Problem) -> SearchSpace:
         """Return tiles that fit the current device, and how programs share the work."""

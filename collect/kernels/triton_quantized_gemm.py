@@ -94,11 +94,26 @@ def _columns(at, k, K, EVEN_K: tl.constexpr):
 
 @triton.jit
 def _quantized_gemm(
-    a, w, scales, zeros, c, M, N, K, stride_wk, stride_wn,
-    GROUP: tl.constexpr, BITS: tl.constexpr, ZEROS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    SPLIT_K: tl.constexpr, EVEN_K: tl.constexpr,
-):  # fmt: skip
+    a,
+    w,
+    scales,
+    zeros,
+    c,
+    M,
+    N,
+    K,
+    stride_wk,
+    stride_wn,
+    GROUP: tl.constexpr,
+    BITS: tl.constexpr,
+    ZEROS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    EVEN_K: tl.constexpr,
+):
     """Multiply: programs are numbered along the tiles of C (0) and the parts of the sums (1)."""
     # packed rows per step, and packed rows that share a scale
     STEP: tl.constexpr = BLOCK_K * BITS // 8

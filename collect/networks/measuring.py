@@ -97,8 +97,14 @@ def _measure(
     samples = _time_rounds(launches, clock)
     measured = []
     for operator in group:
-        row = Measurement(operator.kernel, operator.problem, operator.config, device.name,
-                          Status.RUNTIME_ERROR, environment=versions())  # fmt: skip
+        row = Measurement(
+            operator.kernel,
+            operator.problem,
+            operator.config,
+            device.name,
+            Status.RUNTIME_ERROR,
+            environment=versions(),
+        )
         if operator in errors:
             measured.append(replace(row, error=errors[operator]))
             continue
@@ -107,8 +113,16 @@ def _measure(
         power_w = energy_mj = float("nan")
         if meter:
             power_w, energy_mj = measure_power(meter, launch, time_ms, wait=lambda: None)
-        measured.append(replace(row, status=Status.OK, time_ms=time_ms, power_w=power_w,
-                                time_ms_samples=tuple(times), energy_mj=energy_mj))  # fmt: skip
+        measured.append(
+            replace(
+                row,
+                status=Status.OK,
+                time_ms=time_ms,
+                power_w=power_w,
+                time_ms_samples=tuple(times),
+                energy_mj=energy_mj,
+            )
+        )
     return measured
 
 

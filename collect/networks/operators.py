@@ -36,8 +36,9 @@ class TensorSpec:
     def of(cls, tensor: torch.Tensor) -> "TensorSpec":
         """Return the description of ``tensor``."""
         weight = isinstance(tensor, torch.nn.Parameter)
-        return cls(tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())),
-                   tensor.dtype, weight)  # fmt: skip
+        return cls(
+            tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), tensor.dtype, weight
+        )
 
     @property
     def elements(self) -> int:
@@ -167,8 +168,12 @@ NORMS = ("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm")
 ATTENTION = "scaled_dot_product_attention"
 VIEW, HOST = "view", "host"
 """Kernels of operators that move no data, and of Python's work around all operators."""
-FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
-           torch.float64: "fp64"}  # fmt: skip
+FORMATS = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float64: "fp64",
+}
 
 
 @dataclass(frozen=True)
@@ -234,11 +239,19 @@ def _convolution(call: Call) -> _Description:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
     image, weight, made = given["input"], given["weight"], call.outputs()[0]
-    sizes = {"batch": image.shape[0], "in_channels": image.shape[1],
-             "out_channels": weight.shape[0], "groups": given.get("groups", 1)}  # fmt: skip
-    for name, values in (("in", image.shape[2:]), ("out", made.shape[2:]),
-                         ("kernel", weight.shape[2:]), ("stride", given.get("stride", 1)),
-                         ("dil", given.get("dilation", 1))):  # fmt: skip
+    sizes = {
+        "batch": image.shape[0],
+        "in_channels": image.shape[1],
+        "out_channels": weight.shape[0],
+        "groups": given.get("groups", 1),
+    }
+    for name, values in (
+        ("in", image.shape[2:]),
+        ("out", made.shape[2:]),
+        ("kernel", weight.shape[2:]),
+        ("stride", given.get("stride", 1)),
+        ("dil", given.get("dilation", 1)),
+    ):
         sizes |= zip((f"{name}_h", f"{name}_w"), _pair(values), strict=True)
     return "convolution", {**sizes, "contiguous": _contiguous(call)}
 
@@ -251,9 +264,14 @@ def _attention(call: Call) -> _Description:
     batch, heads, tokens, dim = (1, *query.shape)[-4:]
     kernel = "attention_prefill" if is_causal else "attention_encoder"
     return kernel, {
-        "batch": batch, "heads": heads, "kv_heads": (1, *keys.shape)[-3], "seq_len": tokens,
-        "prefix_len": keys.shape[-2] - tokens, "head_dim": dim, "contiguous": _contiguous(call),
-    }  # fmt: skip
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": (1, *keys.shape)[-3],
+        "seq_len": tokens,
+        "prefix_len": keys.shape[-2] - tokens,
+        "head_dim": dim,
+        "contiguous": _contiguous(call),
+    }
 
 
 def _norm(call: Call) -> _Description:
@@ -274,10 +292,13 @@ def _elementwise(call: Call) -> _Description:
     large = max((*outputs, *inputs), key=lambda t: t.elements)
     columns = large.shape[-1] if large.shape else 1
     return "elementwise", {
-        "op": call.name, "rows": large.elements // max(columns, 1), "columns": columns,
+        "op": call.name,
+        "rows": large.elements // max(columns, 1),
+        "columns": columns,
         "read": sum(t.elements for t in inputs),
-        "written": sum(t.elements for t in outputs), "contiguous": _contiguous(call),
-    }  # fmt: skip
+        "written": sum(t.elements for t in outputs),
+        "contiguous": _contiguous(call),
+    }
 
 
 _KINDS = (_product, _convolution, _attention, _norm, _elementwise)

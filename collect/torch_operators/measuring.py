@@ -95,9 +95,12 @@ class OperatorBenchmarker:
             except Exception as e:
                 return self._row(operator, Status.RUNTIME_ERROR, error=describe_error(e))
         return self._row(
-            operator, Status.OK, time_ms=float(np.median(samples)),
-            time_ms_samples=tuple(map(float, samples)), compile_s=compile_s,
-        )  # fmt: skip
+            operator,
+            Status.OK,
+            time_ms=float(np.median(samples)),
+            time_ms_samples=tuple(map(float, samples)),
+            compile_s=compile_s,
+        )
 
     def log_key(self, operator: OperatorRun) -> RowIdentity:
         """Return the key of ``operator`` in a run log."""

@@ -103,10 +103,15 @@ def _int4_weights(weight: torch.Tensor) -> Linear:
 
 
 FORMATS: dict[str, Callable[[torch.Tensor], Linear]] = {
-    "bf16": _plain, "fp16": partial(_plain, dtype=torch.float16),
-    "fp32": partial(_plain, dtype=torch.float32), "fp8": _float8, "fp8_static": _float8,
-    "int8": _int8, "int8_wo": _int8_weights, "int4_wo": _int4_weights,
-}  # fmt: skip
+    "bf16": _plain,
+    "fp16": partial(_plain, dtype=torch.float16),
+    "fp32": partial(_plain, dtype=torch.float32),
+    "fp8": _float8,
+    "fp8_static": _float8,
+    "int8": _int8,
+    "int8_wo": _int8_weights,
+    "int4_wo": _int4_weights,
+}
 """Format name in the run table -> implementation."""
 
 
@@ -289,8 +294,11 @@ def _rope(rows: int, columns: int, device: str) -> Launch:
 
 
 OPERATIONS: dict[str, Callable[[int, int, str], Launch]] = {
-    "rms_norm": _norm, "embedding": _embedding, "silu_and_mul": _silu_and_mul, "rope": _rope,
-}  # fmt: skip
+    "rms_norm": _norm,
+    "embedding": _embedding,
+    "silu_and_mul": _silu_and_mul,
+    "rope": _rope,
+}
 
 
 def _refuse_experts(problem: FrozenParameters, config: FrozenParameters) -> str:
@@ -343,8 +351,9 @@ def experts(
         )
     pairs = [
         (FORMATS[kind](a), FORMATS[kind](b))
-        for a, b, count in zip(up, down, counts, strict=True) if count
-    ]  # fmt: skip
+        for a, b, count in zip(up, down, counts, strict=True)
+        if count
+    ]
     nonzero_counts = [count for count in counts if count]
 
     def one_by_one(rows: torch.Tensor) -> torch.Tensor:

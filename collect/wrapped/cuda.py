@@ -32,8 +32,11 @@ def compile_cubin(build: Build, arch: str) -> tuple[bytes, bytes]:
     source = build.source
     with include_folders(build) as folders:
         includes = [*folders, *_headers()]
-        options = [f"--gpu-architecture={arch}", *(f"--include-path={i}" for i in includes),
-                   *(build.options or ())]  # fmt: skip
+        options = [
+            f"--gpu-architecture={arch}",
+            *(f"--include-path={i}" for i in includes),
+            *(build.options or ()),
+        ]
         program = _check_status(
             nvrtc.nvrtcCreateProgram(build.text.encode(), b"kernel.cu", 0, [], [])
         )

@@ -104,9 +104,10 @@ class FunctionKernel(WrappedKernel):
             )
         choices = {
             name: tuple(dict.fromkeys(max(1, round(value * 2 ** (i / 8))) for i in range(-16, 9)))
-            if type(value) is int else (value,)
+            if type(value) is int
+            else (value,)
             for name, value in sizes.items()
-        }  # fmt: skip
+        }
         return latin_hypercube_problems(self, choices, n, seed)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:

@@ -27,8 +27,12 @@ PURPOSE = "a HIP kernel"
 RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"
 ROCM_MAJORS = (7, 6, 5)  # supported major releases of ROCm, newest first
 BUILTIN_HEADERS = (
-    b"hip/hip_runtime.h", b"hip/hip_runtime_api.h", b"hip/hip_fp16.h", b"stdint.h", b"cstdint",
-)  # fmt: skip
+    b"hip/hip_runtime.h",
+    b"hip/hip_runtime_api.h",
+    b"hip/hip_fp16.h",
+    b"stdint.h",
+    b"cstdint",
+)
 """Headers that hipRTC has built in and does not find as files."""
 
 
@@ -90,8 +94,12 @@ def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     try:
         with include_folders(build) as folders:
             rtc("AddNameExpression", program, name)
-            options = [f"--offload-arch={arch}", *(f"-I{i}" for i in folders),
-                       *(build.options or ()), f"-I{_rocm() / 'include'}"]  # fmt: skip
+            options = [
+                f"--offload-arch={arch}",
+                *(f"-I{i}" for i in folders),
+                *(build.options or ()),
+                f"-I{_rocm() / 'include'}",
+            ]
             option_array = (c_char_p * len(options))(*(option.encode() for option in options))
             if rtc.status("CompileProgram", program, c_int(len(options)), option_array):
                 log = _bytes(rtc, program, "ProgramLog")
@@ -117,9 +125,13 @@ def hiprtc_version() -> str:
 
 
 def load_launcher(
-    runtime: Library, build: Build, code: bytes, symbol: bytes, launch_arguments: Sequence[Any],
+    runtime: Library,
+    build: Build,
+    code: bytes,
+    symbol: bytes,
+    launch_arguments: Sequence[Any],
     stream: Any,
-) -> Launcher:  # fmt: skip
+) -> Launcher:
     """Load code, and return the launch of its kernel ``symbol``; ``stream`` returns an address."""
     module, kernel = c_void_p(), c_void_p()
     runtime("ModuleLoadData", byref(module), code)

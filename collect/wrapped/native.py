@@ -43,9 +43,11 @@ class _NativeLaunch(ResettingLaunch):
         self._function.restype = ctypes.c_float if returns_time else None
         self._returns_time = returns_time
         self._c_arguments = [
-            ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray)
-            else np.ctypeslib.as_ctypes_type(a.dtype)(a.item()) for a in host.args
-        ]  # fmt: skip
+            ctypes.c_void_p(a.ctypes.data)
+            if isinstance(a, np.ndarray)
+            else np.ctypeslib.as_ctypes_type(a.dtype)(a.item())
+            for a in host.args
+        ]
 
     def run(self) -> None:
         self._function(*self._c_arguments)
@@ -75,10 +77,20 @@ def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
         main.write_text(text, encoding="utf-8")
         output = main.with_suffix(".out")
         done = subprocess.run(
-            [*compiler.split(), *flags, str(main), *(f"-I{f}" for f in folders), *options,
-             "-o", str(output)],
-            capture_output=True, text=True, errors="replace", check=False,
-        )  # fmt: skip
+            [
+                *compiler.split(),
+                *flags,
+                str(main),
+                *(f"-I{f}" for f in folders),
+                *options,
+                "-o",
+                str(output),
+            ],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(first_error(done.stderr).replace(str(main), "the source"))
         yield output

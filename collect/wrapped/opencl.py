@@ -72,9 +72,13 @@ class _OpenCLLaunch(ResettingLaunch):
     """Launches of a kernel, timed by events."""
 
     def __init__(
-        self, queue: Any, kernel: Any, sizes: tuple[int, ...], group: tuple[int, ...],
+        self,
+        queue: Any,
+        kernel: Any,
+        sizes: tuple[int, ...],
+        group: tuple[int, ...],
         arguments: Sequence[Any],
-    ) -> None:  # fmt: skip
+    ) -> None:
         buffers = _Buffers(queue, arguments)
         super().__init__(buffers)
         self._queue, self._kernel, self._sizes, self._group = queue, kernel, sizes, group

@@ -282,9 +282,13 @@ class _ProgramLaunch(SelfTimedLaunch):
         environment = {n: substitute(t, self._values) for n, t in self._program.environment.items()}
         try:
             process = subprocess.Popen(
-                words, cwd=self._program.folder, env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                words,
+                cwd=self._program.folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
         except OSError as e:
             raise RuntimeError(f"{what} cannot be started: {e}") from e
         limit_s = self._program.limit_s

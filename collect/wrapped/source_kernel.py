@@ -64,14 +64,24 @@ class SourceKernel(WrappedKernel):
         shared = [] if source.shared_bytes == 0 else [_code_text(source.shared_bytes)]
         constants = [(name, str(a.dtype), a.tobytes()) for name, a in source.constants.items()]
         definitions = None if defines is None else {k: _code_text(v) for k, v in defines.items()}
-        code = repr((
-            source.name, _code_text(source.text), sorted(source.extra_files.items()),
-            source.options, *shared, *constants, shape.names, shape.expressions(),
-            [source_hash_of_function(f) for f in shape.functions()], definitions,
-            answer is None or arrays.content_hash(answer), atol,
-            verify and source_hash_of_function(verify),
-            BACKENDS[source.language].toolchain(source),
-        ))  # fmt: skip
+        code = repr(
+            (
+                source.name,
+                _code_text(source.text),
+                sorted(source.extra_files.items()),
+                source.options,
+                *shared,
+                *constants,
+                shape.names,
+                shape.expressions(),
+                [source_hash_of_function(f) for f in shape.functions()],
+                definitions,
+                answer is None or arrays.content_hash(answer),
+                atol,
+                verify and source_hash_of_function(verify),
+                BACKENDS[source.language].toolchain(source),
+            )
+        )
         knobs = _used_knobs(source, shape, knobs, defines)
         super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
         self.source, self.shape = source, shape
@@ -125,10 +135,14 @@ class SourceKernel(WrappedKernel):
         options = self.source.options
         options = options and tuple(sources.substitute(option, values) for option in options)
         return sources.Build(
-            self.source, f"{prefix}#line 1\n{text}",
+            self.source,
+            f"{prefix}#line 1\n{text}",
             {name: prefix + other for name, other in self.source.extra_files.items()},
-            options, threads, grid, int(sources.evaluate_amount(self.source.shared_bytes, values)),
-        )  # fmt: skip
+            options,
+            threads,
+            grid,
+            int(sources.evaluate_amount(self.source.shared_bytes, values)),
+        )
 
     def reference(self, inputs: Inputs) -> CallResult | None:
         """Return the expected result: ``answer``, or the result of the default configuration.
@@ -241,14 +255,17 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
         raise UsageError(f"the answer of {name} has only None: give the expected content of one")
     for i, (argument, right) in enumerate(zip(arguments, answer, strict=False)):
         if right is not None and not isinstance(argument, np.ndarray):
-            raise UsageError(f"argument {i} of {name} is a number, which is never written: answer "
-                             "None for it")  # fmt: skip
+            raise UsageError(
+                f"argument {i} of {name} is a number, which is never written: answer None for it"
+            )
 
 
 def _used_knobs(
-    source: sources.Source, shape: sources.LaunchShape, knobs: Mapping[str, Sequence[Value]],
+    source: sources.Source,
+    shape: sources.LaunchShape,
+    knobs: Mapping[str, Sequence[Value]],
     defines: Mapping[str, Any] | None,
-) -> Mapping[str, Sequence[Value]]:  # fmt: skip
+) -> Mapping[str, Sequence[Value]]:
     """Return the knobs; those that the source does not use keep one value, with a warning.
 
     Raises UsageError if it uses none.

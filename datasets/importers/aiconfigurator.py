@@ -25,22 +25,49 @@ from foretune.measurement import Status
 from foretune.operator_package import installed_tables
 
 KERNELS = {
-    "gemm": "gemm", "moe": "moe", "context_attention": "attention_prefill",
-    "generation_attention": "attention_decode", "encoder_attention": "attention_encoder",
-    "context_mla": "mla_prefill", "generation_mla": "mla_decode",
-    "mla_context_module": "mla_prefill_module", "mla_generation_module": "mla_decode_module",
-    "custom_allreduce": "all_reduce", "computescale": "quantize", "scale_matrix": "quantize",
-    "nccl": "", "oneccl": "",
-}  # fmt: skip
+    "gemm": "gemm",
+    "moe": "moe",
+    "context_attention": "attention_prefill",
+    "generation_attention": "attention_decode",
+    "encoder_attention": "attention_encoder",
+    "context_mla": "mla_prefill",
+    "generation_mla": "mla_decode",
+    "mla_context_module": "mla_prefill_module",
+    "mla_generation_module": "mla_decode_module",
+    "custom_allreduce": "all_reduce",
+    "computescale": "quantize",
+    "scale_matrix": "quantize",
+    "nccl": "",
+    "oneccl": "",
+}
 """Operation -> kernel; empty if each row names its own. Unlisted operations keep their name."""
 
-OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",
-          "dsa_context_module", "dsa_generation_module", "msa_context_module",
-          "msa_generation_module", "dsv4_csa_context_module", "dsv4_csa_generation_module",
-          "dsv4_hca_context_module", "dsv4_hca_generation_module", "wideep_moe",
-          "wideep_context_mla", "wideep_generation_mla", "wideep_context_moe",
-          "wideep_generation_moe", "wideep_context_mlp", "wideep_generation_mlp",
-          "wideep_deepep_ll", "wideep_deepep_normal")  # fmt: skip
+OTHER_OPERATIONS = (
+    "mla_bmm",
+    "gdn",
+    "kda",
+    "mamba2",
+    "mhc_module",
+    "moe_a2a",
+    "trtllm_alltoall",
+    "dsa_context_module",
+    "dsa_generation_module",
+    "msa_context_module",
+    "msa_generation_module",
+    "dsv4_csa_context_module",
+    "dsv4_csa_generation_module",
+    "dsv4_hca_context_module",
+    "dsv4_hca_generation_module",
+    "wideep_moe",
+    "wideep_context_mla",
+    "wideep_generation_mla",
+    "wideep_context_moe",
+    "wideep_generation_moe",
+    "wideep_context_mlp",
+    "wideep_generation_mlp",
+    "wideep_deepep_ll",
+    "wideep_deepep_normal",
+)
 """Operations that keep their name; recognized without ``_perf`` in the file name."""
 
 COLLECTIVES = {"alltoall": "all_to_all"}  # collective -> kernel, if the names differ
@@ -49,34 +76,83 @@ QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
 """Operation -> ``problem.op`` of the kernel ``quantize``."""
 
 RUN_COLUMNS = {
-    **{column: f"problem.{name}" for column, name in {
-        "m": "M", "n": "N", "k": "K", "batch_size": "batch", "isl": "seq_len",
-        "seq_len": "seq_len", "step": "prefix_len", "num_heads": "heads",
-        "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "window_size": "window",
-        "num_tokens": "tokens", "num_token": "tokens", "hidden_size": "hidden",
-        "inter_size": "intermediate", "intermediate_size": "intermediate", "topk": "top_k",
-        "num_topk": "top_k", "num_experts": "experts", "distribution": "distribution",
-        "num_gpus": "devices", "phase": "phase", "model": "model", "model_name": "model",
-        "architecture": "architecture",
-    }.items()},
-    **{column: f"config.{name}" for column, name in {
-        "moe_tp_size": "tp", "tp_size": "tp", "moe_ep_size": "ep", "ep_size": "ep", "sms": "sms",
-        "gemm_type": "gemm_format", "kv_cache_dtype": "kv_format",
-        "kernel_dtype": "kernel_format", "kernel_source": "implementation",
-    }.items()},
-}  # fmt: skip
+    **{
+        column: f"problem.{name}"
+        for column, name in {
+            "m": "M",
+            "n": "N",
+            "k": "K",
+            "batch_size": "batch",
+            "isl": "seq_len",
+            "seq_len": "seq_len",
+            "step": "prefix_len",
+            "num_heads": "heads",
+            "num_key_value_heads": "kv_heads",
+            "head_dim": "head_dim",
+            "window_size": "window",
+            "num_tokens": "tokens",
+            "num_token": "tokens",
+            "hidden_size": "hidden",
+            "inter_size": "intermediate",
+            "intermediate_size": "intermediate",
+            "topk": "top_k",
+            "num_topk": "top_k",
+            "num_experts": "experts",
+            "distribution": "distribution",
+            "num_gpus": "devices",
+            "phase": "phase",
+            "model": "model",
+            "model_name": "model",
+            "architecture": "architecture",
+        }.items()
+    },
+    **{
+        column: f"config.{name}"
+        for column, name in {
+            "moe_tp_size": "tp",
+            "tp_size": "tp",
+            "moe_ep_size": "ep",
+            "ep_size": "ep",
+            "sms": "sms",
+            "gemm_type": "gemm_format",
+            "kv_cache_dtype": "kv_format",
+            "kernel_dtype": "kernel_format",
+            "kernel_source": "implementation",
+        }.items()
+    },
+}
 """Column -> run-table column. ``…_dtype`` is ``config.format``.
 
 Of other columns, numbers belong to the problem, text and booleans to the configuration.
 """
 
-FORMAT_COLUMNS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dtype", "quant_dtype",
-           "quant_type", "nccl_dtype", "allreduce_dtype", "comm_dtype")  # fmt: skip
+FORMAT_COLUMNS = (
+    "gemm_dtype",
+    "moe_dtype",
+    "attn_dtype",
+    "mla_dtype",
+    "bmm_dtype",
+    "quant_dtype",
+    "quant_type",
+    "nccl_dtype",
+    "allreduce_dtype",
+    "comm_dtype",
+)
 """Columns that hold the number format of the operation."""
 
-LABEL_COLUMNS = ("framework", "version", "device", "op_name", "system", "backend",
-                 "backend_version", "beam_width", "message_size", "ar_backend",
-                 "implementation")  # fmt: skip
+LABEL_COLUMNS = (
+    "framework",
+    "version",
+    "device",
+    "op_name",
+    "system",
+    "backend",
+    "backend_version",
+    "beam_width",
+    "message_size",
+    "ar_backend",
+    "implementation",
+)
 """Columns that state the origin or are read by name; not copied."""
 
 MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")
@@ -84,12 +160,37 @@ MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")
 
 REQUIRED_COLUMNS = {
     "gemm": ("gemm_dtype", "m", "n", "k"),
-    "moe": ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts",
-            "moe_tp_size", "moe_ep_size", "distribution"),
-    "context_attention": ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim",
-                          "attn_dtype", "kv_cache_dtype", "step"),
-    "generation_attention": ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim",
-                             "attn_dtype", "kv_cache_dtype", "step"),
+    "moe": (
+        "moe_dtype",
+        "num_tokens",
+        "hidden_size",
+        "inter_size",
+        "topk",
+        "num_experts",
+        "moe_tp_size",
+        "moe_ep_size",
+        "distribution",
+    ),
+    "context_attention": (
+        "batch_size",
+        "isl",
+        "num_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "attn_dtype",
+        "kv_cache_dtype",
+        "step",
+    ),
+    "generation_attention": (
+        "batch_size",
+        "isl",
+        "num_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "attn_dtype",
+        "kv_cache_dtype",
+        "step",
+    ),
     "encoder_attention": ("batch_size", "isl", "num_heads", "head_dim", "attn_dtype"),
     "context_mla": ("mla_dtype", "kv_cache_dtype", "num_heads", "batch_size", "isl", "step"),
     "generation_mla": ("mla_dtype", "kv_cache_dtype", "num_heads", "batch_size", "isl", "step"),
@@ -98,7 +199,7 @@ REQUIRED_COLUMNS = {
     "oneccl": ("op_name", "nccl_dtype", "num_gpus", "message_size"),
     "computescale": ("m", "k", "quant_dtype"),
     "scale_matrix": ("m", "k", "quant_dtype"),
-}  # fmt: skip
+}
 """Operation -> columns that its tables must have."""
 STAGES = ("dispatch", "combine")
 """Exchanges between experts are timed together in one row, which becomes two."""
@@ -270,9 +371,11 @@ def _labels(
         device, backend, version = (constant(text, len(table)) for text in texts)
         return device, backend, version
     require(
-        table, ["framework", "version", "device"], path,
+        table,
+        ["framework", "version", "device"],
+        path,
         "in a folder SYSTEM/…/BACKEND/VERSION, so it needs columns for them",
-    )  # fmt: skip
+    )
     device = relabel(table["device"], canonical_name)
     return device, relabel(table["framework"], str.lower), relabel(table["version"], str)
 

@@ -52,8 +52,10 @@ def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
             if isinstance(values.dtype, pd.CategoricalDtype):
                 names.setdefault(str(column), set()).update(values.cat.categories)
     kinds = {column: pd.CategoricalDtype(sorted(known)) for column, known in names.items()}
-    same = [t.astype({c: k for c, k in kinds.items() if c in t and t[c].dtype.name == "category"})
-            for t in tables]  # fmt: skip
+    same = [
+        t.astype({c: k for c, k in kinds.items() if c in t and t[c].dtype.name == "category"})
+        for t in tables
+    ]
     with warnings.catch_warnings():  # pandas 2.3 warns of columns without values; none gets lost
         warnings.simplefilter("ignore", FutureWarning)
         return pd.concat(same, ignore_index=True)
@@ -67,8 +69,18 @@ def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Se
     return _named(codes, [" ".join(map(str, filter(pd.notna, pair))) for pair in distinct])
 
 
-PER_MS = {"ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "": 1.0,
-          "ms": 1.0, "milliseconds": 1.0, "s": 1e3, "seconds": 1e3}  # fmt: skip
+PER_MS = {
+    "ns": 1e-6,
+    "nanoseconds": 1e-6,
+    "us": 1e-3,
+    "µs": 1e-3,
+    "microseconds": 1e-3,
+    "": 1.0,
+    "ms": 1.0,
+    "milliseconds": 1.0,
+    "s": 1e3,
+    "seconds": 1e3,
+}
 """Time unit in lower case -> milliseconds per unit; without a unit, milliseconds."""
 
 _PROFILER_COUNTER = re.compile(r"[a-z0-9]+__\w")
@@ -117,8 +129,18 @@ CANONICAL_DTYPES = {
 }
 """Another tool's name -> canonical name; unlisted names are kept."""
 
-BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "int32": 4.0, "fp16": 2.0, "bf16": 2.0,
-         "fp8": 1.0, "int8": 1.0, "uint8": 1.0, "int4": 0.5}  # fmt: skip
+BYTES = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "int32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "uint8": 1.0,
+    "int4": 0.5,
+}
 """Canonical name -> bytes per element."""
 
 
@@ -128,13 +150,24 @@ def canonical_dtype(name: str) -> str:
 
 
 SYSTEMS = {
-    "a30": "NVIDIA A30", "a40": "NVIDIA A40", "a100_sxm": "NVIDIA A100-SXM4-80GB",
-    "a100_pcie": "NVIDIA A100 80GB PCIe", "b60": "Intel Arc Pro B60", "b200_sxm": "NVIDIA B200",
-    "b300_sxm": "NVIDIA B300 SXM6 AC", "gb200": "NVIDIA GB200", "gb200_sxm": "NVIDIA GB200",
-    "gb300": "NVIDIA GB300", "gb300_sxm": "NVIDIA GB300", "h100_pcie": "NVIDIA H100 PCIe",
-    "h100_sxm": "NVIDIA H100 80GB HBM3", "h200_sxm": "NVIDIA H200", "l4": "NVIDIA L4",
-    "l40s": "NVIDIA L40S", "rtx_pro_6000_server": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-}  # fmt: skip
+    "a30": "NVIDIA A30",
+    "a40": "NVIDIA A40",
+    "a100_sxm": "NVIDIA A100-SXM4-80GB",
+    "a100_pcie": "NVIDIA A100 80GB PCIe",
+    "b60": "Intel Arc Pro B60",
+    "b200_sxm": "NVIDIA B200",
+    "b300_sxm": "NVIDIA B300 SXM6 AC",
+    "gb200": "NVIDIA GB200",
+    "gb200_sxm": "NVIDIA GB200",
+    "gb300": "NVIDIA GB300",
+    "gb300_sxm": "NVIDIA GB300",
+    "h100_pcie": "NVIDIA H100 PCIe",
+    "h100_sxm": "NVIDIA H100 80GB HBM3",
+    "h200_sxm": "NVIDIA H200",
+    "l4": "NVIDIA L4",
+    "l40s": "NVIDIA L40S",
+    "rtx_pro_6000_server": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+}
 """System -> device name as reported by its driver."""
 
 

@@ -51,9 +51,24 @@ STATIC = {
 
 _HEADER = ("ID", "Kernel Name")
 _LONG = ("Metric Name", "Metric Value")
-_ABOUT = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
-          "Stream", "Block Size", "Grid Size", "Device", "CC", "Section Name", "Metric Name",
-          "Metric Unit", "Metric Value")  # fmt: skip
+_ABOUT = (
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Kernel Time",
+    "Context",
+    "Stream",
+    "Block Size",
+    "Grid Size",
+    "Device",
+    "CC",
+    "Section Name",
+    "Metric Name",
+    "Metric Unit",
+    "Metric Value",
+)
 _SKIPPED = ("device__attribute_", "profiler__", "Block Size", "Grid Size", "Threads")
 
 

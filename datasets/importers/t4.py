@@ -25,10 +25,13 @@ NAMES = {
 
 
 STATUSES = {
-    "correct": Status.OK, "timeout": Status.TIMEOUT, "compile": Status.COMPILE_ERROR,
-    "runtime": Status.RUNTIME_ERROR, "correctness": Status.WRONG_RESULT,
+    "correct": Status.OK,
+    "timeout": Status.TIMEOUT,
+    "compile": Status.COMPILE_ERROR,
+    "runtime": Status.RUNTIME_ERROR,
+    "correctness": Status.WRONG_RESULT,
     "constraints": Status.INVALID,
-}  # fmt: skip
+}
 """T4's ``invalidity`` -> status; other texts are runtime errors."""
 
 _WHAT = "a T4 results file"

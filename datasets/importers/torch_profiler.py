@@ -67,12 +67,18 @@ def launch_summary(runs: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     known = runs[runs[QUEUE].notna() & runs[BATCH].notna()]
     groups = known.groupby(known[BATCH].astype(int))
-    return pd.DataFrame(
-        {
-            "kernels": groups.size(), "tklqt_ms": groups[QUEUE].sum() / 1e3,
-            "kernel_ms": groups["time_ms"].sum(), "launch_us": groups[QUEUE].mean(),
-        }
-    ).rename_axis("batch").reset_index()  # fmt: skip
+    return (
+        pd.DataFrame(
+            {
+                "kernels": groups.size(),
+                "tklqt_ms": groups[QUEUE].sum() / 1e3,
+                "kernel_ms": groups["time_ms"].sum(),
+                "launch_us": groups[QUEUE].mean(),
+            }
+        )
+        .rename_axis("batch")
+        .reset_index()
+    )
 
 
 def first_compute_bound(summary: pd.DataFrame) -> int | None:
@@ -86,9 +92,13 @@ def first_compute_bound(summary: pd.DataFrame) -> int | None:
 
 
 def _kernel_rows(
-    kernels: Iterable[Event], launches: Iterable[Event], owners: Mapping[int, Event],
-    trace: Mapping[str, Any], path: Path, request: Request,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+    kernels: Iterable[Event],
+    launches: Iterable[Event],
+    owners: Mapping[int, Event],
+    trace: Mapping[str, Any],
+    path: Path,
+    request: Request,
+) -> Iterator[dict[str, Any]]:
     by_correlation = {key: e for e in launches if (key := _number(e, "correlation"))}
     by_id = {key: o for o in owners.values() if (key := _number(o, *EXTERNAL))}
     properties = trace.get("deviceProperties", trace.get("computeProperties", []))
@@ -100,8 +110,11 @@ def _kernel_rows(
         owner = owners.get(id(launch)) or by_id.get(_number(kernel, *EXTERNAL))
         row: dict[str, Any] = _about(owner) if owner else {"kernel": short_name(name)}
         device = request.device or names.get(str(args.get("device")))
-        row |= {"device": device or request.given("device", path),
-                "config.implementation": name, "time_ms": float(kernel["dur"]) / 1e3}  # fmt: skip
+        row |= {
+            "device": device or request.given("device", path),
+            "config.implementation": name,
+            "time_ms": float(kernel["dur"]) / 1e3,
+        }
         if launch:
             row["counter.launch_us"] = float(launch["dur"])
             row[QUEUE] = max(float(kernel["ts"]) - float(launch["ts"]), 0.0)

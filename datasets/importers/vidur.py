@@ -17,8 +17,18 @@ from foretune.datasets.importers.files import Request, WrongFile, read_table, re
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 
-LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
-          "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")  # fmt: skip
+LAYERS = (
+    "emb",
+    "input_layernorm",
+    "attn_pre_proj",
+    "attn_rope",
+    "attn_post_proj",
+    "post_attention_layernorm",
+    "mlp_up_proj",
+    "mlp_act",
+    "mlp_down_proj",
+    "add",
+)
 """Imported layers, by Vidur's names."""
 
 
@@ -82,10 +92,25 @@ def _has_times(table: pd.DataFrame, time_ms: "pd.Series[float]") -> "pd.Series[b
     return timed.groupby(table["model"], observed=True).transform("any")
 
 
-MODEL_COLUMNS = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "use_gated_mlp",
-                 "num_tokens", "num_tensor_parallel_workers")  # fmt: skip
-ATTENTION_COLUMNS = ("n_embd", "n_q_head", "n_kv_head", "num_tensor_parallel_workers",
-                     "batch_size", "prefill_chunk_size", "kv_cache_size", "is_prefill")  # fmt: skip
+MODEL_COLUMNS = (
+    "n_head",
+    "n_kv_head",
+    "n_embd",
+    "n_expanded_embd",
+    "use_gated_mlp",
+    "num_tokens",
+    "num_tensor_parallel_workers",
+)
+ATTENTION_COLUMNS = (
+    "n_embd",
+    "n_q_head",
+    "n_kv_head",
+    "num_tensor_parallel_workers",
+    "batch_size",
+    "prefill_chunk_size",
+    "kv_cache_size",
+    "is_prefill",
+)
 NETWORK_COLUMNS = ("collective", "num_workers", "size", "devices_per_node", "max_devices_per_node")
 
 DEVICES = {
@@ -162,10 +187,15 @@ def _attention(table: pd.DataFrame) -> pd.DataFrame:
         part["time_ms"] = time_ms.astype(float)[chosen]
         part["row"] = np.flatnonzero(chosen)
         part = part.reset_index(drop=True)
-        parts.append(part.assign(
-            **{"kernel": constant(kernel, len(part)), "problem.window": 0,
-               "config.kv_format": constant("fp16", len(part))}
-        ))  # fmt: skip
+        parts.append(
+            part.assign(
+                **{
+                    "kernel": constant(kernel, len(part)),
+                    "problem.window": 0,
+                    "config.kv_format": constant("fp16", len(part)),
+                }
+            )
+        )
     return concatenated_rows([p for p in parts if len(p)] or parts[:1])
 
 

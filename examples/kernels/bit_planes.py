@@ -212,6 +212,9 @@ def _multiply(bits: int, x_bits: int, words: int) -> Any:
     body += ["    y[r] = y_r"]
     arguments = "planes, scales, sums, x_planes, u, x_sums, counts, y, first, last"
     return compile_function(
-        function_source("multiply", arguments, body), "multiply", ZERO=np.uint64(0),
-        add_common=add_common, sum_up=sum_up,
-    )  # fmt: skip
+        function_source("multiply", arguments, body),
+        "multiply",
+        ZERO=np.uint64(0),
+        add_common=add_common,
+        sum_up=sum_up,
+    )

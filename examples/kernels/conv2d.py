@@ -63,9 +63,16 @@ class Conv2d(Kernel):
     def default(self, problem: Problem) -> Configuration:
         """Return AVX2-sized register tiles, whole sums, all cores."""
         return Configuration(
-            tile_w=4, tile_f=2, vector_bits=256, unroll_c=1, block_c=0, block_h=4, order="hfc",
-            threads=thread_counts()[-1], split="rows",
-        )  # fmt: skip
+            tile_w=4,
+            tile_f=2,
+            vector_bits=256,
+            unroll_c=1,
+            block_c=0,
+            block_h=4,
+            order="hfc",
+            threads=thread_counts()[-1],
+            split="rows",
+        )
 
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
         """Return a complete, checked problem whose filter fits into the image."""
@@ -95,9 +102,12 @@ class Conv2d(Kernel):
         padded[:, :f] = weights.reshape(r * run, f)
         packed = padded.reshape(r * run, panels, panel).transpose(1, 0, 2).ravel()
         sweep = _sweep(
-            int(config["tile_w"]), int(config["tile_f"]), int(config["vector_bits"]) // 32,
-            int(config["unroll_c"]), str(config["order"]),
-        )  # fmt: skip
+            int(config["tile_w"]),
+            int(config["tile_f"]),
+            int(config["vector_bits"]) // 32,
+            int(config["unroll_c"]),
+            str(config["order"]),
+        )
         sizes = (r, run, w * c, c, f, pixels)
         blocks = (int(config["block_h"]), int(config["block_c"]) or run)
         by_rows, threads = config["split"] == "rows", int(config["threads"])

@@ -80,9 +80,23 @@ def key_bounds(tile, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL:
 
 @triton.jit
 def _walk(
-    total, sums, top, q, k_at, v_at, scale, stride_k, stride_v, rows, start, stop, keys,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
+    total,
+    sums,
+    top,
+    q,
+    k_at,
+    v_at,
+    scale,
+    stride_k,
+    stride_v,
+    rows,
+    start,
+    stop,
+    keys,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
     """Add the keys from ``start`` to ``stop`` to outputs, sums of weights and largest scores."""
     n = tl.arange(0, BLOCK_N)
     for first in range(start, stop, BLOCK_N):
@@ -104,11 +118,31 @@ def _walk(
 
 @triton.jit
 def _attention(
-    q, k, v, o, scale, heads, group, length,
-    stride_qb, stride_qh, stride_qs, stride_kb, stride_kh, stride_ks,
-    stride_vb, stride_vh, stride_vs, stride_ob, stride_oh, stride_os,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    o,
+    scale,
+    heads,
+    group,
+    length,
+    stride_qb,
+    stride_qh,
+    stride_qs,
+    stride_kb,
+    stride_kh,
+    stride_ks,
+    stride_vb,
+    stride_vh,
+    stride_vs,
+    stride_ob,
+    stride_oh,
+    stride_os,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
     """Compute one tile of queries: tiles along axis 0, batches and heads along axis 1."""
     tile = tl.program_id(0)
     if CAUSAL:
@@ -133,13 +167,41 @@ def _attention(
     sums = tl.zeros((BLOCK_M,), tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total, sums, top = _walk(
-        total, sums, top, queries, k_at, v_at, scale, stride_ks, stride_vs, rows,
-        0, seen_by_all, length, BLOCK_N, False, CAUSAL,
-    )  # fmt: skip
+        total,
+        sums,
+        top,
+        queries,
+        k_at,
+        v_at,
+        scale,
+        stride_ks,
+        stride_vs,
+        rows,
+        0,
+        seen_by_all,
+        length,
+        BLOCK_N,
+        False,
+        CAUSAL,
+    )
     total, sums, top = _walk(
-        total, sums, top, queries, k_at, v_at, scale, stride_ks, stride_vs, rows,
-        seen_by_all, end, length, BLOCK_N, True, CAUSAL,
-    )  # fmt: skip
+        total,
+        sums,
+        top,
+        queries,
+        k_at,
+        v_at,
+        scale,
+        stride_ks,
+        stride_vs,
+        rows,
+        seen_by_all,
+        end,
+        length,
+        BLOCK_N,
+        True,
+        CAUSAL,
+    )
     result = (total / sums[:, None]).to(o.dtype.element_ty)
     tl.store(o + rows[:, None] * stride_os + d[None, :], result, mask=mine)
 

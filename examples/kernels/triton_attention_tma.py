@@ -29,10 +29,24 @@ from foretune.space import Configuration
 
 @triton.jit
 def _walk_tma(
-    total, sums, top, queries, k, v, shared, scale, rows, start, stop, keys,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+    total,
+    sums,
+    top,
+    queries,
+    k,
+    v,
+    shared,
+    scale,
+    rows,
+    start,
+    stop,
+    keys,
+    D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr,
-):  # fmt: skip
+):
     """Add the keys from ``start`` to ``stop`` to outputs, sums of weights and largest scores."""
     for first in tl.range(start, stop, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
         key = k.load([shared, first, 0]).reshape(BLOCK_N, D)
@@ -48,10 +62,20 @@ def _walk_tma(
 
 @triton.jit
 def _attention_tma(
-    q, k, v, o, scale, heads, group, length,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    q,
+    k,
+    v,
+    o,
+    scale,
+    heads,
+    group,
+    length,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr,
-):  # fmt: skip
+):
     """Compute one tile of queries: tiles along axis 0, batches and heads along axis 1."""
     tile = tl.program_id(0)
     if CAUSAL:
@@ -66,13 +90,43 @@ def _attention_tma(
     sums = tl.zeros((BLOCK_M,), tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total, sums, top = _walk_tma(
-        total, sums, top, queries, k, v, shared, scale, rows, 0, seen_by_all, length,
-        D, BLOCK_N, False, CAUSAL, WARP_SPECIALIZE,
-    )  # fmt: skip
+        total,
+        sums,
+        top,
+        queries,
+        k,
+        v,
+        shared,
+        scale,
+        rows,
+        0,
+        seen_by_all,
+        length,
+        D,
+        BLOCK_N,
+        False,
+        CAUSAL,
+        WARP_SPECIALIZE,
+    )
     total, sums, top = _walk_tma(
-        total, sums, top, queries, k, v, shared, scale, rows, seen_by_all, end, length,
-        D, BLOCK_N, True, CAUSAL, WARP_SPECIALIZE,
-    )  # fmt: skip
+        total,
+        sums,
+        top,
+        queries,
+        k,
+        v,
+        shared,
+        scale,
+        rows,
+        seen_by_all,
+        end,
+        length,
+        D,
+        BLOCK_N,
+        True,
+        CAUSAL,
+        WARP_SPECIALIZE,
+    )
     result = (total / sums[:, None]).to(o.dtype)
     o.store([one, first, 0], result.reshape(1, BLOCK_M, D))
 

@@ -38,10 +38,18 @@ FORMATS = ("fp16", "bf16", "fp8")
 
 @triton.jit
 def _gemm_tma(
-    a, b, c, M, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr,
-):  # fmt: skip
+):
     """Multiply A by the transpose of B: a tile of C per turn, as many turns as it takes."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -114,9 +122,11 @@ class TritonGemmTma(TritonGemm):
         described = [
             TensorDescriptor.from_tensor(tensor, list(block))
             for tensor, block in (
-                (a, (block_m, block_k)), (b, (block_n, block_k)), (c, (block_m, block_n)),
+                (a, (block_m, block_k)),
+                (b, (block_n, block_k)),
+                (c, (block_m, block_n)),
             )
-        ]  # fmt: skip
+        ]
         options = {n: v for n, v in config.items() if n not in ("SPLIT_K", "PERSISTENT")}
         return [JitLaunch(_gemm_tma, (programs,), (*described, m, n, k), options)], c
 

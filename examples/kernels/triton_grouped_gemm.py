@@ -62,10 +62,22 @@ SKEWS = (0.0, 0.5, 1.0)
 
 @triton.jit
 def _expert_tile(
-    tile, a, b, c, token_of, ends, ends_tiles, tiles_m, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    tile,
+    a,
+    b,
+    c,
+    token_of,
+    ends,
+    ends_tiles,
+    tiles_m,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
     EVEN_K: tl.constexpr,
-):  # fmt: skip
+):
     """Compute the ``tile``-th tile of all experts' tiles."""
     pid_m, pid_n = tile_position(tile, tiles_m, tl.cdiv(N, BLOCK_N), GROUP_M)
     expert = tl.sum((ends_tiles <= pid_m).to(tl.int32), 0)
@@ -97,10 +109,22 @@ def _expert_tile(
 
 @triton.jit
 def _grouped_gemm(
-    a, b, c, token_of, ends, experts, N, K,
-    EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, PERSISTENT: tl.constexpr, EVEN_K: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    c,
+    token_of,
+    ends,
+    experts,
+    N,
+    K,
+    EXPERTS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PERSISTENT: tl.constexpr,
+    EVEN_K: tl.constexpr,
+):
     """Multiply: ``ends`` says behind which row each of ``experts`` ends, EXPERTS at most."""
     one = tl.arange(0, EXPERTS)
     end = tl.load(ends + one, mask=one < experts, other=0)
@@ -112,14 +136,40 @@ def _grouped_gemm(
     if PERSISTENT:
         for t in tl.range(tile, tiles, tl.num_programs(0)):
             _expert_tile(
-                t, a, b, c, token_of, ends, ends_tiles, tiles_m, N, K,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, EVEN_K,
-            )  # fmt: skip
+                t,
+                a,
+                b,
+                c,
+                token_of,
+                ends,
+                ends_tiles,
+                tiles_m,
+                N,
+                K,
+                BLOCK_M,
+                BLOCK_N,
+                BLOCK_K,
+                GROUP_M,
+                EVEN_K,
+            )
     elif tile < tiles:
         _expert_tile(
-            tile, a, b, c, token_of, ends, ends_tiles, tiles_m, N, K,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, EVEN_K,
-        )  # fmt: skip
+            tile,
+            a,
+            b,
+            c,
+            token_of,
+            ends,
+            ends_tiles,
+            tiles_m,
+            N,
+            K,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+            GROUP_M,
+            EVEN_K,
+        )
 
 
 class TritonGroupedGemm(TiledProduct):
@@ -141,11 +191,14 @@ class TritonGroupedGemm(TiledProduct):
         ProblemParameter("K", meaning="columns of A"),
         ProblemParameter("dtype", "bf16", choices=tuple(OUTPUT), meaning="of A and B"),
         ProblemParameter(
-            "skew", 0.0, minimum=0.0, maximum=4.0,
+            "skew",
+            0.0,
+            minimum=0.0,
+            maximum=4.0,
             meaning="how unequal experts are: the n-th gets n**-skew of the first's tokens",
         ),
         CACHE,
-    )  # fmt: skip
+    )
 
     def matrix_sizes(self, problem: Problem) -> list[int]:
         """Return the elements of A, C and one expert's weights."""

@@ -35,9 +35,18 @@ def _rescale(v, mean, scale, w, b, CENTER: tl.constexpr):
 
 @triton.jit
 def _whole_rows(
-    x, w, b, y, rows, columns, epsilon,
-    CENTER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    x,
+    w,
+    b,
+    y,
+    rows,
+    columns,
+    epsilon,
+    CENTER: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Normalise tiles of whole rows, which stay in registers, as weight and bias do."""
     c = tl.arange(0, BLOCK)
     inside = c < columns
@@ -61,10 +70,19 @@ def _whole_rows(
 
 @triton.jit
 def _blocks_of_rows(
-    x, w, b, y, rows, columns, epsilon,
-    CENTER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr,
+    x,
+    w,
+    b,
+    y,
+    rows,
+    columns,
+    epsilon,
+    CENTER: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LAST: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """Normalise one tile of rows, which is walked through forwards and backwards."""
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)

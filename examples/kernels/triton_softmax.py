@@ -19,9 +19,14 @@ from foretune.space import Configuration
 
 @triton.jit
 def _whole_rows(
-    x, y, rows, columns,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    x,
+    y,
+    rows,
+    columns,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Normalise tiles of whole rows, which stay in registers."""
     c = tl.arange(0, BLOCK)
     inside = (c < columns)[None, :]
@@ -47,9 +52,15 @@ def _add(top, total, v):
 
 @triton.jit
 def _blocks_of_rows(
-    x, y, rows, columns,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+    x,
+    y,
+    rows,
+    columns,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LAST: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     """Normalise one tile of rows, which is walked through forwards and backwards."""
     r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, BLOCK)
@@ -59,9 +70,11 @@ def _blocks_of_rows(
     total = tl.zeros((ROWS, width), tl.float32)
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         v = tl.load(
-            x + at + start, mask=(c < columns - start)[None, :], other=float("-inf"),
+            x + at + start,
+            mask=(c < columns - start)[None, :],
+            other=float("-inf"),
             eviction_policy="evict_last",
-        ).to(tl.float32)  # fmt: skip
+        ).to(tl.float32)
         if LAST:
             top, total = _add(top, total, v)
         else:

@@ -13,8 +13,17 @@ from foretune.features.geometry import alignment, cache_features
 
 WINOGRAD = ((2, 3), (3, 2), (4, 3))
 """Output tile and filter sizes of common Winograd algorithms (Lavin and Gray, CVPR 2016)."""
-SOLVERS = ("winograd", "igemm|implicitgemm", "xdlops", "nhwc", "gemmfwd|gemmbwd|gemmwrw", "direct",
-           "asm", "mlir", "fft")  # fmt: skip
+SOLVERS = (
+    "winograd",
+    "igemm|implicitgemm",
+    "xdlops",
+    "nhwc",
+    "gemmfwd|gemmbwd|gemmwrw",
+    "direct",
+    "asm",
+    "mlir",
+    "fft",
+)
 """Substrings of MIOpen solver names that identify the algorithm."""
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = 0, 1, 2
 

@@ -48,9 +48,12 @@ FORMATS |= {
 }
 """KV cache formats, with one scale per head of 128 numbers."""
 FORMATS |= {
-    "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"], "float32": FORMATS["fp32"],
-    "float64": FORMATS["fp64"], "uint8": FORMATS["int8"],
-}  # fmt: skip
+    "float16": FORMATS["fp16"],
+    "bfloat16": FORMATS["bf16"],
+    "float32": FORMATS["fp32"],
+    "float64": FORMATS["fp64"],
+    "uint8": FORMATS["int8"],
+}
 """PyTorch's names."""
 UNKNOWN = FORMATS["fp16"]
 """Unknown formats count as 16 bits; the model corrects the scale from runs."""

@@ -30,9 +30,13 @@ PER_CONFIGURATION = "config"
 """Name of the first parameter of a function that predicts one configuration."""
 BY_TABLE = f": name its first parameter {PER_CONFIGURATION} if it takes one configuration"
 ONNX_TYPES: dict[str, Any] = {
-    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(string)": object,
-}  # fmt: skip
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": object,
+}
 
 
 class SpacePredictor(Protocol):
@@ -275,9 +279,10 @@ def _complete_table(predicted: Any, rows: int) -> "pd.DataFrame":
         for end, sign in (("low", -1), ("high", 1)):
             column = f"{target}_{end}"
             table[column] = (
-                _numbers(predicted, column, rows) if column in predicted
+                _numbers(predicted, column, rows)
+                if column in predicted
                 else table[target] * np.exp(sign * 1.645 * DEFAULT_LOG_SPREAD)
-            )  # fmt: skip
+            )
     valid = _numbers(predicted, "p_valid", rows) if "p_valid" in predicted else np.ones(rows)
     runs = table[targets].notna().all(axis=1)
     table["p_valid"] = np.where(runs, np.clip(np.nan_to_num(valid), 0, 1), 0.0)

@@ -39,11 +39,17 @@ class BoostingModel(Regressor):
         threads = threads_for(len(X))
         data = xgboost.QuantileDMatrix(X, y, max_bin=self.bins, nthread=threads)
         parameters = {
-            "tree_method": "hist", "objective": self.objective, "max_depth": self.depth,
-            "eta": self.rate, "subsample": self.rows, "colsample_bytree": self.columns,
-            "min_child_weight": self.min_child_weight, "max_bin": self.bins, "seed": self.seed,
+            "tree_method": "hist",
+            "objective": self.objective,
+            "max_depth": self.depth,
+            "eta": self.rate,
+            "subsample": self.rows,
+            "colsample_bytree": self.columns,
+            "min_child_weight": self.min_child_weight,
+            "max_bin": self.bins,
+            "seed": self.seed,
             "nthread": threads,
-        }  # fmt: skip
+        }
         self._set_booster(xgboost.train(parameters, data, num_boost_round=self.rounds))
 
     def _set_booster(self, booster: Any) -> None:

@@ -13,8 +13,12 @@ from foretune.models.targets import Target, TargetScale
 from foretune.models.validation.splits import group_columns
 
 BASELINES = (
-    "roofline", "calibrated roofline", "problem median", "nearest neighbor", "grid interpolation",
-)  # fmt: skip
+    "roofline",
+    "calibrated roofline",
+    "problem median",
+    "nearest neighbor",
+    "grid interpolation",
+)
 MAX_NEIGHBOR_ROWS = 20_000
 
 

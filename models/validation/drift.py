@@ -121,14 +121,21 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
             "their earlier value"
         )
     return Drift(
-        target, len(rows), problems, coverage, min_coverage,
+        target,
+        len(rows),
+        problems,
+        coverage,
+        min_coverage,
         median_error=float(np.median(np.abs(np.expm1(-log_errors)))),
         expected_error=float(np.expm1(spread * norm.ppf(0.75))),
-        bias=float(np.expm1(bias)), bias_limit=float(np.expm1(limit)),
-        repeats=len(log_changes), change=float(np.expm1(change)),
-        change_low=float(np.expm1(change_low)), change_high=float(np.expm1(change_high)),
+        bias=float(np.expm1(bias)),
+        bias_limit=float(np.expm1(limit)),
+        repeats=len(log_changes),
+        change=float(np.expm1(change)),
+        change_low=float(np.expm1(change_low)),
+        change_high=float(np.expm1(change_high)),
         reasons=tuple(reasons),
-    )  # fmt: skip
+    )
 
 
 def _min_coverage(inside: np.ndarray, groups: np.ndarray) -> float:

@@ -9,9 +9,17 @@ from scipy.special import comb
 from scipy.stats import ConstantInputWarning, spearmanr
 
 METRICS = (
-    "r2", "r2_log", "mape", "median_ape", "p95_ape", "spearman", "top1_regret", "top5_regret",
-    "coverage90", "width90",
-)  # fmt: skip
+    "r2",
+    "r2_log",
+    "mape",
+    "median_ape",
+    "p95_ape",
+    "spearman",
+    "top1_regret",
+    "top5_regret",
+    "coverage90",
+    "width90",
+)
 
 
 def score(

@@ -101,18 +101,34 @@ def _experts(
         yield gemm("experts_in", phase, layers, tokens, inner, model.hidden, kind)
         yield gemm("experts_out", phase, layers, tokens, model.hidden, inner, kind)
     yield _moe(
-        model.expert_hidden or model.hidden, model.moe_intermediate, model.experts_per_token,
-        model.experts, tokens * layout.dp, layout.moe_tp, layout.moe_ep,
-        table_name(formats.moe), layers, phase, model.expert_matrices,
-    )  # fmt: skip
+        model.expert_hidden or model.hidden,
+        model.moe_intermediate,
+        model.experts_per_token,
+        model.experts,
+        tokens * layout.dp,
+        layout.moe_tp,
+        layout.moe_ep,
+        table_name(formats.moe),
+        layers,
+        phase,
+        model.expert_matrices,
+    )
 
 
 @lru_cache(CACHE_SIZE)
 def _moe(
-    hidden: int, intermediate: int, top_k: int, experts: int,
-    tokens: int, tp: int, ep: int, kind: str, count: int, phase: Phase,
+    hidden: int,
+    intermediate: int,
+    top_k: int,
+    experts: int,
+    tokens: int,
+    tp: int,
+    ep: int,
+    kind: str,
+    count: int,
+    phase: Phase,
     matrices: int,
-) -> Operator:  # fmt: skip
+) -> Operator:
     """Return the routed experts; tables count the tokens of all ranks and the whole expert."""
     problem = Problem(
         tokens=tokens,
@@ -238,13 +254,19 @@ class _Step:
             sparse = 0 if window else model.indexed_layers
             for part in self.parts:
                 for count, visible in (
-                    (layers - sparse, part), (sparse, _sparse_part(part, top_k))
-                ):  # fmt: skip
+                    (layers - sparse, part),
+                    (sparse, _sparse_part(part, top_k)),
+                ):
                     if count:
                         yield _attention(
-                            visible, count, ceil(shape.heads / tp), ceil(shape.kv_heads / tp),
-                            shape.cached_width // 2, window, self.formats,
-                        )  # fmt: skip
+                            visible,
+                            count,
+                            ceil(shape.heads / tp),
+                            ceil(shape.kv_heads / tp),
+                            shape.cached_width // 2,
+                            window,
+                            self.formats,
+                        )
         for shape, layers in layers_by_shape.items():
             width = ceil(shape.heads / tp) * shape.value_dim
             yield self.project("attention_out", layers, model.hidden, width)
@@ -266,9 +288,14 @@ class _Step:
                 # The prefix is decompressed again.
                 rows, kind = part.batch * (part.new_tokens + part.context), formats.weights
                 yield gemm(
-                    "decompress", "prefill", layers, rows, width, mla.kv_lora_rank,
+                    "decompress",
+                    "prefill",
+                    layers,
+                    rows,
+                    width,
+                    mla.kv_lora_rank,
                     table_name(kind),
-                )  # fmt: skip
+                )
                 yield _latent_attention(part, layers, heads, top_k, tp, formats)
             else:
                 yield _latent_projection("mla_gen_pre", layers, part.tokens, heads, product)
@@ -445,8 +472,13 @@ def _compressed_attention(
     keys = max(_visible_keys(shape, ratio, top_k, part.context + part.new_tokens / 2), 1.0)
     seq = min(2 * keys, part.new_tokens)
     problem = Problem(
-        batch=max(round(part.tokens / seq), 1), seq_len=seq, prefix_len=keys - seq / 2,
-        heads=heads, kv_heads=1, head_dim=dim, window=0,
-    )  # fmt: skip
+        batch=max(round(part.tokens / seq), 1),
+        seq_len=seq,
+        prefix_len=keys - seq / 2,
+        heads=heads,
+        kv_heads=1,
+        head_dim=dim,
+        window=0,
+    )
     config = Configuration(format=formats.attention, kv_format=formats.kv)
     return Operator("attention_prefill", problem, count, "prefill", config, "attention")

@@ -25,8 +25,13 @@ CONTEXTS = (0, 64, 256, 1024, 4096, 16384, 65536)
 MAX_REQUESTS = 1024
 """Maximum requests of a decode step; larger steps are prefill."""
 MIN_PROMPT_TOKENS = 16
-DEFAULT_MODELS = ("meta-llama/Meta-Llama-3.1-8B", "Qwen/Qwen3-32B", "meta-llama/Meta-Llama-3.1-70B",
-           "Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-v0.1")  # fmt: skip
+DEFAULT_MODELS = (
+    "meta-llama/Meta-Llama-3.1-8B",
+    "Qwen/Qwen3-32B",
+    "meta-llama/Meta-Llama-3.1-70B",
+    "Qwen/Qwen3-30B-A3B",
+    "mistralai/Mixtral-8x7B-v0.1",
+)
 """Models whose operators are measured by default."""
 
 

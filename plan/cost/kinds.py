@@ -65,10 +65,13 @@ def _latent_projection(problem: Cells, config: Cells) -> Cost:
     kind = config.get("format", "bf16")
     return Cost(
         flops=2.0 * tokens * heads * NOPE_DIM * LATENT_DIM,
-        bytes_moved=heads * (formats.weight_bytes(kind) * NOPE_DIM * LATENT_DIM
-                             + 2.0 * tokens * (NOPE_DIM + LATENT_DIM)),
+        bytes_moved=heads
+        * (
+            formats.weight_bytes(kind) * NOPE_DIM * LATENT_DIM
+            + 2.0 * tokens * (NOPE_DIM + LATENT_DIM)
+        ),
         dtype=formats.compute_dtype(kind),
-    )  # fmt: skip
+    )
 
 
 STATE_BYTES = 4.0

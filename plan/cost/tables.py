@@ -99,9 +99,10 @@ class EngineTables:
         if not self._paths:
             return self._flat_versions(op, kernel, system, backends)
         found = [
-            p for p in self._paths
+            p
+            for p in self._paths
             if operation_of(p) == op and system in p.parts and p.parts[-3] in backends
-        ]  # fmt: skip
+        ]
         found.sort(key=lambda p: _version_key(p.parts[-2]))
         tables = [read(path, Request(kernel=kernel)) for path in found]
         return [rows for rows in tables if len(rows)]

@@ -132,9 +132,10 @@ class OperatorTimer:
         """Rows dropped from the tables read so far."""
         return [
             RejectedRows(*key, reason, rows)
-            for key, table in self._measured.items() if table is not None
+            for key, table in self._measured.items()
+            if table is not None
             for reason, rows in table.dropped.items()
-        ]  # fmt: skip
+        ]
 
     def _queries(
         self,

@@ -186,8 +186,16 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
 
 
 _VARIANTS = {
-    "instruct", "chat", "base", "it", "hf", "dynamic", "meta", "thinking", *FORMAT_OF_SUFFIX
-}  # fmt: skip
+    "instruct",
+    "chat",
+    "base",
+    "it",
+    "hf",
+    "dynamic",
+    "meta",
+    "thinking",
+    *FORMAT_OF_SUFFIX,
+}
 """Words in names that describe training or storage, not architecture."""
 _RELEASE = re.compile(r"\d{4}")
 """Date of a later release, like 2507, which has the architecture but may read longer prompts."""

@@ -63,8 +63,12 @@ DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
 """Formats planned by default; others are extrapolated and planned on request."""
 
 ACTIVATION_BYTES = {
-    "bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "int8": 1.0, "nvfp4": 0.5 + 1 / 16
-}  # fmt: skip
+    "bf16": 2.0,
+    "fp8": 1 + 4 / 128,
+    "mxfp8": 1 + 1 / 32,
+    "int8": 1.0,
+    "nvfp4": 0.5 + 1 / 16,
+}
 """Format of activations -> bytes per number, including scales."""
 TABLE_NAMES = {"mxfp4": "w4a16_mxfp4"}
 """Our name -> name in measured tables, if different."""

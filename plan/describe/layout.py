@@ -56,8 +56,9 @@ class Layout:
         return -model.experts % self.moe_ep
 
     @classmethod
-    def from_labels(cls, model: ModelDescription, tp: int, pp: int, dp: int, moe_tp: int,
-                    moe_ep: int) -> Self:  # fmt: skip
+    def from_labels(
+        cls, model: ModelDescription, tp: int, pp: int, dp: int, moe_tp: int, moe_ep: int
+    ) -> Self:
         """Return the layout of a measured deployment's labels.
 
         Labels may omit what an engine derives: experts are then split like dense projections, and
@@ -283,11 +284,19 @@ class Speculation:
             )
         parts = int(model.without_mlp > 0)  # attention and MLP are separate layers
         return replace(
-            model, layers=1 + parts, without_attention=parts, without_mlp=parts, dense_layers=0,
-            linear=None, sliding_window=0, windowed_layers=0, windowed=None, mlp_widths=(),
+            model,
+            layers=1 + parts,
+            without_attention=parts,
+            without_mlp=parts,
+            dense_layers=0,
+            linear=None,
+            sliding_window=0,
+            windowed_layers=0,
+            windowed=None,
+            mlp_widths=(),
             index=None if model.compressed else model.index and replace(model.index, layers=0),
             compressed=model.compressed and replace(model.compressed, ratios=((0, 1),)),
-        )  # fmt: skip
+        )
 
     def layout(self, layout: Layout) -> Layout:
         """Return the drafter's layout for the model's ``layout``."""
@@ -310,7 +319,8 @@ class Speculation:
         added = model.drafting_layers
         parts = added if model.without_mlp else 0
         return replace(
-            model, layers=model.layers + added + parts,
+            model,
+            layers=model.layers + added + parts,
             without_attention=model.without_attention + parts,
             without_mlp=model.without_mlp + parts,
-        )  # fmt: skip
+        )

@@ -203,12 +203,18 @@ def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
     heads, dim = linear["num_heads"], linear["head_dim"]
     return {
         "linear": LinearAttention(
-            len(linear["kda_layers"]), heads, dim, heads, dim, linear["short_conv_kernel_size"],
-            "kda", dim,
+            len(linear["kda_layers"]),
+            heads,
+            dim,
+            heads,
+            dim,
+            linear["short_conv_kernel_size"],
+            "kda",
+            dim,
         ),
         "gated_attention": bool(text.get("mla_use_output_gate")),
         "expert_hidden": text.get("routed_expert_hidden_size") or 0,
-    }  # fmt: skip
+    }
 
 
 def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
@@ -235,15 +241,21 @@ def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
         raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
     fields: dict[str, Any] = {
         "compressed": CompressedAttention(
-            text["q_lora_rank"], text["o_groups"], text["o_lora_rank"], text["sliding_window"],
-            tuple((ratio, ratios.count(ratio)) for ratio in sorted(set(ratios))), text["hc_mult"],
+            text["q_lora_rank"],
+            text["o_groups"],
+            text["o_lora_rank"],
+            text["sliding_window"],
+            tuple((ratio, ratios.count(ratio)) for ratio in sorted(set(ratios))),
+            text["hc_mult"],
         ),
         "index": Indexer(
-            text["index_n_heads"], text["index_head_dim"], text["index_topk"],
+            text["index_n_heads"],
+            text["index_head_dim"],
+            text["index_topk"],
             ratios.count(CompressedAttention.indexed_ratio),
         ),
         "windowed_layers": 0,
-    }  # fmt: skip
+    }
     if text.get("expert_dtype") == "fp4":
         groups = (text.get("quantization_config") or {}).get("config_groups")
         fields |= {"weight_format": "fp8_block", "moe_format": "nvfp4" if groups else "mxfp4"}

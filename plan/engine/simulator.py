@@ -323,9 +323,14 @@ class _Engine:
         arrived, first, last = (np.array(v) for v in (self._arrival_ms, self._first, self._last))
         tpot = (last - first) / np.maximum(np.array(self._osl) - 1, 1)
         return pd.DataFrame(
-            {"arrived_ms": arrived, "first_ms": first, "last_ms": last,
-             "ttft_ms": first - arrived, "tpot_ms": tpot}
-        )  # fmt: skip
+            {
+                "arrived_ms": arrived,
+                "first_ms": first,
+                "last_ms": last,
+                "ttft_ms": first - arrived,
+                "tpot_ms": tpot,
+            }
+        )
 
     def _read_prompt(
         self, batch: _Batch, request: int, before: int, budget: int, prompts: list[tuple[int, int]]

@@ -65,7 +65,7 @@ def supported_formats(
         if (max_bits == 16 or find_format(weights).bits < max_bits)
         and not (native_fp8 and weights == "int8")
         for kv in DEFAULT_CACHE_FORMATS
-    ]  # fmt: skip
+    ]
     native = [f for f in standard if f.support(architecture) == "native"]
     published_variants = [
         replace(published, kv=kv)
@@ -100,9 +100,16 @@ def candidate_deployments(
                 can_draft = speculation is None or speculation.illegal_because(layout) is None
                 if useful and connected and can_draft and not unsupported_layout(layout, backend):
                     replica = Deployment(
-                        model, system, backend, layout, candidate_formats, workload, 1,
-                        speculation=speculation, replicas=gpus // size,
-                    )  # fmt: skip
+                        model,
+                        system,
+                        backend,
+                        layout,
+                        candidate_formats,
+                        workload,
+                        1,
+                        speculation=speculation,
+                        replicas=gpus // size,
+                    )
                     for weights in _offload_sizes(replica, offload.weights_gib):
                         placed = replace(offload, weights_gib=weights)
                         yield replace(replica, offload=placed)

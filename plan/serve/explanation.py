@@ -119,18 +119,19 @@ def _exclusion_notes(plan: Plan) -> list[str]:
     first, most_gpus = plan.deployments[0], plan.candidates["gpus"].max()
     longest, tokens = first.model.longest, first.longest_context
     fast = {d.system.name: d.system.fast_domain_gpus for d in plan.deployments}
-    joined = [f"{n} GPUs of {name}" for name, n in fast.items() if most_gpus > n]
+    fast_domains = [f"{n} GPUs of {name}" for name, n in fast.items() if most_gpus > n]
+    stay_inside = f"ranks of a layer stay within {', '.join(fast_domains)}"
     lines = {
-        "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures":
-            (plan.candidates["pp"] > 1).any(),
+        "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures": (
+            plan.candidates["pp"] > 1
+        ).any(),
         f"{tokens:,} tokens exceed the model's context of {longest:,}": 0 < longest < tokens,
         "images are not planned: count their tokens in --isl; the encoder's weights and time are "
         "not included": first.model.images,
         "plans of models with mixed layers were not validated on a deployment; check that your "
         "engine version supports this model": first.model.has_mixed_layers,
-        f"ranks of a layer stay within {', '.join(joined)}: network exchanges were not measured":
-            bool(joined),
-    }  # fmt: skip
+        f"{stay_inside}: network exchanges were not measured": bool(fast_domains),
+    }
     return [line for line, applies in lines.items() if applies]
 
 

@@ -281,18 +281,19 @@ def _sglang(deployment: Deployment, name: str, quantization: str, per_server: in
             "--attention-backend": _attention_backend(deployment),
             "--max-running-requests": ceil(server.requests),
             "--chunked-prefill-size": _max_step_tokens(deployment, rank_requests),
-            "--cuda-graph-max-bs-decode":
-                0 if on_host else min(rank_requests, MAX_CAPTURED_REQUESTS),
+            "--cuda-graph-max-bs-decode": 0
+            if on_host
+            else min(rank_requests, MAX_CAPTURED_REQUESTS),
             "--cpu-offload-gb": f"{offload.weights_gib:.0f}" if on_host else "",
             "--cuda-graph-backend-decode": "disabled" if on_host else "",
             "--cuda-graph-backend-prefill": "disabled" if on_host else "",
             "--enable-hierarchical-cache": cache_size > 0,
             "--hicache-size": cache_size,
             "--mem-fraction-static": f"{share:.2f}",
-            "--speculative-algorithm":
-                ("STANDALONE" if drafts.draft else "EAGLE") if drafts else "",
-            "--speculative-draft-model-path":
-                drafts.draft.name if drafts and drafts.draft else "",
+            "--speculative-algorithm": ("STANDALONE" if drafts.draft else "EAGLE")
+            if drafts
+            else "",
+            "--speculative-draft-model-path": drafts.draft.name if drafts and drafts.draft else "",
             "--speculative-num-steps": deployment.drafted,
             "--speculative-eagle-topk": 1 if drafts else 0,
             "--speculative-num-draft-tokens": deployment.drafted + 1 if drafts else 0,
@@ -300,7 +301,7 @@ def _sglang(deployment: Deployment, name: str, quantization: str, per_server: in
             "--port": server.port,
             "--disaggregation-mode": role,
             "--disaggregation-transfer-backend": "nixl" if role else "",
-        }  # fmt: skip
+        }
         commands.append(["python", "-m", "sglang.launch_server", *_words(flags)])
         urls += [f"--{role}", f"http://127.0.0.1:{server.port}"]
     if deployment.pools:
@@ -365,8 +366,9 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
         options["moe_config"] = {"load_balancer": {"num_slots": slots}}
     if drafts := deployment.speculation:
         options["speculative_config"] = {
-            "decoding_type": "MTP", "num_nextn_predict_layers": drafts.drafted,
-        }  # fmt: skip
+            "decoding_type": "MTP",
+            "num_nextn_predict_layers": drafts.drafted,
+        }
     if role == "producer":
         options["disable_overlap_scheduler"] = True
     if role:

@@ -47,8 +47,19 @@ from foretune.search.pareto import pareto_front
 
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of step time outside the measured range above which a candidate counts as extrapolated."""
-SHOWN = ["system", "formats", "layout", "replicas", "batch", "tokens_per_s_per_gpu", "ttft_ms",
-         "tpot_ms", "usd_per_million_tokens", "memory_gib", "limited_by"]  # fmt: skip
+SHOWN = [
+    "system",
+    "formats",
+    "layout",
+    "replicas",
+    "batch",
+    "tokens_per_s_per_gpu",
+    "ttft_ms",
+    "tpot_ms",
+    "usd_per_million_tokens",
+    "memory_gib",
+    "limited_by",
+]
 """Columns of a plan as a table; ``layout`` combines tp, pp, dp and ep."""
 MIN_QUANTIZATION_GAIN = 0.05
 """Minimum gain that justifies requantizing a published checkpoint."""

@@ -144,8 +144,11 @@ def time_bars(
         "prefill": ("ttft_ms", "The first token: one prompt"),
     }[phase]
     values = [float(row[total]) for row in rows]
-    ends = [[row[f"{total}_{end}"] for row in rows]
-            for end in ("low", "high") if f"{total}_{end}" in rows[0]]  # fmt: skip
+    ends = [
+        [row[f"{total}_{end}"] for row in rows]
+        for end in ("low", "high")
+        if f"{total}_{end}" in rows[0]
+    ]
     beyond = [max(v - step["ms"].sum(), 0.0) for v, step in zip(values, steps, strict=True)]
     tables = [step.set_index(["part", "operator"])["ms"] for step in steps]
     segments = [
@@ -193,8 +196,14 @@ def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
     return best.assign(usd_per_gpu_hour=best["system"].map(hourly).astype(float))
 
 
-_TILES = ("tokens_per_s_per_gpu", "tpot_ms", "ttft_ms", "usd_per_million_tokens", "power_w",
-          "memory_gib")  # fmt: skip
+_TILES = (
+    "tokens_per_s_per_gpu",
+    "tpot_ms",
+    "ttft_ms",
+    "usd_per_million_tokens",
+    "power_w",
+    "memory_gib",
+)
 
 
 def write_plan_report(
@@ -253,9 +262,15 @@ def write_plan_report(
 def _links(question: Question, commands: Mapping[str, str] | None) -> dict[str, str]:
     """Return the sections of the page: anchor -> name."""
     links = {
-        "choice": "Choice", "systems": "GPUs", "front": "Throughput", "times": "Time",
-        "memory": "Memory", "launch": "Start", "notes": "Caveats", "question": "Question",
-    }  # fmt: skip
+        "choice": "Choice",
+        "systems": "GPUs",
+        "front": "Throughput",
+        "times": "Time",
+        "memory": "Memory",
+        "launch": "Start",
+        "notes": "Caveats",
+        "question": "Question",
+    }
     unused = {"systems": len(question.systems) == 1, "launch": not commands}
     return {anchor: name for anchor, name in links.items() if not unused.get(anchor)}
 

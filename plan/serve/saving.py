@@ -30,8 +30,11 @@ from foretune.plan.serve.requirements import UPPER_LIMITS
 from foretune.tune.mlflow.tracking import Tracker
 
 CANDIDATES_FILE, PLAN_FILE, REPORT_FILE, COMMANDS_FILE = (
-    "candidates.parquet", "plan.json", "report.html", "commands.txt",
-)  # fmt: skip
+    "candidates.parquet",
+    "plan.json",
+    "report.html",
+    "commands.txt",
+)
 """Files of a plan's folder; the last is written only with commands."""
 MAX_NAME_LENGTH = 80
 """Maximum length of a folder name before its number."""
@@ -247,14 +250,20 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
         "name": engine,
         "image": ENGINES[engine]["image"].format(ENGINES[engine]["version"]),
         "command": [*command, "--host", "0.0.0.0"],  # inside the pod's network
-        "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {
-            "name": "hf-token-secret", "key": "token", "optional": True}}}],
+        "env": [
+            {
+                "name": "HF_TOKEN",
+                "valueFrom": {
+                    "secretKeyRef": {"name": "hf-token-secret", "key": "token", "optional": True}
+                },
+            }
+        ],
         "ports": [port],
         "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
         "startupProbe": probe | {"failureThreshold": 360},  # an hour to load the weights
         "readinessProbe": probe,
         "volumeMounts": mounts,
-    }  # fmt: skip
+    }
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod}
     notes = {"foretune/notes": "; ".join(launched.notes)} if launched.notes else {}
@@ -268,5 +277,9 @@ def _object(
     version: str, kind: str, name: str, notes: dict[str, str] | None = None, **content: object
 ) -> dict[str, Any]:
     annotations = {"annotations": notes} if notes else {}
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | annotations,
-            **content}  # fmt: skip
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name} | annotations,
+        **content,
+    }

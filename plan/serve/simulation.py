@@ -173,9 +173,12 @@ class _GroupSimulator:
                 first_ms[i::groups_per_decoder] = part["first_ms"]
             order = np.argsort(first_ms, kind="stable")
             decode_requests = Requests(
-                first_ms[order], requests.isl[order], requests.osl[order], requests.isl[order] - 1,
+                first_ms[order],
+                requests.isl[order],
+                requests.osl[order],
+                requests.isl[order] - 1,
                 in_flight=0,
-            )  # fmt: skip
+            )
             table = self._simulate(decode_requests, self._deployment.layout)
             arrived = requests.arrival_ms[order]
             table = table.assign(arrived_ms=arrived, ttft_ms=decode_requests.arrival_ms - arrived)
@@ -220,9 +223,12 @@ class _GroupSimulator:
         drafter = None
         if drafts is not None:
             drafter = StageTimes(
-                drafts.drafter(model), drafts.layout(layout), drafts.formats(formats), timer,
+                drafts.drafter(model),
+                drafts.layout(layout),
+                drafts.formats(formats),
+                timer,
                 *limits,
-            )  # fmt: skip
+            )
         return StageTimes(model, layout, formats, timer, *limits, tokens_per_request, drafter)
 
 

@@ -73,9 +73,10 @@ def micro_batch_operators(
     norms = [
         rowwise(kernel, name, "prefill", count, residual_tokens, model.hidden, layout.tp)
         for kernel, name, count in (
-            ("norm", "norm", 2 * model.layers + 1), ("elementwise", "add", 2 * model.layers)
+            ("norm", "norm", 2 * model.layers + 1),
+            ("elementwise", "add", 2 * model.layers),
         )
-    ]  # fmt: skip
+    ]
     kind = table_name(task.formats.weights)
     dense = dense_operators(model, layout.tp, kind, tokens, "prefill", fused=False)
     forward = [*attention, *norms, *dense, *_experts(model, recipe, task, tokens)]

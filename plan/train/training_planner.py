@@ -159,9 +159,10 @@ def _indivisible_message(
     """Return the nearest batch that can be divided."""
     nearby = (batch for offset in count(1) for batch in (task.batch + offset, task.batch - offset))
     batch = next(
-        batch for batch in nearby
+        batch
+        for batch in nearby
         if batch > 0 and possible_recipes(model, replace(task, batch=batch), system, gpus)
-    )  # fmt: skip
+    )
     return f"a batch of {task.batch} cannot be divided over {gpus} GPUs: try --batch {batch}"
 
 

@@ -298,9 +298,12 @@ class SurrogateSampler(BaseSampler):
             "objective", process, dimensions, X[: len(y)], y - offset, len(evidence.finished)
         )
         posterior = Posterior(
-            process, X[: len(y)], y - offset, X[-len(candidates) :],
+            process,
+            X[: len(y)],
+            y - offset,
+            X[-len(candidates) :],
             prior=prior_mean[-len(candidates) :] + offset,
-        )  # fmt: skip
+        )
         posterior.add(X[len(y) : -len(candidates)])
         return posterior, float(evidence.losses[evidence.feasible].min()) / scale
 
@@ -351,9 +354,14 @@ class SurrogateSampler(BaseSampler):
         return int(np.argmax(squares.sum(axis=2).min(axis=1)))
 
     def _fitted(
-        self, key: str, process: GaussianProcess, dimensions: Dimensions,
-        X: np.ndarray, y: np.ndarray, trials: int,
-    ) -> GaussianProcess:  # fmt: skip
+        self,
+        key: str,
+        process: GaussianProcess,
+        dimensions: Dimensions,
+        X: np.ndarray,
+        y: np.ndarray,
+        trials: int,
+    ) -> GaussianProcess:
         """Return a fitted process; it is refitted when there is enough new data."""
         last = self._fits.get(key)
         if last and last.search_space == dimensions.search_space:

@@ -33,9 +33,12 @@ class Agent:
             torch.nn.init.zeros_(last.weight)
             torch.nn.init.zeros_(last.bias)
             self.network = torch.nn.Sequential(
-                torch.nn.Linear(decisions.width, HIDDEN), torch.nn.ReLU(),
-                torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.ReLU(), last,
-            )  # fmt: skip
+                torch.nn.Linear(decisions.width, HIDDEN),
+                torch.nn.ReLU(),
+                torch.nn.Linear(HIDDEN, HIDDEN),
+                torch.nn.ReLU(),
+                last,
+            )
 
     def log_probabilities(
         self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray

@@ -72,8 +72,9 @@ def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -
     for panel in panels.flat[len(spaces) :]:
         panel.set_visible(False)
     handles = [lines[name] for name in searchers]
-    figure.legend(handles, searchers, loc="outside lower center", ncols=4, frameon=False,
-                  fontsize=8)  # fmt: skip
+    figure.legend(
+        handles, searchers, loc="outside lower center", ncols=4, frameon=False, fontsize=8
+    )
     kind = path.suffix.lower()[1:]
     metadata = {"Date": None} if kind == "svg" else None  # the same curves, the same file
     with atomic_write(path) as file, matplotlib.rc_context({"svg.hashsalt": "foretune"}):

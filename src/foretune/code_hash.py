@@ -183,8 +183,10 @@ def function_code(function: Any) -> str:
                 d for d in getattr(tree, "decorator_list", []) if not _lists_knobs(d)
             ]
             return repr(_normalized_syntax(tree))
-    code = [(c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
-            for c in _nested_code_objects(function.__code__)]  # fmt: skip
+    code = [
+        (c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
+        for c in _nested_code_objects(function.__code__)
+    ]
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return repr([*code, *(value for value in defaults if isinstance(value, _PLAIN))])
 

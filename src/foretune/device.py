@@ -110,15 +110,35 @@ def available_cores() -> int:
 
 
 GENERIC_GPU = Device(
-    "generic GPU", "gpu", source="generic: rounded values of a data-center GPU",
-    specs={"cores": 100, "clock_mhz": 1500, "fp64_gflops": 1e4, "fp32_gflops": 2e4,
-           "fp16_gflops": 2e5, "memory_gbps": 1000, "l1_kib": 128, "l2_kib": 32768},
-)  # fmt: skip
+    "generic GPU",
+    "gpu",
+    source="generic: rounded values of a data-center GPU",
+    specs={
+        "cores": 100,
+        "clock_mhz": 1500,
+        "fp64_gflops": 1e4,
+        "fp32_gflops": 2e4,
+        "fp16_gflops": 2e5,
+        "memory_gbps": 1000,
+        "l1_kib": 128,
+        "l2_kib": 32768,
+    },
+)
 GENERIC_CPU = Device(
-    "generic CPU", "cpu", source="generic: rounded values of a CPU",
-    specs={"cores": 16, "clock_mhz": 3000, "fp64_gflops": 500, "fp32_gflops": 1000,
-           "memory_gbps": 50, "l1_kib": 32, "l2_kib": 1024, "l3_kib": 32768},
-)  # fmt: skip
+    "generic CPU",
+    "cpu",
+    source="generic: rounded values of a CPU",
+    specs={
+        "cores": 16,
+        "clock_mhz": 3000,
+        "fp64_gflops": 500,
+        "fp32_gflops": 1000,
+        "memory_gbps": 50,
+        "l1_kib": 32,
+        "l2_kib": 1024,
+        "l3_kib": 32768,
+    },
+)
 _CPU_NAME = re.compile(
     r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"
     r"|cortex|apple|x86_64|aarch64|arm64)\b|\bcore(\(tm\)| i\d)",
@@ -221,15 +241,37 @@ def _device_from_row(row: dict[str, Any]) -> Device:
 
 T = TypeVar("T")
 BRANDS = {
-    "nvidia", "amd", "intel", "geforce", "tesla", "quadro", "radeon", "instinct", "firepro",
+    "nvidia",
+    "amd",
+    "intel",
+    "geforce",
+    "tesla",
+    "quadro",
+    "radeon",
+    "instinct",
+    "firepro",
     "blackwell",
-}  # fmt: skip
+}
 """Words that a name may leave out, because the model implies them."""
 _SAME_WORD = {"laptop": "mobile", "notebook": "mobile", "ati": "amd"}
 _FILLERS = {
-    "graphics", "gpu", "generation", "with", "design", "edition", "workstation", "oam", "compute",
-    "engine", "tensor", "core", "hbm2", "hbm2e", "hbm3", "hbm3e",
-}  # fmt: skip
+    "graphics",
+    "gpu",
+    "generation",
+    "with",
+    "design",
+    "edition",
+    "workstation",
+    "oam",
+    "compute",
+    "engine",
+    "tensor",
+    "core",
+    "hbm2",
+    "hbm2e",
+    "hbm3",
+    "hbm3e",
+}
 _FORM = re.compile(r"pcie|sxm|\d+gb")
 _REWRITES = (
     (r"\((r|tm)\)|[®™]", ""),

@@ -22,10 +22,12 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         raise ImportError(f"{package} is installed without its source: install it again")
     home_of = {
         name.name: str(line.module)
-        for block in ast.parse(source).body if isinstance(block, ast.If)
-        for line in block.body if isinstance(line, ast.ImportFrom)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for line in block.body
+        if isinstance(line, ast.ImportFrom)
         for name in line.names
-    }  # fmt: skip
+    }
 
     def find(name: str) -> Any:
         if name not in home_of:

@@ -89,10 +89,14 @@ def _is_plain(kind: pa.DataType) -> bool:
     if types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
-        _is_text(kind) or types.is_boolean(kind) or types.is_integer(kind)
-        or types.is_floating(kind) or types.is_decimal(kind) or types.is_temporal(kind)
+        _is_text(kind)
+        or types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_temporal(kind)
         or types.is_null(kind)
-    )  # fmt: skip
+    )
 
 
 MAGIC = b"PAR1"

@@ -49,9 +49,16 @@ def predicted_measured(result: Any, ax: "Axes | None" = None) -> "Axes":
     low, high = table["prediction"] - table["low"], table["high"] - table["prediction"]
     ends = [table[["truth", "prediction"]].min().min(), table[["truth", "prediction"]].max().max()]
     ax.errorbar(
-        table["truth"], table["prediction"], [low.clip(lower=0), high.clip(lower=0)], fmt="o",
-        ms=4, lw=1, color=PREDICTED, mfc=MEASURED, mec=MEASURED,
-    )  # fmt: skip
+        table["truth"],
+        table["prediction"],
+        [low.clip(lower=0), high.clip(lower=0)],
+        fmt="o",
+        ms=4,
+        lw=1,
+        color=PREDICTED,
+        mfc=MEASURED,
+        mec=MEASURED,
+    )
     ax.plot(ends, ends, lw=1, color=OTHER)
     ax.set(xscale="log", yscale="log")
     if table["low"].notna().any():

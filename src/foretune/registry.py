@@ -115,10 +115,11 @@ def _is_kernel(value: Any, module: ModuleType) -> bool:
 
 def _own_names(module: ModuleType) -> list[str]:
     return [
-        name for name, value in vars(module).items()
+        name
+        for name, value in vars(module).items()
         if _is_kernel(value, module)
         or (inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_")
-    ]  # fmt: skip
+    ]
 
 
 def _import_module(source: str) -> ModuleType:
@@ -130,9 +131,11 @@ def _import_module(source: str) -> ModuleType:
             raise UsageError(f"there is no file {source}: give FILE.py:NAME or MODULE:NAME")
         name = path.stem
         others = [p for p in sys.path if Path(p or ".").resolve() != path.parent]
-        if not name.isidentifier() or name in sys.builtin_module_names or (
-            PathFinder.find_spec(name, others)
-        ):  # fmt: skip
+        if (
+            not name.isidentifier()
+            or name in sys.builtin_module_names
+            or (PathFinder.find_spec(name, others))
+        ):
             raise UsageError(f"{source} has the name of another module: rename it")
         _first_on_path(path.parent)
     else:

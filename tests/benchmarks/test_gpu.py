@@ -10,8 +10,20 @@ import pytest
 from foretune.datasets import read_runs
 
 ROOT = Path(__file__).parents[2]
-SWEEP = ["--problems", "1", "--per-problem", "2", "--listed", "1", "--blocks", "1",
-         "--compilers", "1", "--kernels", "triton_softmax"]  # fmt: skip
+SWEEP = [
+    "--problems",
+    "1",
+    "--per-problem",
+    "2",
+    "--listed",
+    "1",
+    "--blocks",
+    "1",
+    "--compilers",
+    "1",
+    "--kernels",
+    "triton_softmax",
+]
 
 
 def test_a_replayed_sweep_measures(tmp_path):

@@ -42,8 +42,10 @@ def test_other_operators_of_neusight(tmp_path):
     columns = "B,Input_Channel,Output_Channel,Kernel_Szie,Input_Size,Stride,Padding"
     done = neusight(tmp_path, "conv", columns, f"conv,1.0,{PLACE},8,3,64,7,224,2,3")
     assert done.runs[["kernel", "problem.filter", "problem.stride"]].iloc[0].tolist() == [
-        "conv", 7, 2,
-    ]  # fmt: skip
+        "conv",
+        7,
+        2,
+    ]
 
 
 def test_neusight_without_sizes(tmp_path):

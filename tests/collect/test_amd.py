@@ -9,9 +9,11 @@ from foretune.device import find_device
 from foretune.errors import MissingExtra
 
 PROPERTIES = SimpleNamespace(
-    name="AMD Instinct MI300X", gcnArchName="gfx942:sramecc+:xnack-", multi_processor_count=152,
+    name="AMD Instinct MI300X",
+    gcnArchName="gfx942:sramecc+:xnack-",
+    multi_processor_count=152,
     total_memory=96 * 2**30,
-)  # fmt: skip
+)
 
 
 def torch_with(*properties, hip="6.4"):

@@ -53,8 +53,10 @@ def test_a_disturbed_value_ends_no_level():
     rounds[:, 3] *= 30
     levels = find_levels(SIZES, rounds, FASTER)
     assert [(v.name, v.size_kib) for v in levels] == [
-        ("L1", 32.0), ("L2", 1024.0), ("memory", math.inf),
-    ]  # fmt: skip
+        ("L1", 32.0),
+        ("L2", 1024.0),
+        ("memory", math.inf),
+    ]
 
 
 def test_a_flat_curve_is_memory_alone():
@@ -73,8 +75,10 @@ def test_rates_of_levels_whose_rounds_differ_are_no_specs():
     assert found.specs == {"l1_gbps": 200.0, "memory_ns": 80.0}
     assert found.specs.keys() <= SPECS.keys()
     assert curve.to_frame().to_dict("list") == {
-        "sizes_kib": [4.0], "latency_ns": [1.0], "read_gbps": [9.0],
-    }  # fmt: skip
+        "sizes_kib": [4.0],
+        "latency_ns": [1.0],
+        "read_gbps": [9.0],
+    }
 
 
 def test_a_chase_visits_every_line_once():

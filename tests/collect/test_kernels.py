@@ -99,25 +99,40 @@ def test_matmul_columns_that_fill_no_panel(n, micro_n, dtype, packed):
     kernel = Matmul()
     problem = kernel.problem(M=13, N=n, K=19, dtype=dtype)
     config = {
-        **kernel.default(problem), "micro_m": 2, "micro_n": micro_n, "vector_bits": 512,
-        "split": "n", "block_m": 16, "block_n": 64, "pack_b": packed,
-    }  # fmt: skip
+        **kernel.default(problem),
+        "micro_m": 2,
+        "micro_n": micro_n,
+        "vector_bits": 512,
+        "split": "n",
+        "block_m": 16,
+        "block_n": 64,
+        "pack_b": packed,
+    }
     assert error(kernel, problem, config, kernel.make_inputs(problem)) < 1e-6
 
 
 @pytest.mark.parametrize(
     ("format_", "group", "layout", "least", "most"),
-    [("fp32", 32, "rows", 0, 1e-6), ("fp32", 32, "panels", 0, 1e-6),
-     ("int8", 32, "rows", 1e-3, 0.01), ("int8", 256, "panels", 1e-3, 0.01),
-     ("int4", 32, "panels", 0.06, 0.1), ("int4", 256, "rows", 0.08, 0.14)],
-)  # fmt: skip
+    [
+        ("fp32", 32, "rows", 0, 1e-6),
+        ("fp32", 32, "panels", 0, 1e-6),
+        ("int8", 32, "rows", 1e-3, 0.01),
+        ("int8", 256, "panels", 1e-3, 0.01),
+        ("int4", 32, "panels", 0.06, 0.1),
+        ("int4", 256, "rows", 0.08, 0.14),
+    ],
+)
 def test_accuracy_of_formats(format_, group, layout, least, most):
     kernel = QuantizedMatvec()
     problem = kernel.problem(N=203, K=1100)
     config = {
-        **kernel.default(problem), "format": format_, "group": group, "layout": layout,
-        "unroll": 1, "rows": 3,
-    }  # fmt: skip
+        **kernel.default(problem),
+        "format": format_,
+        "group": group,
+        "layout": layout,
+        "unroll": 1,
+        "rows": 3,
+    }
     assert least <= error(kernel, problem, config, kernel.make_inputs(problem)) <= most
 
 
@@ -163,9 +178,15 @@ def test_softmax_of_large_numbers(algorithm, vector_bits, shapes):
     x[5, -1] = 1000
     for block, split in shapes:
         config = {
-            **kernel.default(problem), "algorithm": algorithm, "vector_bits": vector_bits,
-            "unroll": 3, "unroll_scale": 2, "block": block, "split": split, "threads": 2,
-        }  # fmt: skip
+            **kernel.default(problem),
+            "algorithm": algorithm,
+            "vector_bits": vector_bits,
+            "unroll": 3,
+            "unroll_scale": 2,
+            "block": block,
+            "split": split,
+            "threads": 2,
+        }
         y = np.array(kernel.build(problem, config, {"x": x})())
         expected = kernel.reference({"x": x})
         assert np.allclose(y, expected, rtol=2e-6, atol=1e-12), config

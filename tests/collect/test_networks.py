@@ -50,14 +50,23 @@ def test_operators_have_kernels_and_sizes(network):
     found = {o.kernel: dict(o.problem) for o in network.operators if o.kernel != "elementwise"}
     product = {"op": "linear", "batch": 1, "M": 128, "N": 48, "K": 16, "contiguous": 1}
     assert found["gemm"] == product
-    assert {"batch": 2, "in_channels": 3, "out_channels": 16, "in_h": 8, "kernel_w": 3, "out_w": 8,
-            "stride_h": 1, "groups": 1}.items() <= found["convolution"].items()  # fmt: skip
+    assert {
+        "batch": 2,
+        "in_channels": 3,
+        "out_channels": 16,
+        "in_h": 8,
+        "kernel_w": 3,
+        "out_w": 8,
+        "stride_h": 1,
+        "groups": 1,
+    }.items() <= found["convolution"].items()
     assert {"heads": 1, "seq_len": 64, "head_dim": 16}.items() <= found["attention_encoder"].items()
     assert found["norm"]["columns"] == 16
     assert found["norm"]["contiguous"] == 0, "the transposed image"
     assert {o.problem["op"] for o in network.operators if o.kernel == "elementwise"} == {
-        "relu", "add",
-    }  # fmt: skip
+        "relu",
+        "add",
+    }
     views = {o.problem["op"]: n for o, n in network.operators.items() if o.kernel == "view"}
     assert views == {"flatten": 1, "transpose": 1, "unsqueeze": 2, "chunk": 1}
 
@@ -128,8 +137,9 @@ def test_every_kind_of_call_has_its_kernel(name, shapes, kernel, sizes):
     overload = {"softmax": "int"}.get(name, "default")
     target = getattr(getattr(torch.ops.aten, name), overload)
     rest = {
-        "softmax": (-1,), "batch_norm": (None, None, None, None, True, 0.1, 1e-5, False),
-    }.get(name, ())  # fmt: skip
+        "softmax": (-1,),
+        "batch_norm": (None, None, None, None, True, 0.1, 1e-5, False),
+    }.get(name, ())
     found = operator_of(Call.of(target, (*map(torch.zeros, shapes), *rest), {}), threads=1)
     assert found.kernel == kernel
     assert sizes.items() <= dict(found.problem).items()

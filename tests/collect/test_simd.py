@@ -98,10 +98,12 @@ def test_keep_first_replaces_the_other_lanes(x, lanes, count):
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
-        ("add", np.add), ("subtract", np.subtract), ("multiply", np.multiply),
+        ("add", np.add),
+        ("subtract", np.subtract),
+        ("multiply", np.multiply),
         ("maximum", np.maximum),
     ],
-)  # fmt: skip
+)
 def test_two_operand_arithmetic(x, lanes, operation, expected):
     out = run(lanes, "x", [f"r = {operation}(load(x, 0, LANES), load(x, 20, LANES))"], x)
     assert np.array_equal(out[:lanes], expected(x[:lanes], x[20 : 20 + lanes]))

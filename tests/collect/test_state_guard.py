@@ -30,9 +30,14 @@ PROBLEM = Toy().problem(n=10)
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(time, "perf_counter_ns"), (timing.Timer, "sample_ms"), (Kernel, "relative_error"),
-     (np, "isfinite"), (timing, "time")],
-)  # fmt: skip
+    [
+        (time, "perf_counter_ns"),
+        (timing.Timer, "sample_ms"),
+        (Kernel, "relative_error"),
+        (np, "isfinite"),
+        (timing, "time"),
+    ],
+)
 def test_replaced_functions_are_restored(owner, name):
     guard, known = FunctionGuard(), vars(owner)[name]
     assert guard.restore() == []
@@ -198,5 +203,6 @@ def test_an_error_that_cannot_be_read_is_a_row():
 
     (m,) = InProcessRunner(DEVICE, TIMING).run(Raises(), PROBLEM, [config()])
     assert (m.status, m.error) == (
-        Status.RUNTIME_ERROR, "Unreadable: its message cannot be read: ValueError"
-    )  # fmt: skip
+        Status.RUNTIME_ERROR,
+        "Unreadable: its message cannot be read: ValueError",
+    )

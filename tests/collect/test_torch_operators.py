@@ -26,8 +26,16 @@ from foretune.collect.torch_operators.operators import (
 from foretune.collect.torch_operators.operators import _counts as counts_of
 from foretune.plan.cost.operator import Operator
 
-LIMITS = {"bf16": 8e-3, "fp16": 8e-3, "fp32": 1e-6, "fp8": 0.06, "fp8_static": 0.06, "int8": 0.03,
-          "int8_wo": 0.02, "int4_wo": 0.25}  # fmt: skip
+LIMITS = {
+    "bf16": 8e-3,
+    "fp16": 8e-3,
+    "fp32": 1e-6,
+    "fp8": 0.06,
+    "fp8_static": 0.06,
+    "int8": 0.03,
+    "int8_wo": 0.02,
+    "int4_wo": 0.25,
+}
 """Rounding inputs to a format changes a product of normal numbers by this share at most."""
 
 
@@ -123,17 +131,51 @@ def operator(kernel: str, config: dict | None = None, **problem) -> Operator:
 RUN = [
     (operator("gemm", {"format": "bf16"}, M=3, N=16, K=32), (3, 16)),
     (operator("gemm", {"format": "int4_wo"}, M=3.0, N=16, K=256), (3, 16)),
-    (operator("attention_decode", {"format": "bf16", "kv_format": "bf16"}, batch=2, kv_len=40.4,
-              heads=4, kv_heads=2, head_dim=16, window=8), (2, 4, 1, 16)),
-    (operator("attention_prefill", {"format": "bf16"}, batch=1.0, seq_len=6, prefix_len=3.0,
-              heads=4, kv_heads=4, head_dim=16, window=0), (1, 4, 6, 16)),
-    (operator("moe", {"format": "bf16", "tp": 2, "ep": 1}, tokens=5, hidden=32, intermediate=32,
-              top_k=2, experts=4, distribution="power_law_1.2"), (5, 32)),
+    (
+        operator(
+            "attention_decode",
+            {"format": "bf16", "kv_format": "bf16"},
+            batch=2,
+            kv_len=40.4,
+            heads=4,
+            kv_heads=2,
+            head_dim=16,
+            window=8,
+        ),
+        (2, 4, 1, 16),
+    ),
+    (
+        operator(
+            "attention_prefill",
+            {"format": "bf16"},
+            batch=1.0,
+            seq_len=6,
+            prefix_len=3.0,
+            heads=4,
+            kv_heads=4,
+            head_dim=16,
+            window=0,
+        ),
+        (1, 4, 6, 16),
+    ),
+    (
+        operator(
+            "moe",
+            {"format": "bf16", "tp": 2, "ep": 1},
+            tokens=5,
+            hidden=32,
+            intermediate=32,
+            top_k=2,
+            experts=4,
+            distribution="power_law_1.2",
+        ),
+        (5, 32),
+    ),
     (operator("norm", op="rms_norm", rows=3, columns=8), (3, 8)),
     (operator("elementwise", op="embedding", rows=3, columns=8), (3, 8)),
     (operator("elementwise", op="silu_and_mul", rows=3, columns=8), (3, 8)),
     (operator("elementwise", op="rope", rows=3, columns=256), (3, 2, 128)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("asked", "shape"), RUN, ids=lambda v: getattr(v, "kernel", ""))
@@ -166,8 +208,9 @@ def test_what_torch_does_not_run_is_said(asked, reason):
 @pytest.mark.parametrize("ep", [1, 4])
 def test_the_busiest_rank_has_the_most_wanted_expert(ep):
     config = Configuration(format="bf16", ep=ep)
-    problem = Problem(tokens=64, hidden=8, intermediate=8, top_k=2, experts=16,
-                      distribution="power_law_1.2")  # fmt: skip
+    problem = Problem(
+        tokens=64, hidden=8, intermediate=8, top_k=2, experts=16, distribution="power_law_1.2"
+    )
     counts = counts_of(problem, config)
     assert len(counts) == 16 // ep
     assert max(counts) == counts[0] <= 64

@@ -80,9 +80,12 @@ def problems_of(kernel):
 def run_cases(**environment):
     script = Path(__file__).with_name("triton_gemm_cases.py")
     run = subprocess.run(
-        [sys.executable, "-P", str(script), *MODULES], capture_output=True, text=True, check=False,
+        [sys.executable, "-P", str(script), *MODULES],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "", **environment},
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -274,8 +277,14 @@ def test_default_quantized_gemm_compiles(target, compiler, on_device):
     kernel = get_kernel("triton_quantized_gemm")
     config = kernel.default(kernel.problem(REAL[kernel.name]))
     pointers = {"a": "*fp16", "w": "*u8", "scales": "*fp16", "c": "*fp16"}
-    constants = {"zeros": None, "stride_wn": 1, "GROUP": 128, "BITS": 4, "ZEROS": False,
-                 "EVEN_K": True}  # fmt: skip
+    constants = {
+        "zeros": None,
+        "stride_wn": 1,
+        "GROUP": 128,
+        "BITS": 4,
+        "ZEROS": False,
+        "EVEN_K": True,
+    }
     code = compiled(triton_quantized_gemm._quantized_gemm, target, config, pointers, constants)
     assert code.metadata.shared <= LIMITS[target].shared_bytes
 

@@ -88,8 +88,13 @@ def results(names: list[str]) -> Iterator[dict]:
             if library := kernel.library(problem, inputs):
                 error = kernel.relative_error(library[1](), expected)
                 limit = kernel.error_limit(problem, kernel.default(problem))
-                yield {**common, "kind": "library", "config": library[0], "limit": limit,
-                       "error": error}  # fmt: skip
+                yield {
+                    **common,
+                    "kind": "library",
+                    "config": library[0],
+                    "limit": limit,
+                    "error": error,
+                }
 
 
 if __name__ == "__main__":

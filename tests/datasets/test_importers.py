@@ -94,11 +94,15 @@ def test_what_cannot_be_believed_is_counted(tmp_path, survives):
     )
     imported = import_runs(path, "generic", **HERE)
     assert imported.rejected == {
-        "time is not a number": 1, "time is zero": 1, "time is negative": 1, "time is infinite": 1,
-        "power is not positive": 1, "power is far above the device's limit": 1,
+        "time is not a number": 1,
+        "time is zero": 1,
+        "time is negative": 1,
+        "time is infinite": 1,
+        "power is not positive": 1,
+        "power is far above the device's limit": 1,
         "energy is not positive": 1,
         f"status is not one of {', '.join(sorted(Status))}": 1,
-    }  # fmt: skip
+    }
     assert imported.runs["problem.M"].tolist() == [0]
     survives(imported)
 
@@ -106,9 +110,11 @@ def test_what_cannot_be_believed_is_counted(tmp_path, survives):
 def test_rows_without_a_name_are_counted(tmp_path):
     path = csv(
         tmp_path / "runs.csv",
-        kernel=["a", None, "b"], device=["x", "y", None], time_ms=[1.0] * 3,
+        kernel=["a", None, "b"],
+        device=["x", "y", None],
+        time_ms=[1.0] * 3,
         **{"config.x": [1, 2, 3]},
-    )  # fmt: skip
+    )
     assert import_runs(path, "generic").rejected == {"no kernel": 1, "no device": 1}
 
 
@@ -180,9 +186,11 @@ def test_only_open_formats_take_a_mapping(tmp_path):
 
 def test_known_devices_get_their_specs():
     runs = pd.DataFrame(
-        {"device": ["NVIDIA H200", "Abacus", None, "NVIDIA L40S"],
-         "device.power_limit_w": [500.0, 1.0, NAN, NAN]}
-    )  # fmt: skip
+        {
+            "device": ["NVIDIA H200", "Abacus", None, "NVIDIA L40S"],
+            "device.power_limit_w": [500.0, 1.0, NAN, NAN],
+        }
+    )
     described = with_specs(runs)
     h200, l40s = find_device("NVIDIA H200").specs, find_device("NVIDIA L40S").specs
     expected = [h200["memory_gbps"], NAN, NAN, l40s["memory_gbps"]]

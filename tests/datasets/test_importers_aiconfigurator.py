@@ -29,8 +29,14 @@ def aic(folder, op, place="h200_sxm/gemm/trtllm/1.3.0rc20", suffix=".parquet", *
 
 
 def gemm(folder, **more):
-    rows = {"gemm_dtype": ["bfloat16", "sq"], "m": [1, 32768], "n": [32, 4096], "k": [64, 128],
-            "latency": [0.002, 1.5], **more}  # fmt: skip
+    rows = {
+        "gemm_dtype": ["bfloat16", "sq"],
+        "m": [1, 32768],
+        "n": [32, 4096],
+        "k": [64, 128],
+        "latency": [0.002, 1.5],
+        **more,
+    }
     place = {k: rows.pop(k) for k in ("place", "suffix") if k in rows}
     return aic(folder, "gemm", kernel_source=["torch_flow"] * 2, **rows, **place)
 
@@ -66,10 +72,18 @@ def test_folders_say_more_than_columns(tmp_path):
 def test_put_together_tables_name_their_system(tmp_path):
     path = tmp_path / "gemm.parquet"
     pd.DataFrame(
-        {"kernel_source": ["a", "b"], "gemm_dtype": ["fp8", "fp8"], "m": [1, 2], "n": [3, 4],
-         "k": [5, 6], "latency": [0.1, 0.2], "system": ["a100_sxm", "abacus"],
-         "backend": ["vllm", "sglang"], "backend_version": ["0.14.0", "0.5.10"]}
-    ).to_parquet(path)  # fmt: skip
+        {
+            "kernel_source": ["a", "b"],
+            "gemm_dtype": ["fp8", "fp8"],
+            "m": [1, 2],
+            "n": [3, 4],
+            "k": [5, 6],
+            "latency": [0.1, 0.2],
+            "system": ["a100_sxm", "abacus"],
+            "backend": ["vllm", "sglang"],
+            "backend_version": ["0.14.0", "0.5.10"],
+        }
+    ).to_parquet(path)
     runs = import_runs(path, "aiconfigurator").runs
     assert runs["device"].tolist() == ["NVIDIA A100-SXM4-80GB", "abacus"]
     assert runs["environment"].tolist() == ["vllm 0.14.0", "sglang 0.5.10"]
@@ -79,11 +93,19 @@ def test_put_together_tables_name_their_system(tmp_path):
 
 def attention(**more):
     return {
-        "kernel_source": ["fa3"] * 2, "batch_size": [1, 8], "isl": [16, 1], "num_heads": [64, 64],
-        "num_key_value_heads": [8, 0], "head_dim": [128, 64], "beam_width": [1, 1],
-        "attn_dtype": ["bfloat16"] * 2, "kv_cache_dtype": ["fp8", "bfloat16"], "step": [0, 255],
-        "latency": [0.1, 0.2], **more,
-    }  # fmt: skip
+        "kernel_source": ["fa3"] * 2,
+        "batch_size": [1, 8],
+        "isl": [16, 1],
+        "num_heads": [64, 64],
+        "num_key_value_heads": [8, 0],
+        "head_dim": [128, 64],
+        "beam_width": [1, 1],
+        "attn_dtype": ["bfloat16"] * 2,
+        "kv_cache_dtype": ["fp8", "bfloat16"],
+        "step": [0, 255],
+        "latency": [0.1, 0.2],
+        **more,
+    }
 
 
 def test_attention_of_aiconfigurator(tmp_path):
@@ -109,10 +131,16 @@ def test_attention_of_aiconfigurator(tmp_path):
 
 def test_mla_of_aiconfigurator(tmp_path):
     columns = {
-        "kernel_source": ["default"], "mla_dtype": ["bfloat16"], "kv_cache_dtype": ["fp8"],
-        "num_heads": [16], "batch_size": [4], "isl": [1], "tp_size": [8], "step": [127],
+        "kernel_source": ["default"],
+        "mla_dtype": ["bfloat16"],
+        "kv_cache_dtype": ["fp8"],
+        "num_heads": [16],
+        "batch_size": [4],
+        "isl": [1],
+        "tp_size": [8],
+        "step": [127],
         "latency": [0.1],
-    }  # fmt: skip
+    }
     module = {**columns, "model": ["M"], "architecture": ["A"], "gemm_type": ["fp8_block"]}
     for op, kernel, table in (
         ("context_mla", "mla_prefill", columns),
@@ -133,11 +161,20 @@ def test_mla_of_aiconfigurator(tmp_path):
 
 def test_moe_of_aiconfigurator(tmp_path):
     columns = {
-        "kernel_source": ["k"], "moe_dtype": ["w4a16_mxfp4"], "num_tokens": [16],
-        "hidden_size": [4096], "inter_size": [1536], "topk": [8], "num_experts": [128],
-        "moe_tp_size": [2], "moe_ep_size": [4], "distribution": ["power_law_1.2"],
-        "latency": [0.1], "power": [300.0], "power_limit": [500.0],
-    }  # fmt: skip
+        "kernel_source": ["k"],
+        "moe_dtype": ["w4a16_mxfp4"],
+        "num_tokens": [16],
+        "hidden_size": [4096],
+        "inter_size": [1536],
+        "topk": [8],
+        "num_experts": [128],
+        "moe_tp_size": [2],
+        "moe_ep_size": [4],
+        "distribution": ["power_law_1.2"],
+        "latency": [0.1],
+        "power": [300.0],
+        "power_limit": [500.0],
+    }
     row = import_runs(aic(tmp_path, "moe", **columns), "aiconfigurator").runs.iloc[0]
     names = ("tokens", "hidden", "intermediate", "top_k", "experts", "distribution")
     assert [row[f"problem.{n}"] for n in names] == [16, 4096, 1536, 8, 128, "power_law_1.2"]
@@ -148,9 +185,12 @@ def test_moe_of_aiconfigurator(tmp_path):
 def test_collectives_of_aiconfigurator(tmp_path):
     ops = ["all_gather", "alltoall", "reduce_scatter", "all_reduce"]
     columns = {
-        "kernel_source": ["NCCL"] * 4, "nccl_dtype": ["half", "int8"] * 2, "num_gpus": [2] * 4,
-        "message_size": [256] * 4, "latency": [0.01] * 4,
-    }  # fmt: skip
+        "kernel_source": ["NCCL"] * 4,
+        "nccl_dtype": ["half", "int8"] * 2,
+        "num_gpus": [2] * 4,
+        "message_size": [256] * 4,
+        "latency": [0.01] * 4,
+    }
     path = aic(tmp_path, "nccl", "h100_sxm/comm/nccl/2.29.2", **columns, op_name=ops)
     runs = import_runs(path, "aiconfigurator").runs
     assert runs["kernel"].tolist() == ["all_gather", "all_to_all", "reduce_scatter", "all_reduce"]
@@ -159,10 +199,14 @@ def test_collectives_of_aiconfigurator(tmp_path):
     assert "problem.op" not in runs
     assert len(import_runs(path, "aiconfigurator", kernel="all_to_all").runs) == 1
     columns = {
-        "kernel_source": ["TRTLLM"], "allreduce_dtype": ["bfloat16"], "num_gpus": [8],
-        "message_size": [1024], "latency": [0.01], "backend": ["sglang_graph"],
+        "kernel_source": ["TRTLLM"],
+        "allreduce_dtype": ["bfloat16"],
+        "num_gpus": [8],
+        "message_size": [1024],
+        "latency": [0.01],
+        "backend": ["sglang_graph"],
         "implementation": ["trtllm"],
-    }  # fmt: skip
+    }
     row = import_runs(aic(tmp_path, "custom_allreduce", **columns), "aiconfigurator").runs.iloc[0]
     assert (row["kernel"], row["problem.message_bytes"]) == ("all_reduce", 2048)
     assert (row["problem.devices"], row["config.implementation"]) == (8, "TRTLLM")
@@ -183,9 +227,15 @@ def test_quantisation_of_aiconfigurator(tmp_path):
 
 def test_other_operations_keep_their_name(tmp_path):
     columns = {
-        "kernel_source": ["k"], "op_name": ["pre"], "architecture": ["A"], "num_tokens": [4],
-        "hc_mult": [4], "fused": [True], "pre_dispatch": ["jit"], "latency": [0.1],
-    }  # fmt: skip
+        "kernel_source": ["k"],
+        "op_name": ["pre"],
+        "architecture": ["A"],
+        "num_tokens": [4],
+        "hc_mult": [4],
+        "fused": [True],
+        "pre_dispatch": ["jit"],
+        "latency": [0.1],
+    }
     row = import_runs(aic(tmp_path, "mhc_module", **columns), "aiconfigurator").runs.iloc[0]
     assert (row["kernel"], row["problem.op"]) == ("mhc_module", "pre")
     assert (row["problem.tokens"], row["problem.hc_mult"]) == (4, 4)
@@ -194,11 +244,17 @@ def test_other_operations_keep_their_name(tmp_path):
 
 def test_exchanges_between_experts_are_two_rows_in_microseconds(tmp_path):
     columns = {
-        "kernel_source": ["deepep"] * 2, "op_name": ["normal"] * 2, "node_num": [1, 2],
-        "num_token": [8, 16], "dispatch_sms": [4, 8], "dispatch_transmit_us": [20.0, 30.0],
-        "dispatch_notify_us": [5.0, None], "combine_sms": [12, 16],
-        "combine_transmit_us": [40.0, 50.0], "combine_notify_us": [0.0, 0.0],
-    }  # fmt: skip
+        "kernel_source": ["deepep"] * 2,
+        "op_name": ["normal"] * 2,
+        "node_num": [1, 2],
+        "num_token": [8, 16],
+        "dispatch_sms": [4, 8],
+        "dispatch_transmit_us": [20.0, 30.0],
+        "dispatch_notify_us": [5.0, None],
+        "combine_sms": [12, 16],
+        "combine_transmit_us": [40.0, 50.0],
+        "combine_notify_us": [0.0, 0.0],
+    }
     done = import_runs(aic(tmp_path, "wideep_deepep_normal", **columns), "aiconfigurator")
     assert done.rejected == {"time is not a number": 1}
     assert done.runs["problem.phase"].tolist() == ["dispatch", "combine", "combine"]
@@ -206,9 +262,14 @@ def test_exchanges_between_experts_are_two_rows_in_microseconds(tmp_path):
     assert done.runs["config.sms"].tolist() == [4, 12, 16]
     assert done.runs["device"].tolist() == ["NVIDIA H200"] * 3
     columns = {
-        "kernel_source": ["deepep"], "phase": ["combine"], "comm_dtype": ["bfloat16"],
-        "num_tokens": [16], "transmit_us": [98.0], "notify_us": [2.0], "latency": [100.0],
-    }  # fmt: skip
+        "kernel_source": ["deepep"],
+        "phase": ["combine"],
+        "comm_dtype": ["bfloat16"],
+        "num_tokens": [16],
+        "transmit_us": [98.0],
+        "notify_us": [2.0],
+        "latency": [100.0],
+    }
     row = import_runs(aic(tmp_path, "moe_a2a", **columns), "aiconfigurator").runs.iloc[0]
     assert row["time_ms"] == pytest.approx(0.1)
 
@@ -276,11 +337,17 @@ def test_nothing_is_installed(monkeypatch, place):
 def test_a_sample_of_a_table_under_another_name(tmp_path):
     table = pd.DataFrame(
         {
-            "kernel_source": "x", "gemm_dtype": "bfloat16", "m": [1, 2, 3], "n": 64, "k": 64,
-            "latency": [0.1, 0.2, 0.3], "system": "h100_sxm", "backend": "vllm",
+            "kernel_source": "x",
+            "gemm_dtype": "bfloat16",
+            "m": [1, 2, 3],
+            "n": 64,
+            "k": 64,
+            "latency": [0.1, 0.2, 0.3],
+            "system": "h100_sxm",
+            "backend": "vllm",
             "backend_version": "1",
         }
-    ).iloc[[2, 0]]  # fmt: skip
+    ).iloc[[2, 0]]
     table.to_parquet(tmp_path / "some.parquet")
     runs = import_runs(tmp_path / "some.parquet", "aiconfigurator").runs
     assert runs["kernel"].tolist() == ["gemm", "gemm"]
@@ -294,11 +361,21 @@ def test_a_sample_of_a_table_under_another_name(tmp_path):
 def test_prefill_and_decode_are_told_apart_by_their_columns(tmp_path, isl, step, kernel):
     table = pd.DataFrame(
         {
-            "kernel_source": ["x"], "batch_size": 1, "isl": isl, "num_heads": 8, "step": step,
-            "num_key_value_heads": 8, "head_dim": 64, "attn_dtype": "fp8", "kv_cache_dtype": "fp8",
-            "latency": 0.1, "system": "h100_sxm", "backend": "vllm", "backend_version": "1",
+            "kernel_source": ["x"],
+            "batch_size": 1,
+            "isl": isl,
+            "num_heads": 8,
+            "step": step,
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "attn_dtype": "fp8",
+            "kv_cache_dtype": "fp8",
+            "latency": 0.1,
+            "system": "h100_sxm",
+            "backend": "vllm",
+            "backend_version": "1",
         }
-    )  # fmt: skip
+    )
     table.to_parquet(tmp_path / "some.parquet")
     assert import_runs(tmp_path / "some.parquet", "aiconfigurator").runs["kernel"][0] == kernel
 
@@ -318,9 +395,15 @@ TABLE = st.lists(
 def test_every_row_of_aiconfigurator_is_imported_or_counted(tmp_path, survives, rows):
     sizes, times, formats = zip(*rows, strict=True)
     path = aic(
-        tmp_path, "gemm", kernel_source=["k"] * len(rows), gemm_dtype=formats, m=sizes, n=sizes,
-        k=sizes, latency=pd.array(times, dtype="float64"),
-    )  # fmt: skip
+        tmp_path,
+        "gemm",
+        kernel_source=["k"] * len(rows),
+        gemm_dtype=formats,
+        m=sizes,
+        n=sizes,
+        k=sizes,
+        latency=pd.array(times, dtype="float64"),
+    )
     done = import_runs(path, "aiconfigurator")
     assert len(done.runs) + sum(done.rejected.values()) == len(rows)
     if len(done.runs):

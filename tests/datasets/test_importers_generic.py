@@ -27,9 +27,13 @@ def imported(path, **mapping):
 
 def test_columns_are_mapped_and_scaled(table, survives):
     done = imported(
-        table, time_ms="latency us*0.001", problem__M="m", problem__N="n", config__format="dtype",
+        table,
+        time_ms="latency us*0.001",
+        problem__M="m",
+        problem__N="n",
+        config__format="dtype",
         recorded_at="when",
-    )  # fmt: skip
+    )
     assert done.rejected == {"time is not a number": 1}
     row = done.runs.iloc[0]
     assert (row["kernel"], row["device"], row["status"]) == ("gemm", "NVIDIA H200", "ok")
@@ -53,10 +57,17 @@ def test_times_can_be_divided(table):
 def test_columns_of_a_run_table_need_no_mapping(tmp_path):
     path = tmp_path / "runs.parquet"
     pd.DataFrame(
-        {"kernel": ["a", "b"], "device": ["x", "y"], "time_ms": [1.0, 2.0], "config.x": [1, 2],
-         "static.registers": ["32", "?"], "else": [0, 0], "error": [None, 5],
-         "status": ["ok", "timeout"]}
-    ).to_parquet(path)  # fmt: skip
+        {
+            "kernel": ["a", "b"],
+            "device": ["x", "y"],
+            "time_ms": [1.0, 2.0],
+            "config.x": [1, 2],
+            "static.registers": ["32", "?"],
+            "else": [0, 0],
+            "error": [None, 5],
+            "status": ["ok", "timeout"],
+        }
+    ).to_parquet(path)
     runs = import_runs(path, "generic").runs
     assert runs["kernel"].tolist() == ["a", "b"]
     assert "else" not in runs

@@ -19,29 +19,63 @@ def hand_written_gpu_trace(queued=3.0, old=False):
     host = {"ph": "X", "pid": 9, "tid": 9}
 
     def kernel(name, correlation, ts):
-        args = {"device": 0, "stream": 7, "correlation": correlation, "grid": [4, 2, 1],
-                "block": [128, 1, 1], "registers per thread": 40}  # fmt: skip
-        return {"ph": "X", "cat": "Kernel" if old else "kernel", "name": name, "pid": 0, "tid": 7,
-                "ts": ts, "dur": 5.0, "args": args}  # fmt: skip
+        args = {
+            "device": 0,
+            "stream": 7,
+            "correlation": correlation,
+            "grid": [4, 2, 1],
+            "block": [128, 1, 1],
+            "registers per thread": 40,
+        }
+        return {
+            "ph": "X",
+            "cat": "Kernel" if old else "kernel",
+            "name": name,
+            "pid": 0,
+            "tid": 7,
+            "ts": ts,
+            "dur": 5.0,
+            "args": args,
+        }
 
     def launch(correlation, ts):
-        return {**host, "cat": runtime, "name": "cudaLaunchKernel", "ts": ts, "dur": 2.0,
-                "args": {"correlation": correlation}}  # fmt: skip
+        return {
+            **host,
+            "cat": runtime,
+            "name": "cudaLaunchKernel",
+            "ts": ts,
+            "dur": 2.0,
+            "args": {"correlation": correlation},
+        }
 
     return {
         "schemaVersion": 1,
         "computeProperties" if old else "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],
         "traceEvents": [
             {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "python"}},
-            {**host, "cat": operator, "name": "aten::linear", "ts": 100.0, "dur": 40.0,
-             "args": {"External id": 1}},
-            {**host, "cat": operator, "name": "aten::mm", "ts": 110.0, "dur": 20.0,
-             "args": {"External id": 2, "Input Dims": [[8, 16], [16, 4]]}},
-            launch(1, 115.0), kernel("void gemm<float>(int)", 1, 115.0 + queued),
-            launch(2, 135.0), kernel("void add<float>(int)", 2, 135.0 + queued),
+            {
+                **host,
+                "cat": operator,
+                "name": "aten::linear",
+                "ts": 100.0,
+                "dur": 40.0,
+                "args": {"External id": 1},
+            },
+            {
+                **host,
+                "cat": operator,
+                "name": "aten::mm",
+                "ts": 110.0,
+                "dur": 20.0,
+                "args": {"External id": 2, "Input Dims": [[8, 16], [16, 4]]},
+            },
+            launch(1, 115.0),
+            kernel("void gemm<float>(int)", 1, 115.0 + queued),
+            launch(2, 135.0),
+            kernel("void add<float>(int)", 2, 135.0 + queued),
             {**host, "cat": operator, "name": "aten::view", "ts": 150.0, "dur": 1.0},
         ],
-    }  # fmt: skip
+    }
 
 
 def write(tmp_path, trace, name="trace.json"):

@@ -153,8 +153,16 @@ def test_t4_of_kernel_tuner(tmp_path, survives):
     named = {"kernel": "convolution", "device": "NVIDIA H200"}
     done = t4(tmp_path, t4_result(12.2), *results, t4_result(12200, "us"), **named)
     runs = survives(done)
-    expected = ["ok", "timeout", "compile_error", "runtime_error", "wrong_result", "invalid",
-                "runtime_error", "ok"]  # fmt: skip
+    expected = [
+        "ok",
+        "timeout",
+        "compile_error",
+        "runtime_error",
+        "wrong_result",
+        "invalid",
+        "runtime_error",
+        "ok",
+    ]
     assert runs["status"].tolist() == expected
     assert runs["time_ms"].dropna().tolist() == pytest.approx([12.2, 12.2])
     assert runs["config.block_size_x"].tolist() == [16] * 8
@@ -171,9 +179,12 @@ def test_t4_without_a_time_takes_the_median(tmp_path):
 
 def test_t4_of_ktt(tmp_path, survives):
     about = {
-        "autotuner": "KTT", "autotuner_version": "2.2.0", "device": "NVIDIA GeForce RTX 3090",
-        "timeunit": "microseconds", "compute_api": "CUDA",
-    }  # fmt: skip
+        "autotuner": "KTT",
+        "autotuner_version": "2.2.0",
+        "device": "NVIDIA GeForce RTX 3090",
+        "timeunit": "microseconds",
+        "compute_api": "CUDA",
+    }
     result = {
         "configuration": {"multiply_block_size": "32", "scale": "0.5", "on": "true", "kind": "a"},
         "correctness": 1,
@@ -183,10 +194,12 @@ def test_t4_of_ktt(tmp_path, survives):
             {"name": "dram__sectors_read.sum", "type": "Double", "unit": "", "value": 4828.0},
         ],
         "compilation_data": {
-            "global_size": {"x": 32768, "y": 1, "z": 1}, "local_memory_size": 64, "registers": 12,
+            "global_size": {"x": 32768, "y": 1, "z": 1},
+            "local_memory_size": 64,
+            "registers": 12,
         },
         "times": {"compilation_time": 16215.021, "runtimes": [90.656]},
-    }  # fmt: skip
+    }
     done = t4(tmp_path, result, metadata=about, kernel="add")
     row = survives(done).iloc[0]
     assert (row["device"], row["environment"]) == ("NVIDIA GeForce RTX 3090", "KTT 2.2.0")
@@ -214,9 +227,14 @@ def triton(tmp_path, key, timings, name="matmul_kernel.autotune.json", **options
 
 def triton_config(warps, **kwargs):
     return {
-        "kwargs": kwargs, "num_warps": warps, "num_ctas": 1, "num_stages": 3, "maxnreg": None,
-        "pre_hook": None, "ir_override": None,
-    }  # fmt: skip
+        "kwargs": kwargs,
+        "num_warps": warps,
+        "num_ctas": 1,
+        "num_stages": 3,
+        "maxnreg": None,
+        "pre_hook": None,
+        "ir_override": None,
+    }
 
 
 TRITON_KEY = [512, 256, 128, "torch.float16", "torch.float16", True]
@@ -237,8 +255,12 @@ def test_triton(tmp_path, survives):
     assert runs["status"].tolist() == ["ok", "compile_error", "ok"]
     assert runs["time_ms"].dropna().tolist() == [0.05, 0.07]
     assert [runs[f"problem.{n}"][0] for n in ("M", "N", "K", "key_3", "key_5")] == [
-        512, 256, 128, "fp16", True,
-    ]  # fmt: skip
+        512,
+        256,
+        128,
+        "fp16",
+        True,
+    ]
     assert [runs[f"config.{n}"][0] for n in ("BLOCK_M", "num_warps", "num_stages")] == [64, 4, 3]
     assert "config.maxnreg" not in runs
     assert "config.ir_override" not in runs

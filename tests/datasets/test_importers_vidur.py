@@ -7,12 +7,27 @@ from foretune.datasets import import_runs
 from foretune.errors import RunTableError
 
 MLP = {
-    "n_head": [32, 64], "n_kv_head": [32, 8], "n_embd": [4096, 8192],
-    "n_expanded_embd": [11008, 28672], "vocab_size": [32768, 32768], "use_gated_mlp": [True, True],
-    "num_tokens": [100, 200], "num_tensor_parallel_workers": [1, 4],
-}  # fmt: skip
-LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
-          "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")  # fmt: skip
+    "n_head": [32, 64],
+    "n_kv_head": [32, 8],
+    "n_embd": [4096, 8192],
+    "n_expanded_embd": [11008, 28672],
+    "vocab_size": [32768, 32768],
+    "use_gated_mlp": [True, True],
+    "num_tokens": [100, 200],
+    "num_tensor_parallel_workers": [1, 4],
+}
+LAYERS = (
+    "emb",
+    "input_layernorm",
+    "attn_pre_proj",
+    "attn_rope",
+    "attn_post_proj",
+    "post_attention_layernorm",
+    "mlp_up_proj",
+    "mlp_act",
+    "mlp_down_proj",
+    "add",
+)
 
 
 def vidur(folder, place, table):
@@ -53,10 +68,13 @@ def test_the_layers_of_vidur(tmp_path, survives):
     }.items():
         assert [problem(layer, i, *"MNK") for i in (0, 1)] == list(sizes)
     for layer, op, columns in (
-        ("input_layernorm", "rms_norm", 8192), ("post_attention_layernorm", "rms_norm", 8192),
-        ("add", "add", 8192), ("emb", "embedding", 8192), ("mlp_act", "silu_and_mul", 7168),
+        ("input_layernorm", "rms_norm", 8192),
+        ("post_attention_layernorm", "rms_norm", 8192),
+        ("add", "add", 8192),
+        ("emb", "embedding", 8192),
+        ("mlp_act", "silu_and_mul", 7168),
         ("attn_rope", "rope", (64 + 8) * 128 // 4),
-    ):  # fmt: skip
+    ):
         assert problem(layer, 1, "rows", "columns", "op") == [200, columns, op]
     assert runs.loc["mlp_up_proj"]["time_ms"].tolist() == [7.0, 8.0]  # medians
     for layer in ("input_layernorm", "add", "attn_rope"):  # a product's shape says it already
@@ -89,15 +107,23 @@ def test_models_of_vidur_differ_in_their_layers(tmp_path):
 
 def test_attention_of_vidur(tmp_path, survives):
     table = pd.DataFrame(
-        {"time_stats.attn_prefill.median": [0.5, None, None],
-         "time_stats.attn_decode.median": [None, 0.25, None],
-         "time_stats.attn_output_reshape.median": [0.001] * 3,
-         "n_embd": [8192] * 3, "n_q_head": [64] * 3, "n_kv_head": [8] * 3, "block_size": [16] * 3,
-         "num_tensor_parallel_workers": [2] * 3, "max_model_len": [4096] * 3,
-         "batch_size": [1, 8, 8], "prefill_chunk_size": [64, 0, 0],
-         "kv_cache_size": [128, 1024, 2048], "is_prefill": [True, False, False],
-         "attention_backend": ["AttentionBackend.FLASHINFER"] * 3}
-    )  # fmt: skip
+        {
+            "time_stats.attn_prefill.median": [0.5, None, None],
+            "time_stats.attn_decode.median": [None, 0.25, None],
+            "time_stats.attn_output_reshape.median": [0.001] * 3,
+            "n_embd": [8192] * 3,
+            "n_q_head": [64] * 3,
+            "n_kv_head": [8] * 3,
+            "block_size": [16] * 3,
+            "num_tensor_parallel_workers": [2] * 3,
+            "max_model_len": [4096] * 3,
+            "batch_size": [1, 8, 8],
+            "prefill_chunk_size": [64, 0, 0],
+            "kv_cache_size": [128, 1024, 2048],
+            "is_prefill": [True, False, False],
+            "attention_backend": ["AttentionBackend.FLASHINFER"] * 3,
+        }
+    )
     done = import_runs(vidur(tmp_path, "compute/a100/m/n/attention.csv", table), "vidur")
     runs = survives(done)
     assert done.rejected == {"time is not a number": 1}
@@ -115,10 +141,17 @@ def test_attention_of_vidur(tmp_path, survives):
 @pytest.mark.parametrize("collective", ["all_reduce", "send_recv"])
 def test_collectives_of_vidur(tmp_path, survives, collective):
     table = pd.DataFrame(
-        {f"time_stats.{collective}.median": [0.017], f"time_stats.{collective}.mean": [0.016],
-         "rank": [0], "num_workers": [2], "size": [2048], "collective": [collective],
-         "devices_per_node": [1], "max_devices_per_node": [8]}
-    )  # fmt: skip
+        {
+            f"time_stats.{collective}.median": [0.017],
+            f"time_stats.{collective}.mean": [0.016],
+            "rank": [0],
+            "num_workers": [2],
+            "size": [2048],
+            "collective": [collective],
+            "devices_per_node": [1],
+            "max_devices_per_node": [8],
+        }
+    )
     path = vidur(tmp_path, f"network/a100_dgx/{collective}.csv", table)
     row = survives(import_runs(path, "vidur")).iloc[0]
     assert (row["kernel"], row["device"]) == (collective, "NVIDIA A100-SXM4-80GB")

@@ -29,9 +29,14 @@ def path(tmp_path):
 
 def run(time_ms=1.0, M=64, status=Status.OK, recorded_at="2026-01-01T00:00:00", **config):
     return Measurement(
-        "toy", Problem(M=M), Configuration(config), "Toy CPU", status,
-        time_ms if status is Status.OK else math.nan, recorded_at=recorded_at,
-    )  # fmt: skip
+        "toy",
+        Problem(M=M),
+        Configuration(config),
+        "Toy CPU",
+        status,
+        time_ms if status is Status.OK else math.nan,
+        recorded_at=recorded_at,
+    )
 
 
 def kill(log):
@@ -347,10 +352,13 @@ ROWS = st.lists(
             run(time_ms, **{n: v for n, v in (("z", 0), ("x", x), ("y", y)) if v is not None}),
             time_ms_samples=tuple(samples),
         ),
-        CELLS, CELLS, st.floats(0.1, 9), st.lists(st.floats(0.1, 9), max_size=2),
+        CELLS,
+        CELLS,
+        st.floats(0.1, 9),
+        st.lists(st.floats(0.1, 9), max_size=2),
     ),
     max_size=8,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=20)
@@ -406,13 +414,23 @@ def test_the_last_row_counts_whatever_its_clock_said(path):
 AMOUNTS = st.sampled_from([math.nan, math.inf, -1.0, 0.0, 1.0, 100.0])
 
 
-@given(st.builds(
-    lambda status, time_ms, power_w, energy_mj, kernel: replace(
-        run(x=1), status=status, time_ms=time_ms, power_w=power_w, energy_mj=energy_mj,
-        kernel=kernel,
-    ),
-    st.sampled_from(Status), AMOUNTS, AMOUNTS, AMOUNTS, st.sampled_from(["", "toy"]),
-))  # fmt: skip
+@given(
+    st.builds(
+        lambda status, time_ms, power_w, energy_mj, kernel: replace(
+            run(x=1),
+            status=status,
+            time_ms=time_ms,
+            power_w=power_w,
+            energy_mj=energy_mj,
+            kernel=kernel,
+        ),
+        st.sampled_from(Status),
+        AMOUNTS,
+        AMOUNTS,
+        AMOUNTS,
+        st.sampled_from(["", "toy"]),
+    )
+)
 def test_one_row_and_a_table_are_judged_alike(m):
     device = Device("Toy CPU", "cpu", specs={"power_limit_w": 50.0})
     said = []

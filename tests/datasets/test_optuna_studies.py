@@ -18,18 +18,29 @@ from foretune.space import Configuration
 def measured(n, block, time_ms):
     status = Status.OK if math.isfinite(time_ms) else Status.COMPILE_ERROR
     return Measurement(
-        "blur", Problem(n=n), Configuration(block=block, fast=True), "My CPU", status,
-        time_ms=time_ms, error="" if status is Status.OK else "too large",
-    )  # fmt: skip
+        "blur",
+        Problem(n=n),
+        Configuration(block=block, fast=True),
+        "My CPU",
+        status,
+        time_ms=time_ms,
+        error="" if status is Status.OK else "too large",
+    )
 
 
-ROWS = [measured(64, 8, 2.5), measured(64, 16, 1.5), measured(128, 8, 9.0),
-        measured(64, 32, math.nan)]  # fmt: skip
+ROWS = [
+    measured(64, 8, 2.5),
+    measured(64, 16, 1.5),
+    measured(128, 8, 9.0),
+    measured(64, 32, math.nan),
+]
 
 
 def facts(measurements):
-    found = [(m.kernel, m.device, dict(m.problem), dict(m.config), m.status, repr(m.time_ms))
-             for m in measurements]  # fmt: skip
+    found = [
+        (m.kernel, m.device, dict(m.problem), dict(m.config), m.status, repr(m.time_ms))
+        for m in measurements
+    ]
     return sorted(found, key=repr)
 
 

@@ -116,9 +116,14 @@ def test_columns_are_in_reading_order():
 def run(M=64, status=Status.OK, time_ms=1.0, recorded_at="2026-01-01T00:00:00", **config):
     time_ms = time_ms if status is Status.OK else math.nan
     return Measurement(
-        "toy", Problem(M=M), Configuration(config), "Toy CPU", status, time_ms,
+        "toy",
+        Problem(M=M),
+        Configuration(config),
+        "Toy CPU",
+        status,
+        time_ms,
         recorded_at=recorded_at,
-    )  # fmt: skip
+    )
 
 
 def test_tables_of_others_need_only_what_is_required(tmp_path):

@@ -87,9 +87,18 @@ def made(tmp_path, toy_runs):
     """A folder with one table of the toy runs, and its card."""
     write_runs(tmp_path / "toy.parquet", toy_runs)
     made = DatasetCard(
-        "toy", "Toy CPU", "toy", {"cores": 4.0}, "Toy 1.0", "2020-01-01T00:00:00+00:00",
-        "2020-01-01T01:00:00+00:00", "made up", "make it up", "MIT", {"matmul": "0" * 16},
-    )  # fmt: skip
+        "toy",
+        "Toy CPU",
+        "toy",
+        {"cores": 4.0},
+        "Toy 1.0",
+        "2020-01-01T00:00:00+00:00",
+        "2020-01-01T01:00:00+00:00",
+        "made up",
+        "make it up",
+        "MIT",
+        {"matmul": "0" * 16},
+    )
     fields = {n: v for n, v in dataclasses.asdict(made).items() if n not in ("rows", "columns")}
     (tmp_path / "toy.json").write_text(json.dumps(fields))
     return tmp_path, made

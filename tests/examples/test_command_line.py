@@ -47,9 +47,14 @@ def test_one_is_tuned_in_another_process(capsys, monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.chdir(FOLDER.parents[1])
     found = run_json(
-        capsys, "tune", "examples/kernels/conv2d.py:Conv2d", "--problem", "H=8,W=9,C=3,F=5",
-        "--budget", "1",
-    )  # fmt: skip
+        capsys,
+        "tune",
+        "examples/kernels/conv2d.py:Conv2d",
+        "--problem",
+        "H=8,W=9,C=3,F=5",
+        "--budget",
+        "1",
+    )
     assert [row["status"] for row in found["trace"]] == ["ok"]
 
 
@@ -57,8 +62,20 @@ def test_one_is_inspected(capsys, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.chdir(FOLDER)
     found = run_json(
-        capsys, "inspect", "triton_softmax:_whole_rows", "--arg", "x=fp16*", "--arg", "y=fp16*",
-        "--arg", "rows=4096", "--arg", "columns=1000", "--config", "ROWS=1,BLOCK=1024,STAGES=1",
-        "--target", "sm_90",
-    )  # fmt: skip
+        capsys,
+        "inspect",
+        "triton_softmax:_whole_rows",
+        "--arg",
+        "x=fp16*",
+        "--arg",
+        "y=fp16*",
+        "--arg",
+        "rows=4096",
+        "--arg",
+        "columns=1000",
+        "--config",
+        "ROWS=1,BLOCK=1024,STAGES=1",
+        "--target",
+        "sm_90",
+    )
     assert [row["status"] for row in found["configs"]] == ["ok"]

@@ -21,9 +21,13 @@ PROBLEMS = {
     "triton_attention_tma.py:TritonAttentionTma": {"seq_len": 37, "heads": 2, "kv_heads": 1},
     "triton_gemm_tma.py:TritonGemmTma": {"M": 37, "N": 88, "K": 48},
     "triton_grouped_gemm.py:TritonGroupedGemm": {
-        "tokens": 7, "experts": 3, "top_k": 2, "N": 35, "K": 33,
+        "tokens": 7,
+        "experts": 3,
+        "top_k": 2,
+        "N": 35,
+        "K": 33,
     },
-}  # fmt: skip
+}
 SCRIPT = """
 import json, sys
 from foretune.registry import get_kernel
@@ -42,6 +46,9 @@ def test_the_contract():
     problems = {str(FOLDER / location): problem for location, problem in PROBLEMS.items()}
     done = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", SCRIPT, json.dumps(problems)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -54,8 +54,10 @@ def check_numbers(*more, **environment):
     run = subprocess.run(
         [sys.executable, "-P", str(CASES), f"{FILE}:TritonGroupedGemm"],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "", **environment},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout)
     assert not [r for r in results if not r["error"] <= r["limit"]]

@@ -73,8 +73,10 @@ def run_cases(names, **environment):
     run = subprocess.run(
         [sys.executable, "-P", str(SCRIPT), *names],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "", **environment},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     done = {line["case"]: line["results"] for line in map(json.loads, run.stdout.splitlines())}
     return done, run.stderr
 
@@ -227,8 +229,9 @@ def test_inputs_follow_the_seed(kernel, pretend):
     problem = kernel.problem(sizes)
     first, again, other = (kernel.make_inputs(problem, seed) for seed in (3, 3, 4))
     tensors = [name for name, value in first.items() if isinstance(value, torch.Tensor)]
-    assert all(torch.equal(first[n], again[n]) and not torch.equal(first[n], other[n])
-               for n in tensors)  # fmt: skip
+    assert all(
+        torch.equal(first[n], again[n]) and not torch.equal(first[n], other[n]) for n in tensors
+    )
     if kernel.name == "triton_attention":
         assert not torch.equal(first["q"], first["k"])
 

@@ -176,8 +176,12 @@ def run(case: Case) -> Iterator[dict[str, Any]]:
             }
         library, call = kernel.library(problem, inputs)
         error = kernel.relative_error(call(), expected)
-        yield {"problem": str(problem), "library": library, "error": error,
-               "limit": kernel.error_limit(problem, kernel.default(problem))}  # fmt: skip
+        yield {
+            "problem": str(problem),
+            "library": library,
+            "error": error,
+            "limit": kernel.error_limit(problem, kernel.default(problem)),
+        }
 
 
 def measure(kernel, problem, configs) -> Iterator[dict[str, Any]]:
@@ -187,8 +191,12 @@ def measure(kernel, problem, configs) -> Iterator[dict[str, Any]]:
     runner = InProcessRunner(device, Timing(max_seconds=0.02, warmup_s=0.0), power=False)
     for m in runner.run(kernel, problem, configs):
         limit = kernel.error_limit(problem, m.config) if m.ok and m.time_ms > 0 else -1
-        yield {"problem": str(problem), "config": dict(m.config), "error": m.relative_error,
-               "limit": limit}  # fmt: skip
+        yield {
+            "problem": str(problem),
+            "config": dict(m.config),
+            "error": m.relative_error,
+            "limit": limit,
+        }
     times = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.0).time_ms
     (library,) = times.keys() - {DEFAULT_REPEATED, *(config.id for config in configs)}
     yield {"problem": str(problem), "library": library, "error": 0.0, "limit": times[library].min()}

@@ -81,8 +81,14 @@ def test_without_columns():
     assert "config.flag" in rows
     assert "config.flag" not in rest
     assert list(rest.group("config")) == [
-        "maybe", "gaps", "mixed", "switch", "kind", "either", "number",
-    ]  # fmt: skip
+        "maybe",
+        "gaps",
+        "mixed",
+        "switch",
+        "kind",
+        "either",
+        "number",
+    ]
     assert rows.without([]) is rows
 
 

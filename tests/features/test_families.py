@@ -25,9 +25,18 @@ MOE = {"tokens": 16, "hidden": 32, "intermediate": 64, "top_k": 2, "experts": 8}
 ROWS = {"rows": 10, "columns": 96}
 IMAGE = {"size_0": 100, "size_1": 50, "filter_height": 3, "filter_width": 5}
 LAYER = {
-    "batch": 2, "in_channels": 8, "in_h": 28, "in_w": 28, "out_channels": 32, "out_h": 14,
-    "out_w": 14, "kernel_h": 3, "kernel_w": 3, "stride_h": 2, "stride_w": 2,
-}  # fmt: skip
+    "batch": 2,
+    "in_channels": 8,
+    "in_h": 28,
+    "in_w": 28,
+    "out_channels": 32,
+    "out_h": 14,
+    "out_w": 14,
+    "kernel_h": 3,
+    "kernel_w": 3,
+    "stride_h": 2,
+    "stride_w": 2,
+}
 MM = {**GEMM, "mat1_dtype": "float16", "mat2_dtype": "float16"}
 FLEX = {"batch": 2, "heads": 3, "seq_q": 64, "seq_kv": 96, "head_dim": 16, "dtype": "bfloat16"}
 TILE = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
@@ -38,49 +47,145 @@ MESSAGE = {"message_bytes": 1024, "devices": 4}
     ("name", "problem", "config", "flops", "moved", "dtype"),
     [
         ("gemm", GEMM, {}, 2 * 128 * 512 * 64, 2 * (128 * 64 + 64 * 512 + 128 * 512), "fp16"),
-        ("gemm", {**GEMM, "dtype": "fp32"}, {}, 2 * 128 * 512 * 64,
-         4 * (128 * 64 + 64 * 512 + 128 * 512), "fp32"),
+        (
+            "gemm",
+            {**GEMM, "dtype": "fp32"},
+            {},
+            2 * 128 * 512 * 64,
+            4 * (128 * 64 + 64 * 512 + 128 * 512),
+            "fp32",
+        ),
         # eight-bit factors, a product of 16 bits
-        ("gemm", GEMM, {"format": "fp8"}, 2 * 128 * 512 * 64,
-         128 * 64 + 64 * 512 + 2 * 128 * 512, "fp8"),
+        (
+            "gemm",
+            GEMM,
+            {"format": "fp8"},
+            2 * 128 * 512 * 64,
+            128 * 64 + 64 * 512 + 2 * 128 * 512,
+            "fp8",
+        ),
         # weights of four bits and a scale of two bytes for 128 of them
-        ("gemm", {**GEMM, "batch": 3}, {"format": "int4_wo"}, 3 * 2 * 128 * 512 * 64,
-         3 * (2 * 128 * 64 + (0.5 + 2 / 128) * 64 * 512 + 2 * 128 * 512), "fp16"),
+        (
+            "gemm",
+            {**GEMM, "batch": 3},
+            {"format": "int4_wo"},
+            3 * 2 * 128 * 512 * 64,
+            3 * (2 * 128 * 64 + (0.5 + 2 / 128) * 64 * 512 + 2 * 128 * 512),
+            "fp16",
+        ),
         # every query sees itself and those before it: (8 + 1) / 2 keys
-        ("attention_prefill", PREFILL, {}, 4 * 2 * 4 * 16 * 8 * 4.5,
-         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2), "bf16"),
-        ("attention_prefill", {**PREFILL, "prefix_len": 10}, {}, 4 * 2 * 4 * 16 * 8 * 14.5,
-         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 18 * 2), "bf16"),
+        (
+            "attention_prefill",
+            PREFILL,
+            {},
+            4 * 2 * 4 * 16 * 8 * 4.5,
+            2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2),
+            "bf16",
+        ),
+        (
+            "attention_prefill",
+            {**PREFILL, "prefix_len": 10},
+            {},
+            4 * 2 * 4 * 16 * 8 * 14.5,
+            2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 18 * 2),
+            "bf16",
+        ),
         # 1, 2, 3 keys, then 4 each
-        ("attention_prefill", {**PREFILL, "window": 4}, {}, 4 * 2 * 4 * 16 * (1 + 2 + 3 + 5 * 4),
-         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2), "bf16"),
-        ("attention_encoder", {**PREFILL, "kv_heads": 0}, {}, 4 * 2 * 4 * 16 * 8 * 8,
-         2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 4), "bf16"),
-        ("attention_decode", DECODE, {}, 4 * 3 * 8 * 64 * 100,
-         3 * 64 * (2 * 2 * 8 + 2 * 2 * 100 * 2), "bf16"),
+        (
+            "attention_prefill",
+            {**PREFILL, "window": 4},
+            {},
+            4 * 2 * 4 * 16 * (1 + 2 + 3 + 5 * 4),
+            2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 2),
+            "bf16",
+        ),
+        (
+            "attention_encoder",
+            {**PREFILL, "kv_heads": 0},
+            {},
+            4 * 2 * 4 * 16 * 8 * 8,
+            2 * 16 * (2 * 2 * 8 * 4 + 2 * 2 * 8 * 4),
+            "bf16",
+        ),
+        (
+            "attention_decode",
+            DECODE,
+            {},
+            4 * 3 * 8 * 64 * 100,
+            3 * 64 * (2 * 2 * 8 + 2 * 2 * 100 * 2),
+            "bf16",
+        ),
         # a cache of eight bits beside queries of sixteen; only the window is read
-        ("attention_decode", {**DECODE, "window": 10}, {"format": "fp16", "kv_format": "fp8"},
-         4 * 3 * 8 * 64 * 10, 3 * 64 * (2 * 2 * 8 + 2 * 1 * 10 * 2), "fp16"),
+        (
+            "attention_decode",
+            {**DECODE, "window": 10},
+            {"format": "fp16", "kv_format": "fp8"},
+            4 * 3 * 8 * 64 * 10,
+            3 * 64 * (2 * 2 * 8 + 2 * 1 * 10 * 2),
+            "fp16",
+        ),
         ("norm", ROWS, {}, 8 * 960, 2 * 2 * 960, "fp32"),
         ("softmax", ROWS, {"format": "fp32"}, 8 * 960, 2 * 4 * 960, "fp32"),
         ("elementwise", ROWS, {}, 2 * 960, 2 * 2 * 960, "fp32"),
         ("quantize", {"M": 10, "K": 96}, {}, 4 * 960, 2 * 2 * 960, "fp32"),
-        ("batched_gemm", {**GEMM, "batch": 3}, {}, 3 * 2 * 128 * 512 * 64,
-         3 * 2 * (128 * 64 + 64 * 512 + 128 * 512), "fp16"),
+        (
+            "batched_gemm",
+            {**GEMM, "batch": 3},
+            {},
+            3 * 2 * 128 * 512 * 64,
+            3 * 2 * (128 * 64 + 64 * 512 + 128 * 512),
+            "fp16",
+        ),
         # 128 rows among four groups, each of which has a B of its own
-        ("grouped_gemm", {**GEMM, "groups": 4}, {}, 2 * 128 * 512 * 64,
-         2 * (128 * 64 + 4 * 64 * 512 + 128 * 512), "fp16"),
-        ("inductor_mm", MM, TILE, 2 * 128 * 512 * 64,
-         2 * (128 * 64 + 64 * 512 + 128 * 512), "fp16"),
-        ("inductor_mm", {**MM, "mat1_dtype": "float32", "mat2_dtype": "float32", "using_tf32": "1"},
-         TILE, 2 * 128 * 512 * 64, 4 * (128 * 64 + 64 * 512 + 128 * 512), "tf32"),
-        ("inductor_mixed_mm", {**MM, "mat2_dtype": "int8"}, TILE, 2 * 128 * 512 * 64,
-         2 * (128 * 64 + 128 * 512) + 64 * 512, "fp16"),
-        ("inductor_flex_attention", FLEX, TILE, 4 * 2 * 3 * 64 * 32 * 16,
-         2 * 2 * 2 * 3 * 16 * 64, "bf16"),
+        (
+            "grouped_gemm",
+            {**GEMM, "groups": 4},
+            {},
+            2 * 128 * 512 * 64,
+            2 * (128 * 64 + 4 * 64 * 512 + 128 * 512),
+            "fp16",
+        ),
+        (
+            "inductor_mm",
+            MM,
+            TILE,
+            2 * 128 * 512 * 64,
+            2 * (128 * 64 + 64 * 512 + 128 * 512),
+            "fp16",
+        ),
+        (
+            "inductor_mm",
+            {**MM, "mat1_dtype": "float32", "mat2_dtype": "float32", "using_tf32": "1"},
+            TILE,
+            2 * 128 * 512 * 64,
+            4 * (128 * 64 + 64 * 512 + 128 * 512),
+            "tf32",
+        ),
+        (
+            "inductor_mixed_mm",
+            {**MM, "mat2_dtype": "int8"},
+            TILE,
+            2 * 128 * 512 * 64,
+            2 * (128 * 64 + 128 * 512) + 64 * 512,
+            "fp16",
+        ),
+        (
+            "inductor_flex_attention",
+            FLEX,
+            TILE,
+            4 * 2 * 3 * 64 * 32 * 16,
+            2 * 2 * 2 * 3 * 16 * 64,
+            "bf16",
+        ),
         ("convolution", IMAGE, {}, 2 * 5000 * 15, 4 * (2 * 5000 + 15), "fp32"),
-        ("convolution", {**LAYER, "groups": 4, "dtype": "fp16"}, {}, 2 * 2 * 196 * 32 * (8 / 4 * 9),
-         2 * (2 * 8 * 28 * 28 + 2 * 32 * 196 + 32 * 8 / 4 * 9), "fp16"),
+        (
+            "convolution",
+            {**LAYER, "groups": 4, "dtype": "fp16"},
+            {},
+            2 * 2 * 196 * 32 * (8 / 4 * 9),
+            2 * (2 * 8 * 28 * 28 + 2 * 32 * 196 + 32 * 8 / 4 * 9),
+            "fp16",
+        ),
         ("all_reduce", MESSAGE, {}, 0, 2 * 1024 * 3 / 4, "fp32"),
         ("all_gather", MESSAGE, {}, 0, 1024 * 3 / 4, "fp32"),
         ("reduce_scatter", MESSAGE, {}, 0, 1024 * 3 / 4, "fp32"),
@@ -88,7 +193,7 @@ MESSAGE = {"message_bytes": 1024, "devices": 4}
         ("send_recv", MESSAGE, {}, 0, 1024, "fp32"),
         ("all_reduce", {**MESSAGE, "devices": 1}, {}, 0, 1, "fp32"),  # nobody to send to
     ],
-)  # fmt: skip
+)
 def test_work_counted_by_hand(name, problem, config, flops, moved, dtype):
     cost = family(name).cost(problem, config)
     assert float(cost.flops) == pytest.approx(flops)
@@ -152,40 +257,69 @@ def test_loads_of_rows_are_those_of_each():
 PROBLEMS = {
     "gemm": {"M": [1, 128, 300], "N": [512, 64, 40], "K": [64, 64, 4096], "batch": [1, 2, 1]},
     "attention_prefill": {
-        "batch": [1, 2, 8], "seq_len": [8, 1000, 77], "heads": [4, 32, 8], "kv_heads": [4, 8, 0],
-        "head_dim": [64, 128, 128], "prefix_len": [0, 10, 5], "window": [0, 64, 0],
+        "batch": [1, 2, 8],
+        "seq_len": [8, 1000, 77],
+        "heads": [4, 32, 8],
+        "kv_heads": [4, 8, 0],
+        "head_dim": [64, 128, 128],
+        "prefix_len": [0, 10, 5],
+        "window": [0, 64, 0],
     },
     "attention_decode": {
-        "batch": [1, 2, 8], "kv_len": [8, 1000, 77], "heads": [4, 32, 8], "kv_heads": [4, 8, 0],
-        "head_dim": [64, 128, 128], "window": [0, 64, 0],
+        "batch": [1, 2, 8],
+        "kv_len": [8, 1000, 77],
+        "heads": [4, 32, 8],
+        "kv_heads": [4, 8, 0],
+        "head_dim": [64, 128, 128],
+        "window": [0, 64, 0],
     },
     "moe": {
-        "tokens": [1, 64, 4096], "hidden": [256, 512, 64], "intermediate": [64, 128, 96],
-        "top_k": [1, 2, 8], "experts": [8, 64, 8],
+        "tokens": [1, 64, 4096],
+        "hidden": [256, 512, 64],
+        "intermediate": [64, 128, 96],
+        "top_k": [1, 2, 8],
+        "experts": [8, 64, 8],
     },
     "quantize": {"M": [1, 7, 4096], "K": [64, 1000, 512]},
     "convolution": {
-        "batch": [1, 16, 3], "in_channels": [3, 64, 96], "in_h": [224, 14, 30],
-        "in_w": [224, 14, 31], "out_channels": [64, 64, 96], "out_h": [112, 14, 28],
-        "out_w": [112, 14, 29], "kernel_h": [7, 1, 3], "kernel_w": [7, 1, 3],
-        "stride_h": [2, 1, 1], "groups": [1, 1, 96], "dtype": ["fp16", "fp32", "bf16"],
+        "batch": [1, 16, 3],
+        "in_channels": [3, 64, 96],
+        "in_h": [224, 14, 30],
+        "in_w": [224, 14, 31],
+        "out_channels": [64, 64, 96],
+        "out_h": [112, 14, 28],
+        "out_w": [112, 14, 29],
+        "kernel_h": [7, 1, 3],
+        "kernel_w": [7, 1, 3],
+        "stride_h": [2, 1, 1],
+        "groups": [1, 1, 96],
+        "dtype": ["fp16", "fp32", "bf16"],
         "direction": ["forward", "backward data", "backward weights"],
     },
     "grouped_gemm": {
-        "M": [1, 128, 300], "N": [512, 64, 40], "K": [64, 64, 4096], "groups": [1, 8, 4],
+        "M": [1, 128, 300],
+        "N": [512, 64, 40],
+        "K": [64, 64, 4096],
+        "groups": [1, 8, 4],
     },
     "inductor_mm": {
-        "M": [1, 128, 300], "N": [512, 64, 40], "K": [64, 64, 4096],
+        "M": [1, 128, 300],
+        "N": [512, 64, 40],
+        "K": [64, 64, 4096],
         "mat1_dtype": ["float16", "float32", "float32"],
-        "mat2_dtype": ["float16", "float32", "float32"], "mat1_stride_0": [1, 64, 4096],
+        "mat2_dtype": ["float16", "float32", "float32"],
+        "mat1_stride_0": [1, 64, 4096],
         "using_tf32": ["not_float_32", "1", "0"],
     },
     "inductor_flex_attention": {
-        "batch": [1, 2, 8], "heads": [4, 32, 8], "seq_q": [128, 1024, 77],
-        "seq_kv": [128, 2048, 77], "head_dim": [64, 128, 16],
+        "batch": [1, 2, 8],
+        "heads": [4, 32, 8],
+        "seq_q": [128, 1024, 77],
+        "seq_kv": [128, 2048, 77],
+        "head_dim": [64, 128, 16],
         "dtype": ["float16", "bfloat16", "float32"],
     },
-}  # fmt: skip
+}
 PROBLEMS["batched_gemm"] = PROBLEMS["gemm"]
 PROBLEMS["inductor_mixed_mm"] = PROBLEMS["inductor_mm"]
 PROBLEMS["attention_encoder"] = PROBLEMS["attention_prefill"]
@@ -194,9 +328,12 @@ for _name in ("norm", "softmax", "elementwise"):
 for _name in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"):
     PROBLEMS[_name] = {"message_bytes": [8, 4096, 2**30], "devices": [1, 2, 8]}
 TILES = {
-    "BLOCK_M": [16, 64, 128], "BLOCK_N": [64, 64, 32], "BLOCK_K": [16, 32, 64],
-    "num_warps": [2, 4, 8], "num_stages": [1, 3, 5],
-}  # fmt: skip
+    "BLOCK_M": [16, 64, 128],
+    "BLOCK_N": [64, 64, 32],
+    "BLOCK_K": [16, 32, 64],
+    "num_warps": [2, 4, 8],
+    "num_stages": [1, 3, 5],
+}
 SOLVERS = ["GemmFwd1x1_0_1", "ConvBinWinogradRxSf2x3g1", "ConvMlirIgemmFwdXdlops"]
 CONFIGS = {"format": ["bf16", "fp8_block", "nvfp4"], "tp": [1, 2, 4], "ep": [1, 4, 2]}
 CONFIGS |= {**TILES, "solver": SOLVERS}

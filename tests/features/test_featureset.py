@@ -158,8 +158,13 @@ def test_an_unknown_kernel_has_its_raw_columns():
     features = FeatureSet().fit(runs)
     X = features.transform(runs)
     assert list(X) == [
-        "problem.n", "config.x", "config.flag", "config.mode=a", "config.mode=b", "alignment.n",
-    ]  # fmt: skip
+        "problem.n",
+        "config.x",
+        "config.flag",
+        "config.mode=a",
+        "config.mode=b",
+        "alignment.n",
+    ]
     np.testing.assert_array_equal(
         X.to_numpy(), [[8, 1, 1, 1, 0, 3], [8, 2, np.nan, 0, 1, 3], [16, 4, 0, 0, 0, 4]]
     )
@@ -307,8 +312,9 @@ def test_an_unknown_device_has_the_roofline_of_a_generic_one(matmul, toy_runs):
 
 
 def test_a_known_name_brings_its_rates():
-    runs = pd.DataFrame({"problem.M": [64, 128], "problem.N": 64, "problem.K": 64,
-                         "config.format": "fp32"})  # fmt: skip
+    runs = pd.DataFrame(
+        {"problem.M": [64, 128], "problem.N": 64, "problem.K": 64, "config.format": "fp32"}
+    )
     bare = runs.assign(kernel="gemm", status="ok", device=["rtx 4070", "NVIDIA H200"])
     told = with_rates(Gemm(), Rows(bare))
     assert told["device.memory_gbps"].tolist() == [504.2, 4800.0]

@@ -20,10 +20,15 @@ def runs():
     rng = np.random.default_rng(0)
     sizes = {f"problem.{s}": 2.0 ** rng.integers(6, 13, 120) for s in "MNK"}
     rows = pd.DataFrame({"kernel": "theirs", "device": "d", "status": "ok", **sizes})
-    rows = rows.assign(**{
-        "config.BLOCK": rng.choice([32, 64, 128], 120), "problem.dtype": "fp16",
-        "device.cores": 16.0, "device.fp16_gflops": 1e4, "device.memory_gbps": 1e3,
-    })  # fmt: skip
+    rows = rows.assign(
+        **{
+            "config.BLOCK": rng.choice([32, 64, 128], 120),
+            "problem.dtype": "fp16",
+            "device.cores": 16.0,
+            "device.fp16_gflops": 1e4,
+            "device.memory_gbps": 1e3,
+        }
+    )
     ms = row_parts_ms(UserDefinedCost("theirs", FLOPS, BYTES, BLOCKS), rows).max(axis=1)
     return rows.assign(time_ms=1.3 * ms + 0.01)
 

@@ -15,11 +15,28 @@ def product(m, n, k, stages=3, warps=4, size=4096, bits=16, exact=0.0):
     bytes_ = bits / 8
     tiles = float(np.ceil(size / m) * np.ceil(size / n))
     return TileLaunch(
-        tiles=tiles, tile_m=m, tile_n=n, tile_k=k, size_m=size, size_n=size, size_k=size,
-        steps=size / k, flops=2.0 * m * n * k, step_bytes=bytes_ * k * (m + n), kept_bytes=0.0,
-        sums=m * n, moved_bytes=3 * bytes_ * size**2, warps=warps, stages=stages, bits_a=bits,
-        bits_b=bits, exact=exact, transposed_a=0.0, transposed_b=0.0, alignment=4.0,
-    )  # fmt: skip
+        tiles=tiles,
+        tile_m=m,
+        tile_n=n,
+        tile_k=k,
+        size_m=size,
+        size_n=size,
+        size_k=size,
+        steps=size / k,
+        flops=2.0 * m * n * k,
+        step_bytes=bytes_ * k * (m + n),
+        kept_bytes=0.0,
+        sums=m * n,
+        moved_bytes=3 * bytes_ * size**2,
+        warps=warps,
+        stages=stages,
+        bits_a=bits,
+        bits_b=bits,
+        exact=exact,
+        transposed_a=0.0,
+        transposed_b=0.0,
+        alignment=4.0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,34 @@ from foretune.features.roofline import row_limits_ms, row_parts_ms
 
 DEVICE = {"cores": 4.0, "memory_gbps": 1000.0, "fp16_gflops": 4000.0, "l1_kib": 128.0}
 RUN = {
-    "kernel": "inductor_mm", "device": "d", "problem.M": 256.0, "problem.N": 320.0,
-    "problem.K": 128.0, "problem.mat1_dtype": "float16", "problem.mat2_dtype": "float16",
-    "config.BLOCK_M": 64.0, "config.BLOCK_N": 64.0, "config.BLOCK_K": 32.0,
-    "config.num_warps": 4.0, "config.num_stages": 3.0,
+    "kernel": "inductor_mm",
+    "device": "d",
+    "problem.M": 256.0,
+    "problem.N": 320.0,
+    "problem.K": 128.0,
+    "problem.mat1_dtype": "float16",
+    "problem.mat2_dtype": "float16",
+    "config.BLOCK_M": 64.0,
+    "config.BLOCK_N": 64.0,
+    "config.BLOCK_K": 32.0,
+    "config.num_warps": 4.0,
+    "config.num_stages": 3.0,
     **{f"device.{name}": value for name, value in DEVICE.items()},
-}  # fmt: skip
+}
 
 
 def launch(**changed):
-    sizes = {"blocks": 9.0, "steps": 10.0, "flops": 1e6, "step_bytes": 16384.0, "sums": 4096.0,
-             "warps": 4.0, "stages": 3.0, "moved_bytes": 5e6, "dtype": "fp16"}  # fmt: skip
+    sizes = {
+        "blocks": 9.0,
+        "steps": 10.0,
+        "flops": 1e6,
+        "step_bytes": 16384.0,
+        "sums": 4096.0,
+        "warps": 4.0,
+        "stages": 3.0,
+        "moved_bytes": 5e6,
+        "dtype": "fp16",
+    }
     return TiledLaunch(**{**sizes, **changed})
 
 
@@ -42,9 +59,13 @@ def test_parts_counted_by_hand():
 
 @pytest.mark.parametrize(
     ("changed", "held"),
-    [({"stages": 9.0}, 1), ({"warps": 32.0, "stages": 1.0}, 1), ({"sums": 1e5}, 1),
-     ({"sums": 64.0, "step_bytes": 64.0, "warps": 1.0}, 32)],
-)  # fmt: skip
+    [
+        ({"stages": 9.0}, 1),
+        ({"warps": 32.0, "stages": 1.0}, 1),
+        ({"sums": 1e5}, 1),
+        ({"sums": 64.0, "step_bytes": 64.0, "warps": 1.0}, 32),
+    ],
+)
 def test_how_many_blocks_fit(changed, held):
     """By shared memory, threads, registers; one at least, thirty-two at most."""
     assert launch(**changed).resident(DEVICE) == held

@@ -15,9 +15,16 @@ PROBLEM = {"M": 1000.0, "N": 520.0, "K": 256.0, "dtype": "fp32"}
 
 @pytest.mark.parametrize(
     "names",
-    ["BLOCK_M BLOCK_N BLOCK_K", "block_m block_n block_k", "tile_m tile_n tile_k", "BM BN BK",
-     "BLOCK_SIZE_M BLOCK_SIZE_N BLOCK_SIZE_K", "MWG NWG KWG", "TileM TileN TileK"],
-)  # fmt: skip
+    [
+        "BLOCK_M BLOCK_N BLOCK_K",
+        "block_m block_n block_k",
+        "tile_m tile_n tile_k",
+        "BM BN BK",
+        "BLOCK_SIZE_M BLOCK_SIZE_N BLOCK_SIZE_K",
+        "MWG NWG KWG",
+        "TileM TileN TileK",
+    ],
+)
 def test_whatever_the_columns_are_called(names):
     m, n, k = names.split()
     assert tile_of({m: 128.0, n: 64.0, k: 32.0, "num_warps": 4.0}) == {"m": 128, "n": 64, "k": 32}
@@ -25,9 +32,12 @@ def test_whatever_the_columns_are_called(names):
 
 @pytest.mark.parametrize(
     ("name", "edges"),
-    [("cutlass_simt_sgemm_128x64_8x2_nn_align1", (128, 64)), ("ampere_sgemm_32x128_tn", (32, 128)),
-     ("sm80_xmma_gemm_f32f32_tilesize64x256x16_stage4", (64, 256))],
-)  # fmt: skip
+    [
+        ("cutlass_simt_sgemm_128x64_8x2_nn_align1", (128, 64)),
+        ("ampere_sgemm_32x128_tn", (32, 128)),
+        ("sm80_xmma_gemm_f32f32_tilesize64x256x16_stage4", (64, 256)),
+    ],
+)
 def test_the_name_of_the_kernel_tells_more_than_labels(name, edges):
     tile = tile_of({"kernel": np.array([name]), "block_m": np.array([8.0]), "block_n": [8.0]})
     assert (tile["m"][0], tile["n"][0]) == edges
@@ -35,9 +45,14 @@ def test_the_name_of_the_kernel_tells_more_than_labels(name, edges):
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"block_m": 64.0}, {"kernel": "gemv"}, {"block_m": "big", "block_n": "big"},
-     {"M": 64.0, "N": 64.0}],
-)  # fmt: skip
+    [
+        {},
+        {"block_m": 64.0},
+        {"kernel": "gemv"},
+        {"block_m": "big", "block_n": "big"},
+        {"M": 64.0, "N": 64.0},
+    ],
+)
 def test_nothing_is_guessed(config):
     assert tile_of(config) == {}
     assert "waves_tile" not in Gemm().derived(PROBLEM, config, DEVICE)
@@ -78,8 +93,15 @@ def test_features_of_a_table_have_them():
     from foretune.features.featureset import FeatureSet
 
     runs = pd.DataFrame(
-        {"kernel": "gemm", "device": "x", "problem.M": [100.0, 9000.0], "problem.N": 640.0,
-         "problem.K": 64.0, "config.BM": [16.0, 64.0], "config.BN": 32.0,
-         **{f"device.{name}": rate for name, rate in DEVICE.items()}}
-    )  # fmt: skip
+        {
+            "kernel": "gemm",
+            "device": "x",
+            "problem.M": [100.0, 9000.0],
+            "problem.N": 640.0,
+            "problem.K": 64.0,
+            "config.BM": [16.0, 64.0],
+            "config.BN": 32.0,
+            **{f"device.{name}": rate for name, rate in DEVICE.items()},
+        }
+    )
     assert {"waves_tile", "padding_tile"} <= set(FeatureSet(Gemm()).fit(runs).columns_)

@@ -16,11 +16,28 @@ from tiled_products import DEVICE, TILES, grid, launch_ms, mm, time_ms
 
 import foretune
 
-SIZES = [(64, 4096, 4096), (4096, 4096, 512), (512, 3000, 2048), (4096, 1024, 4096),
-         (16, 8192, 2048), (2048, 2048, 2048), (128, 1024, 8192), (1000, 5000, 768)]  # fmt: skip
-OTHERS = [(32, 4096, 4096), (4096, 4096, 1024), (768, 3072, 2048), (2048, 1024, 4096),
-          (16, 4096, 2048), (1024, 2048, 2048), (256, 1024, 8192), (1500, 4000, 1024),
-          (8192, 1024, 512), (3000, 3000, 640)]  # fmt: skip
+SIZES = [
+    (64, 4096, 4096),
+    (4096, 4096, 512),
+    (512, 3000, 2048),
+    (4096, 1024, 4096),
+    (16, 8192, 2048),
+    (2048, 2048, 2048),
+    (128, 1024, 8192),
+    (1000, 5000, 768),
+]
+OTHERS = [
+    (32, 4096, 4096),
+    (4096, 4096, 1024),
+    (768, 3072, 2048),
+    (2048, 1024, 4096),
+    (16, 4096, 2048),
+    (1024, 2048, 2048),
+    (256, 1024, 8192),
+    (1500, 4000, 1024),
+    (8192, 1024, 512),
+    (3000, 3000, 640),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +50,13 @@ def _device(monkeypatch, tmp_path):
 
 def decorated(**options):
     configs = [
-        triton.Config({n: v for n, v in tile.items() if n.startswith("BLOCK")},
-                      num_warps=tile["num_warps"], num_stages=tile["num_stages"])
+        triton.Config(
+            {n: v for n, v in tile.items() if n.startswith("BLOCK")},
+            num_warps=tile["num_warps"],
+            num_stages=tile["num_stages"],
+        )
         for tile in TILES
-    ]  # fmt: skip
+    ]
     return foretune.autotune(configs, ["M", "N", "K"], **options)(mm)
 
 

@@ -68,9 +68,13 @@ def gemm_runs(sizes: dict[str, np.ndarray], time_ms: np.ndarray) -> pd.DataFrame
     noise = np.exp(0.002 * np.random.default_rng(0).standard_normal(len(time_ms)))
     specs = {f"device.{name}": value for name, value in device.specs.items()}
     return pd.DataFrame(sizes).assign(
-        kernel="gemm", device=device.name, status="ok", time_ms=time_ms * noise, **specs,
+        kernel="gemm",
+        device=device.name,
+        status="ok",
+        time_ms=time_ms * noise,
+        **specs,
         **{"config.format": "fp16"},
-    )  # fmt: skip
+    )
 
 
 def plain_error(known: pd.DataFrame, wanted: pd.DataFrame) -> float:

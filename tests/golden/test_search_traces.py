@@ -89,9 +89,14 @@ def test_the_tuner_proposes_the_same(name, kept):
     space, kind, seed = name.split()
     runner = RecordedRunner(SPACES[space])
     foretune.tune_problem(
-        RecordedKernel(SPACES[space]), SPACES[space].problem, runner, store=False,
-        budget=EVALUATIONS, searcher=kind, seed=int(seed),
-    )  # fmt: skip
+        RecordedKernel(SPACES[space]),
+        SPACES[space].problem,
+        runner,
+        store=False,
+        budget=EVALUATIONS,
+        searcher=kind,
+        seed=int(seed),
+    )
     assert runner.measured == kept[name]
 
 

@@ -136,14 +136,16 @@ def test_groups_of_features():
     rng = np.random.default_rng(0)
     runs = pd.DataFrame(
         {
-            "kernel": "theirs", "device": "GPU", "status": "ok",
+            "kernel": "theirs",
+            "device": "GPU",
+            "status": "ok",
             "problem.size_0": rng.choice([96, 1024, 4096], 60),
             "config.block_size_x": rng.choice([32, 64, 128], 60),
             "config.tile_size_x": rng.choice([1, 2, 4], 60),
             "static.registers": rng.integers(16, 64, 60).astype(float),
             "time_ms": rng.uniform(1, 2, 60),
         }
-    )  # fmt: skip
+    )
     features = Predictor(extra_columns=("static",)).fit(runs).features_
     groups = feature_groups(features, runs)
     assert groups["problem.size_0"] == "problem"

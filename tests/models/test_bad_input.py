@@ -70,7 +70,7 @@ def one_line(caught):
         (lambda t: t.head(0), "no rows are left"),
         (lambda t: pd.concat([t, t.assign(kernel="softmax")]), "2 kernels"),
     ],
-)  # fmt: skip
+)
 def test_runs_that_cannot_teach(runs, change, says):
     with pytest.raises((PredictorError, RunTableError), match=says) as caught:
         Predictor(parameters=QUICK).fit(change(runs))

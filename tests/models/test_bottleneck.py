@@ -70,9 +70,12 @@ def cpu_cases():
         m = np.full((384, 384), 0.1, dtype)
         out = m.copy()
         yield (
-            "compute", name, 2.0 * 384**3, 4.0 * m.nbytes,
+            "compute",
+            name,
+            2.0 * 384**3,
+            4.0 * m.nbytes,
             lambda m=m, out=out: np.matmul(m, m, out=out),
-        )  # fmt: skip
+        )
     order = np.random.default_rng(0).permutation(ELEMENTS)
     following = np.empty_like(order)
     following[order] = np.roll(order, -1)
@@ -102,10 +105,15 @@ def rightly_named(time_ms, rates, expected, dtypes, flops, moved):
     """Return how many cases are named right, and the shares of their limits."""
     runs = pd.DataFrame(
         {
-            "kernel": "case", "device": "this core", "status": "ok", "time_ms": time_ms,
-            "problem.flops": flops, "problem.bytes": moved, "problem.dtype": dtypes,
+            "kernel": "case",
+            "device": "this core",
+            "status": "ok",
+            "time_ms": time_ms,
+            "problem.flops": flops,
+            "problem.bytes": moved,
+            "problem.dtype": dtypes,
         }
-    )  # fmt: skip
+    )
     names = ("memory_gbps", "fp32_gflops", "fp64_gflops")
     runs = runs.assign(**{f"device.{n}": rate for n, rate in zip(names, rates, strict=True)})
     limits = row_limits_ms(UserDefinedCost("case", "flops", "bytes"), runs)
@@ -145,9 +153,10 @@ def recorded(shared_data):
     return runs.assign(
         bandwidth=moved * BYTES_PER_SECTOR / runs["time_ms"] / 616e6,
         fp32=runs["counter.smsp__sass_thread_inst_executed_op_fp32_pred_on.sum"]
-        / runs["time_ms"] / (13.4e9 / 2),
+        / runs["time_ms"]
+        / (13.4e9 / 2),
         resident=(blocks * np.ceil(threads / 32) / WARPS).clip(upper=1.0),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.shared_data

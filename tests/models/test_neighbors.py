@@ -370,8 +370,15 @@ def test_company_is_along_how_many_axes_there_are_neighbours_on_both_sides():
         device="d"
     )
     around = NeighborIndex.from_runs(grid)
-    cases = {(2, 2, 2, 2): 3, (2, 2, 1, 4): 2, (1, 2, 1, 4): 1, (1, 1, 4, 4): 0,
-             (3, 2, 2, 2): 1, (3, 3, 2, 2): 0, (8, 2, 2, 2): 0}  # fmt: skip
+    cases = {
+        (2, 2, 2, 2): 3,
+        (2, 2, 1, 4): 2,
+        (1, 2, 1, 4): 1,
+        (1, 1, 4, 4): 0,
+        (3, 2, 2, 2): 1,
+        (3, 3, 2, 2): 0,
+        (8, 2, 2, 2): 0,
+    }
     wanted = pd.DataFrame(list(cases), columns=columns).assign(device="d")
     look = around.neighbor_features(around.locate(grid), np.zeros(len(grid)), around.locate(wanted))
     assert around.two_sided_axes(look).tolist() == list(cases.values())

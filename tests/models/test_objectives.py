@@ -12,11 +12,15 @@ from foretune.models.targets import predicted_objective
 
 PREDICTED = pd.DataFrame(
     {
-        "time_ms": [2.0], "time_ms_low": [1.0], "time_ms_high": [4.0],
-        "power_w": [100.0], "power_w_low": [80.0], "power_w_high": [300.0],
+        "time_ms": [2.0],
+        "time_ms_low": [1.0],
+        "time_ms_high": [4.0],
+        "power_w": [100.0],
+        "power_w_low": [80.0],
+        "power_w_high": [300.0],
     },
     index=[7],
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

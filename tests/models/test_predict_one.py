@@ -66,13 +66,15 @@ sizes = st.one_of(
 )
 values = st.fixed_dictionaries(
     {
-        "M": sizes, "N": sizes, "K": st.one_of(st.just(256), sizes),
+        "M": sizes,
+        "N": sizes,
+        "K": st.one_of(st.just(256), sizes),
         "format": st.sampled_from(["bf16", "fp8", "int4_wo", "what?", "", None]),
         "block_size_x": st.sampled_from([16, 64, 256, 77, 0.5]),
         "device": st.sampled_from(["d", "new"]),
         "spec": st.sampled_from([None, 2000.0, 900.0]),
     }
-)  # fmt: skip
+)
 
 
 def asked(cells):

@@ -47,9 +47,18 @@ def unseen(matmul, toy_device):
 def test_what_it_says_about_a_row(predictor, runs):
     predicted = predictor.predict(runs)
     assert list(predicted) == [
-        "time_ms", "time_ms_low", "time_ms_high", "power_w", "power_w_low", "power_w_high",
-        "energy_mj", "energy_mj_low", "energy_mj_high", "p_valid", "outside",
-    ]  # fmt: skip
+        "time_ms",
+        "time_ms_low",
+        "time_ms_high",
+        "power_w",
+        "power_w_low",
+        "power_w_high",
+        "energy_mj",
+        "energy_mj_low",
+        "energy_mj_high",
+        "p_valid",
+        "outside",
+    ]
     assert len(predicted) == len(runs)
     assert (predicted["outside"] == 0).all()
     assert (predicted.dtypes == np.float64).all()
@@ -260,10 +269,13 @@ def theirs(n=40, **columns):
     """Runs of a kernel that is not registered, on a device without specs."""
     rng = np.random.default_rng(0)
     fixed = {
-        "kernel": "theirs", "device": "d", "status": "ok",
-        "config.x": rng.permutation(n) % 8 + 1, "config.y": range(n),
+        "kernel": "theirs",
+        "device": "d",
+        "status": "ok",
+        "config.x": rng.permutation(n) % 8 + 1,
+        "config.y": range(n),
         "config.mode": rng.choice(["a", "b"], n),
-    }  # fmt: skip
+    }
     runs = pd.DataFrame({**fixed, **columns}, index=range(n))
     return runs if "time_ms" in runs else runs.assign(time_ms=0.1 * runs["config.x"] ** 2)
 
@@ -345,8 +357,12 @@ def test_targets_are_several(toy_runs):
 
 def test_a_predictor_ranks_configurations_of_a_device_it_has_not_seen(boosted, matmul, unseen):
     problem, configs = unseen
-    twice = Device("Twice", "cpu", "", {"cores": 4.0, "fp32_gflops": 400.0, "memory_gbps": 40.0,
-                                        "power_limit_w": 90.0})  # fmt: skip
+    twice = Device(
+        "Twice",
+        "cpu",
+        "",
+        {"cores": 4.0, "fp32_gflops": 400.0, "memory_gbps": 40.0, "power_limit_w": 90.0},
+    )
     once = Device("Once", "cpu", "", {**twice.specs, "fp32_gflops": 200.0, "memory_gbps": 20.0})
     slow, fast = (
         boosted.predict(rows_of("matmul", problem, configs, d))["time_ms"] for d in (once, twice)

@@ -107,8 +107,9 @@ def test_runs_are_missed_kernel_by_kernel():
 def test_what_is_known_to_be_older_is_superseded():
     runs = measured([(1, 2.0), (1, 3.0), (1, 4.0)])
     assert deviations(runs.assign(recorded_at=["2030-01-01", "2030-01-02", "2030-01-02"]), 0) == [
-        0.75, 1.0,
-    ]  # fmt: skip
+        0.75,
+        1.0,
+    ]
     assert deviations(runs.assign(recorded_at=[None, "2030-01-01", None]), 0) == [1.0]
 
 
@@ -136,8 +137,10 @@ def test_many_repeats_speak_for_rows_measured_once():
 def test_intervals_hold_for_what_a_newer_measurement_superseded(toy_runs):
     """What counts is smooth, what came before was 10 % off: prediction stays, interval grows."""
     rng = np.random.default_rng(0)
-    days = [toy_runs.assign(time_ms=toy_runs["time_ms"] * np.exp(rng.normal(0, 0.1, len(toy_runs))))
-            for _ in range(4)]  # fmt: skip
+    days = [
+        toy_runs.assign(time_ms=toy_runs["time_ms"] * np.exp(rng.normal(0, 0.1, len(toy_runs))))
+        for _ in range(4)
+    ]
     several = pd.concat([*days, toy_runs], ignore_index=True)
     quick = {"targets": ("time_ms",), "parameters": {"rounds": 60, "rate": 0.2}}
     once, repeated = (Predictor(**quick).fit(runs) for runs in (toy_runs, several))

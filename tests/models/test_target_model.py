@@ -172,9 +172,17 @@ def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
 
 @pytest.mark.parametrize(
     "part",
-    ["tree.boosted.npz", "corrected.boosted.npz", "error0.boosted.npz", "error2.boosted.npz",
-     "stack.json", "spread.json", "neighbors.npz", "target.json"],
-)  # fmt: skip
+    [
+        "tree.boosted.npz",
+        "corrected.boosted.npz",
+        "error0.boosted.npz",
+        "error2.boosted.npz",
+        "stack.json",
+        "spread.json",
+        "neighbors.npz",
+        "target.json",
+    ],
+)
 def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")
     (tmp_path / "time_ms" / part).unlink()
@@ -233,12 +241,21 @@ def tiled(problems, seed=0):
     rows = np.repeat(rows[:: len(tiles)], len(tiles), axis=0)
     runs = pd.DataFrame(rows, columns=[*(f"problem.{s}" for s in "MNK"), *"mnw"])
     runs[["config.BLOCK_M", "config.BLOCK_N", "config.num_warps"]] = np.tile(tiles, (problems, 1))
-    runs = runs.drop(columns=[*"mnw"]).assign(**{
-        "kernel": "inductor_mm", "device": "d", "status": "ok", "config.BLOCK_K": 32.0,
-        "config.num_stages": 3.0, "problem.mat1_dtype": "float16",
-        "problem.mat2_dtype": "float16", "device.cores": 100.0, "device.memory_gbps": 1500.0,
-        "device.fp16_gflops": 3e5, "device.l1_kib": 192.0,
-    })  # fmt: skip
+    runs = runs.drop(columns=[*"mnw"]).assign(
+        **{
+            "kernel": "inductor_mm",
+            "device": "d",
+            "status": "ok",
+            "config.BLOCK_K": 32.0,
+            "config.num_stages": 3.0,
+            "problem.mat1_dtype": "float16",
+            "problem.mat2_dtype": "float16",
+            "device.cores": 100.0,
+            "device.memory_gbps": 1500.0,
+            "device.fp16_gflops": 3e5,
+            "device.l1_kib": 192.0,
+        }
+    )
     parts = row_parts_ms(InductorMm(), runs)
     shape = 1.0 + 0.3 * (runs["config.BLOCK_M"] < runs["config.BLOCK_N"])
     return runs.assign(time_ms=(0.01 + 1.3 * parts.sum(axis=1)) * shape)

@@ -17,7 +17,17 @@ def small() -> ModelDescription:
 def sparse() -> ModelDescription:
     """The same with experts in the second layer: two of four, and a shared one."""
     return ModelDescription(
-        "sparse", layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, vocab=100,
-        intermediate=128, experts=4, experts_per_token=2, shared_experts=1, moe_intermediate=32,
+        "sparse",
+        layers=2,
+        hidden=64,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        vocab=100,
+        intermediate=128,
+        experts=4,
+        experts_per_token=2,
+        shared_experts=1,
+        moe_intermediate=32,
         dense_layers=1,
-    )  # fmt: skip
+    )

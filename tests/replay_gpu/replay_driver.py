@@ -220,9 +220,17 @@ class ReplayDriver:
         }
 
         def launch(
-            x: int, y: int, z: int, stream: Any, handle: Any, packed: Any, launch_metadata: Any,
-            enter: Any, leave: Any, *values: Any,
-        ) -> None:  # fmt: skip
+            x: int,
+            y: int,
+            z: int,
+            stream: Any,
+            handle: Any,
+            packed: Any,
+            launch_metadata: Any,
+            enter: Any,
+            leave: Any,
+            *values: Any,
+        ) -> None:
             if x * y * z == 0:  # nothing to run: CUDA would refuse it, Triton does not ask
                 return
             if enter is not None:

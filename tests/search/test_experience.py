@@ -14,8 +14,10 @@ from foretune.space import ListedSpace
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})
 CONFIGS = [
     Configuration(BLOCK_M=m, BLOCK_N=n, num_warps=w)
-    for m in (16, 32, 64, 128) for n in (32, 64, 128) for w in (2, 4, 8)
-]  # fmt: skip
+    for m in (16, 32, 64, 128)
+    for n in (32, 64, 128)
+    for w in (2, 4, 8)
+]
 
 
 def time_of(size, config):

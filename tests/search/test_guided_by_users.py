@@ -89,9 +89,13 @@ class TestWaysIn:
 
     def test_run_search(self):
         guided = ft.run_search(
-            "surrogate", SPACE, toy_models.time_ms, budget=1, predictor=toy_models.pipeline(),
+            "surrogate",
+            SPACE,
+            toy_models.time_ms,
+            budget=1,
+            predictor=toy_models.pipeline(),
             problem=PROBLEM,
-        )  # fmt: skip
+        )
         assert guided.best == BEST
         with pytest.raises(PredictorError, match="no M among block_m"):
             ft.run_search("surrogate", SPACE, toy_models.time_ms, predictor=toy_models.pipeline())
@@ -106,9 +110,14 @@ class TestWaysIn:
         space = matmul.space(problem)
         some = SearchSpace.from_configs(space[int(i)] for i in range(0, len(space), 5000))
         found = ft.run_search(
-            "exhaustive", some, lambda config: 1.0, budget=1, predictor=predictor,
-            problem=problem, device=toy_device,
-        )  # fmt: skip
+            "exhaustive",
+            some,
+            lambda config: 1.0,
+            budget=1,
+            predictor=predictor,
+            problem=problem,
+            device=toy_device,
+        )
         predicted = predictor.predict_space(problem, some, toy_device)
         assert found.best == some[int(np.argmin(predicted["time_ms"] / predicted["p_valid"]))]
 

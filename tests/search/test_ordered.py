@@ -21,8 +21,10 @@ from foretune.space import ListedSpace
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})
 CONFIGS = [
     Configuration(BLOCK_M=m, BLOCK_N=n, num_warps=w)
-    for m in (16, 32, 64, 128) for n in (32, 64, 128) for w in (2, 4, 8)
-]  # fmt: skip
+    for m in (16, 32, 64, 128)
+    for n in (32, 64, 128)
+    for w in (2, 4, 8)
+]
 
 
 def log_time(size, config):
@@ -43,9 +45,12 @@ def true_order(size, noise=0.0, seed=0):
     means = np.array([log_time(size, c) for c in CONFIGS]) + noise * rng.standard_normal(
         len(CONFIGS)
     )
-    return Prior(means, 0.1, np.ones(len(CONFIGS)), log_mean_of=lambda ms: np.array(
-        [log_time(m.problem["M"], m.config) for m in ms]
-    ))  # fmt: skip
+    return Prior(
+        means,
+        0.1,
+        np.ones(len(CONFIGS)),
+        log_mean_of=lambda ms: np.array([log_time(m.problem["M"], m.config) for m in ms]),
+    )
 
 
 def blind_order(spread=0.1):
@@ -166,9 +171,14 @@ def test_problems_of_other_types_tell_nothing():
     other = Problem(M=1024, x="fp16", y="fp16")
     known = [dataclasses.replace(m, problem=other) for m in tuned([1024], each=20)]
     here = OrderedSearcher(
-        ListedSpace(CONFIGS), Objective.TIME, 0, blind_order(), Problem(M=1024, x="i8", y="i8"),
-        DEVICE, known,
-    )  # fmt: skip
+        ListedSpace(CONFIGS),
+        Objective.TIME,
+        0,
+        blind_order(),
+        Problem(M=1024, x="i8", y="i8"),
+        DEVICE,
+        known,
+    )
     assert here.ask(4) == make(1024, prior=blind_order()).ask(4)
 
 

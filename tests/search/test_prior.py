@@ -17,13 +17,18 @@ def runs_of(device, scale):
     """A space in which what counts is how many blocks there are: 2¹⁴ is best."""
     rows = [
         {
-            "kernel": "toy", "device": device, "status": "ok",
-            "problem.size_0": 4096, "problem.size_1": 4096,
-            "config.block_size_x": x, "config.block_size_y": y,
+            "kernel": "toy",
+            "device": device,
+            "status": "ok",
+            "problem.size_0": 4096,
+            "problem.size_1": 4096,
+            "config.block_size_x": x,
+            "config.block_size_y": y,
             "time_ms": scale * (1 + abs(np.log2(np.ceil(4096 / x) * np.ceil(4096 / y)) - 14)),
         }
-        for x in range(16, 257, 16) for y in range(1, 17)
-    ]  # fmt: skip
+        for x in range(16, 257, 16)
+        for y in range(1, 17)
+    ]
     return pd.DataFrame(rows)
 
 

@@ -10,8 +10,9 @@ CONFIGS = [Configuration(BLOCK_M=m, num_warps=w) for m in (16, 32, 64, 128) for 
 def test_the_most_similar_problems_come_first():
     runs = [
         Measurement("k", Problem(M=size), c, "d", Status.OK, 1.0)
-        for size in (64, 4096, 1024) for c in CONFIGS[:4]
-    ]  # fmt: skip
+        for size in (64, 4096, 1024)
+        for c in CONFIGS[:4]
+    ]
     assert [m.problem["M"] for m in nearest_first(runs, Problem(M=2048))[:8]] == [4096] * 4 + [
         1024
     ] * 4

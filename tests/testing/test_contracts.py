@@ -303,8 +303,10 @@ class Boastful(RandomSearcher):
 
 class TakesAllObjectives(RandomSearcher):
     def tell(self, measurements):
-        super().tell(dataclasses.replace(m, power_w=math.nan, energy_mj=math.nan)
-                     if m.ok else m for m in measurements)  # fmt: skip
+        super().tell(
+            dataclasses.replace(m, power_w=math.nan, energy_mj=math.nan) if m.ok else m
+            for m in measurements
+        )
 
 
 class Endless(RandomSearcher):

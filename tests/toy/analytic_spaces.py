@@ -17,8 +17,13 @@ Law = Callable[[Row], float]
 def tiled_gemm() -> RecordedSpace:
     """Return a GEMM with tiles: waves, padding, latency hiding; too much shared memory fails."""
     problem = {"M": 1920, "N": 1280, "K": 640}
-    rows = _rows(BLOCK_M=(16, 32, 64, 128), BLOCK_N=(16, 32, 64, 128), BLOCK_K=(16, 32, 64),
-                 num_warps=(1, 2, 4, 8), num_stages=(1, 2, 3))  # fmt: skip
+    rows = _rows(
+        BLOCK_M=(16, 32, 64, 128),
+        BLOCK_N=(16, 32, 64, 128),
+        BLOCK_K=(16, 32, 64),
+        num_warps=(1, 2, 4, 8),
+        num_stages=(1, 2, 3),
+    )
 
     def law(row: Row) -> float:
         m, n, k, warps, stages = (int(value) for value in row.values())
@@ -39,9 +44,13 @@ def tiled_gemm() -> RecordedSpace:
 
 def categorical() -> RecordedSpace:
     """Return a kernel whose parameters are words and switches, two of which interact."""
-    rows = _rows(order=("ijk", "ikj", "jik", "kij"), layout=("row", "column", "blocked"),
-                 pack=(False, True), prefetch=("none", "near", "far"),
-                 unroll=(1, 2, 4, 8))  # fmt: skip
+    rows = _rows(
+        order=("ijk", "ikj", "jik", "kij"),
+        layout=("row", "column", "blocked"),
+        pack=(False, True),
+        prefetch=("none", "near", "far"),
+        unroll=(1, 2, 4, 8),
+    )
 
     def law(row: Row) -> float:
         if row["layout"] == "column" and row["prefetch"] == "far" and row["unroll"] == 8:
@@ -58,8 +67,12 @@ def categorical() -> RecordedSpace:
 
 def stencil() -> RecordedSpace:
     """Return a stencil; `stencil_prior` is what another device would say of it."""
-    rows = _rows(tile_x=(8, 16, 32, 64, 128), tile_y=(1, 2, 4, 8, 16), time_tile=(1, 2, 3, 4),
-                 texture=(False, True))  # fmt: skip
+    rows = _rows(
+        tile_x=(8, 16, 32, 64, 128),
+        tile_y=(1, 2, 4, 8, 16),
+        time_tile=(1, 2, 3, 4),
+        texture=(False, True),
+    )
 
     def law(row: Row) -> float:
         x, y, depth, texture = (int(value) for value in row.values())

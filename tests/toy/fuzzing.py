@@ -73,10 +73,11 @@ def _documents() -> dict[str, Any]:
         "triton": {
             "key": tuners.TRITON_KEY,
             "configs_timings": [
-                [config(4, BLOCK_M=64), [0.05, 0.04, 0.06]], [config(8, BLOCK_M=32), 0.07],
+                [config(4, BLOCK_M=64), [0.05, 0.04, 0.06]],
+                [config(8, BLOCK_M=32), 0.07],
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def _document(name: str) -> Callable[[Path], Any]:
@@ -106,10 +107,18 @@ def _vidur(path: Path) -> None:
 
 def _aiconfigurator(path: Path) -> None:
     table = pd.DataFrame(
-        {"framework": "TRTLLM", "version": "1.3", "device": "NVIDIA H200", "kernel_source": "flow",
-         "gemm_dtype": ["bfloat16", "fp8"], "m": [1, 32768], "n": [32, 4096], "k": [64, 128],
-         "latency": [0.002, 1.5]}
-    )  # fmt: skip
+        {
+            "framework": "TRTLLM",
+            "version": "1.3",
+            "device": "NVIDIA H200",
+            "kernel_source": "flow",
+            "gemm_dtype": ["bfloat16", "fp8"],
+            "m": [1, 32768],
+            "n": [32, 4096],
+            "k": [64, 128],
+            "latency": [0.002, 1.5],
+        }
+    )
     table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
 
 
@@ -258,8 +267,14 @@ LAYER = "E=8,N=1792,device_name=NVIDIA_H200.json"
 
 
 def _layer(folder: Path) -> None:
-    config = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1,
-              "num_warps": 4, "num_stages": 3}  # fmt: skip
+    config = {
+        "BLOCK_SIZE_M": 16,
+        "BLOCK_SIZE_N": 64,
+        "BLOCK_SIZE_K": 128,
+        "GROUP_SIZE_M": 1,
+        "num_warps": 4,
+        "num_stages": 3,
+    }
     (folder / LAYER).write_text(json.dumps({"triton_version": "3.4", "1": config, "64": config}))
 
 
@@ -271,13 +286,24 @@ def _read_layer(folder: Path) -> int:
 
 def _config(folder: Path) -> None:
     config = {
-        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 4,
-        "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "vocab_size": 100, "intermediate_size": 96, "num_experts": 8, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32, "tie_word_embeddings": False, "sliding_window": 8,
-        "layer_types": ["full_attention"] + 3 * ["sliding_attention"], "torch_dtype": "bfloat16",
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_hidden_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 100,
+        "intermediate_size": 96,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "tie_word_embeddings": False,
+        "sliding_window": 8,
+        "layer_types": ["full_attention"] + 3 * ["sliding_attention"],
+        "torch_dtype": "bfloat16",
         "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -320,11 +346,18 @@ def _demand(path: Path) -> Any:
 
 def _calls(folder: Path) -> None:
     calls = [
-        {"kernel": "m:f", "args": [{"tensor": "float16", "shape": [8, 4], "strides": [4, 1],
-                                    "address": 16}, 3, [1, {"dtype": "fp16"}]],
-         "kwargs": {"n": n}, "grid": {"BLOCK=64": [4, 1]}}
+        {
+            "kernel": "m:f",
+            "args": [
+                {"tensor": "float16", "shape": [8, 4], "strides": [4, 1], "address": 16},
+                3,
+                [1, {"dtype": "fp16"}],
+            ],
+            "kwargs": {"n": n},
+            "grid": {"BLOCK=64": [4, 1]},
+        }
         for n in range(3)
-    ]  # fmt: skip
+    ]
     (folder / "calls.jsonl").write_text("".join(json.dumps(c) + "\n" for c in calls))
 
 
@@ -364,9 +397,10 @@ DECODERS = {
     "accuracies": _csv(
         "a.csv",
         "format,method,model,benchmark,baseline,quantized,better,source\n"
-        "fp8,x,Llama-3.1-8B,GSM8K,73.7,73.4,higher,s\n", _accuracy,
+        "fp8,x,Llama-3.1-8B,GSM8K,73.7,73.4,higher,s\n",
+        _accuracy,
     ),
-}  # fmt: skip
+}
 """Decoder -> what it reads."""
 
 
@@ -390,9 +424,14 @@ class Tally:
 
 
 def fuzz(
-    name: str, folder: Path, inputs: int, seed: int = 0, start: int = 0, seconds: float = 1e9,
+    name: str,
+    folder: Path,
+    inputs: int,
+    seed: int = 0,
+    start: int = 0,
+    seconds: float = 1e9,
     note: Callable[[int], Any] = lambda number: None,
-) -> Tally:  # fmt: skip
+) -> Tally:
     """Read up to ``inputs`` spoiled samples in the empty ``folder``; ``note`` hears of each."""
     decoder = DECODERS[name]
     with warnings.catch_warnings(action="ignore"):

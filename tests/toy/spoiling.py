@@ -14,12 +14,57 @@ import numpy as np
 import pandas as pd
 
 HOSTILE: list[Any] = [
-    None, True, False, 0, -1, 2, 0.5, -0.0, 1e308, 10**9, 10**30, 10**400, -(2**63), float("nan"),
-    float("inf"), "", "x", "ok", "\ud800", "9" * 5000, [], {}, [[]], [1, 2], {"a": 1}, [{}], [None],
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    2,
+    0.5,
+    -0.0,
+    1e308,
+    10**9,
+    10**30,
+    10**400,
+    -(2**63),
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "ok",
+    "\ud800",
+    "9" * 5000,
+    [],
+    {},
+    [[]],
+    [1, 2],
+    {"a": 1},
+    [{}],
+    [None],
+]
 """What stands in place of a JSON value."""
-WORDS = ["", "x", "nan", "inf", "-1", "0", "1e308", "9" * 400, "true", "None", ",", '"', "\n", ";",
-         "(", "\x00", "ü", "1e400", "-0", "[]"]  # fmt: skip
+WORDS = [
+    "",
+    "x",
+    "nan",
+    "inf",
+    "-1",
+    "0",
+    "1e308",
+    "9" * 400,
+    "true",
+    "None",
+    ",",
+    '"',
+    "\n",
+    ";",
+    "(",
+    "\x00",
+    "ü",
+    "1e400",
+    "-0",
+    "[]",
+]
 """What stands in place of a word of a text."""
 NUMBERS = [-1, -2, 0, 1, 2, 7, 255, 10**6, 10**9, 2**31 - 1, -(2**31), 2**62]
 FLOATS = [*NUMBERS, np.nan, np.inf, -np.inf, 0.5, -1e308, 1e-320]
@@ -218,7 +263,12 @@ def _parquet(data: bytes, rng: random.Random) -> bytes:
 
 
 _OF_KIND: dict[str, Callable[[bytes], Spoiler]] = {
-    ".json.gz": _gz, ".json": _json, ".jsonl": _lines,
-    ".journal": _lines, ".npz": _each(_archive), ".parquet": _each(_parquet), ".csv": _text,
+    ".json.gz": _gz,
+    ".json": _json,
+    ".jsonl": _lines,
+    ".journal": _lines,
+    ".npz": _each(_archive),
+    ".parquet": _each(_parquet),
+    ".csv": _text,
     ".txt": _text,
-}  # fmt: skip
+}

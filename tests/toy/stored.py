@@ -17,9 +17,15 @@ SMALL, LARGE = Problem(n=64, dtype="fp16"), Problem(n=4096, dtype="fp16")
 def measured(problem=SMALL, time_ms=1.0, at="2026-01-01T00:00:00+00:00", subject=SUBJECT, **config):
     status = Status.OK if time_ms == time_ms else Status.COMPILE_ERROR
     return Measurement(
-        subject.kernel, problem, Configuration(config), subject.device, status, time_ms,
-        error="" if status is Status.OK else "out of registers", recorded_at=at,
-    )  # fmt: skip
+        subject.kernel,
+        problem,
+        Configuration(config),
+        subject.device,
+        status,
+        time_ms,
+        error="" if status is Status.OK else "out of registers",
+        recorded_at=at,
+    )
 
 
 def choice(x=1, at="2026-01-01T00:00:00.000+00:00", regret=0.02, measured=3):

@@ -113,12 +113,15 @@ class FakeRunner(Runner):
             self.measured.append((problem, c))
             ok = c["behaviour"] == "ok"
             yield Measurement(
-                kernel.name, problem, c, self.device.name,
+                kernel.name,
+                problem,
+                c,
+                self.device.name,
                 Status.OK if ok else Status.RUNTIME_ERROR,
                 time_ms=time_ms(problem, c) if ok else math.nan,
                 error="" if ok else "as it says",
                 environment=environment(kernel),
-            )  # fmt: skip
+            )
 
     def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
         times = {c.id: time_ms(problem, c) for c in configs}

@@ -14,11 +14,13 @@ from foretune.space import SearchSpace
 PROBLEM = Problem(M=512)
 SPACE = SearchSpace(
     {
-        "block_m": (8, 16, 32, 64, 128, 256), "block_n": (8, 16, 32, 64, 128, 256),
-        "unroll": (1, 2, 4, 8), "layout": ("row", "col"),
+        "block_m": (8, 16, 32, 64, 128, 256),
+        "block_n": (8, 16, 32, 64, 128, 256),
+        "unroll": (1, 2, 4, 8),
+        "layout": ("row", "col"),
     },
     ["block_m * block_n <= 16384"],
-)  # fmt: skip
+)
 
 
 def time_ms(config):

@@ -65,11 +65,12 @@ def run(source):
 class TestShares:
     def test_what_failed_is_zero_and_what_is_unknown_is_not(self):
         rows = [
-            measured(Problem(M=1), {"t": 1}, 2.0), measured(Problem(M=1), {"t": 2}, 1.0),
+            measured(Problem(M=1), {"t": 1}, 2.0),
+            measured(Problem(M=1), {"t": 2}, 1.0),
             measured(Problem(M=1), {"t": 3}, NAN, Status.TIMEOUT),
             measured(Problem(M=2), {"t": 1}, 3.0),
             measured(Problem(M=3), {"t": 1}, NAN, Status.COMPILE_ERROR),
-        ]  # fmt: skip
+        ]
         shares = efficiency_table(from_measurements(rows))
         assert (shares.kernel, shares.device, shares.excluded_problems) == ("gemm", "Toy GPU", 1)
         found = {
@@ -78,8 +79,11 @@ class TestShares:
             for c, share in zip(shares.configs, row, strict=True)
         }
         assert {k: v for k, v in found.items() if v == v} == {
-            (1, 1): 0.5, (1, 2): 1.0, (1, 3): 0.0, (2, 1): 1.0
-        }  # fmt: skip
+            (1, 1): 0.5,
+            (1, 2): 1.0,
+            (1, 3): 0.0,
+            (2, 1): 1.0,
+        }
         assert len(found) == 6
 
     def test_the_newest_run_counts(self):
@@ -162,8 +166,11 @@ NAMES = st.sampled_from(["M", "block size", "class", "dict", "float", "1st", "",
 @st.composite
 def tables(draw):
     """Problems with odd names and values, some of them with gaps, and gains for each."""
-    kinds = draw(st.dictionaries(NAMES, st.sampled_from([NUMBERS, CHOICES, st.booleans()]),
-                             min_size=1, max_size=4))  # fmt: skip
+    kinds = draw(
+        st.dictionaries(
+            NAMES, st.sampled_from([NUMBERS, CHOICES, st.booleans()]), min_size=1, max_size=4
+        )
+    )
     gap = draw(st.sampled_from([None, *kinds]))
     count = draw(st.integers(1, 12))
     found = {}
@@ -230,8 +237,10 @@ class TestTrees:
         source = write_source("t", "n", found, configs, tree)
         assert "def choose(x_dtype: object) -> " in source
         choose = run(source)
-        for names, expected in ((("fp16", "float16", "torch.float16"), 1),
-                                (("bf16", "bfloat16", "torch.bfloat16"), 2)):  # fmt: skip
+        for names, expected in (
+            (("fp16", "float16", "torch.float16"), 1),
+            (("bf16", "bfloat16", "torch.bfloat16"), 2),
+        ):
             assert [choose(name)["x"] for name in names] == [expected] * 3
         torch = pytest.importorskip("torch")
         assert [choose(torch.float16)["x"], choose(torch.bfloat16)["x"]] == [1, 2]
@@ -276,19 +285,27 @@ class TestFunction:
         rows = [
             measured(
                 Problem({"n": n, "x.dtype": "float16", "specialized": how, "timed": "graph"}),
-                {"t": t}, 1.0 if t == right else 2.0,
+                {"t": t},
+                1.0 if t == right else 2.0,
             )
             for (n, how), right in best.items()
             for t in (1, 2)
-        ]  # fmt: skip
+        ]
         rows[0] = measured(
             Problem(n=64, specialized="x:1", **{"x.dtype": "float16"}), {"t": 1}, 1.0
         )
         shares = efficiency_table(from_measurements(rows))
         expected = {Problem({"n": n, "x.dtype": "float16"}) for n in (64, 4096)}
         assert ({*shares.problems}, len(shares.problems)) == (expected, 2)
-        choose = run(write_source("t", "n", shares.problems, shares.configs,
-                                  fit_tree(shares.problems, shares.efficiency, 2)))  # fmt: skip
+        choose = run(
+            write_source(
+                "t",
+                "n",
+                shares.problems,
+                shares.configs,
+                fit_tree(shares.problems, shares.efficiency, 2),
+            )
+        )
         assert [choose(n=n)["t"] for n in (64, 4096)] == [1, 2]
         mine = [measured(Problem(n=1, timed=t), {"t": 1}, 1.0) for t in ("a", "b")]
         assert len(efficiency_table(from_measurements(mine)).problems) == 2

@@ -106,9 +106,17 @@ def test_a_forest_guides_a_function(monkeypatch):
         return np.concatenate([p.sum(1) for p in np.split(x, parts)])
 
     best = ft.tune_function(
-        sums, {"parts": [1, 2, 4, 8, 16, 32]}, args=(np.ones((64, 8)),), predictor=model,
-        problem={}, budget=2, default={"parts": 1}, isolated=False, verify_s=0.01, progress=False,
-    )  # fmt: skip
+        sums,
+        {"parts": [1, 2, 4, 8, 16, 32]},
+        args=(np.ones((64, 8)),),
+        predictor=model,
+        problem={},
+        budget=2,
+        default={"parts": 1},
+        isolated=False,
+        verify_s=0.01,
+        progress=False,
+    )
     known = [step.config["parts"] for step in best.result.trace]
     assert known == [1, 32]  # the default, then the forest's favorite
 
@@ -145,9 +153,17 @@ class TestCommandLine:
 
     def tune(self, capsys, predictor, *more):
         return run_json(
-            capsys, "tune", "toy", "--problem", "n=20", "--budget", "1", "--predictor", predictor,
+            capsys,
+            "tune",
+            "toy",
+            "--problem",
+            "n=20",
+            "--budget",
+            "1",
+            "--predictor",
+            predictor,
             *more,
-        )  # fmt: skip
+        )
 
     def test_a_function_in_a_file_guides_a_kernel(self, capsys):
         (step,) = self.tune(capsys, "own_guides.py:guess")["trace"]

@@ -243,8 +243,9 @@ def test_choices_of_different_ends_are_kept_apart():
     tune(MeteredRunner(), budget=SIZE, limits=[Limit("power_w", 50.0)])
     tune(MeteredRunner(), budget=SIZE, objective=Objective.ENERGY)
     (subject,) = Store().subjects()
-    works = {str(p.get("tuned_for", "")): c.config["work"]
-             for p, c in Store().choices(subject).items()}  # fmt: skip
+    works = {
+        str(p.get("tuned_for", "")): c.config["work"] for p, c in Store().choices(subject).items()
+    }
     assert works == {"": 1, "time power_w<=50": 2, "energy": 16}
 
 
@@ -276,8 +277,10 @@ def test_many_repeats_are_kept_as_quantiles():
     (kept,) = MeasurementCache.for_kernel(KERNEL, DEVICE).known(PROBLEM)
     assert len(kept.time_ms_samples) == 25
     assert (kept.time_ms_samples[0], kept.time_ms_samples[12], kept.time_ms_samples[-1]) == (
-        1.0, 501.0, 1001.0
-    )  # fmt: skip
+        1.0,
+        501.0,
+        1001.0,
+    )
 
 
 class TestStopping:

@@ -44,19 +44,33 @@ def every(tuned, tmp_path_factory, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     goals = (Objective.TIME, Objective.ENERGY)
     front = tune_pareto(
-        KERNEL, PROBLEM, MeteredRunner(DEVICE), budget=8, objectives=goals, searcher="random",
+        KERNEL,
+        PROBLEM,
+        MeteredRunner(DEVICE),
+        budget=8,
+        objectives=goals,
+        searcher="random",
         store=False,
-    )  # fmt: skip
+    )
     calls = [Calls(KERNEL, PROBLEM, 3), Calls(KERNEL, KERNEL.problem(n=200), 1)]
     workload = tune_workload(calls, FakeRunner(), budget=8, store=False)
     training = Training.__new__(Training)  # a campaign's results do not depend on it
     campaign = Campaign((tuned,), training, tmp_path_factory.getbasetemp(), 1.0)
     return [
-        train_predictor(to_runs()), run_search("random", {"n": [1, 2]}, found, budget=2),
-        Verdict("n=1: the output is wrong"), tuned, Best(KERNEL, tuned), front, *front.front,
-        workload, campaign, NoiseEstimate(),
-        CollectSummary(3, 2, 1, 0, 1.5), *tuned.trace[:1], *tuned.contenders,
-    ]  # fmt: skip
+        train_predictor(to_runs()),
+        run_search("random", {"n": [1, 2]}, found, budget=2),
+        Verdict("n=1: the output is wrong"),
+        tuned,
+        Best(KERNEL, tuned),
+        front,
+        *front.front,
+        workload,
+        campaign,
+        NoiseEstimate(),
+        CollectSummary(3, 2, 1, 0, 1.5),
+        *tuned.trace[:1],
+        *tuned.contenders,
+    ]
 
 
 def test_each_is_one_line_a_table_and_a_view(every):

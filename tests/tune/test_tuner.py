@@ -286,9 +286,13 @@ def test_a_shipped_predictor_that_lacks_a_column_is_left_out(predictor):
 def test_energy_is_minimised_where_a_meter_is(monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     result = tune_problem(
-        KERNEL, PROBLEM, MeteredRunner(), budget=60, objective=Objective.ENERGY,
+        KERNEL,
+        PROBLEM,
+        MeteredRunner(),
+        budget=60,
+        objective=Objective.ENERGY,
         searcher="exhaustive",
-    )  # fmt: skip
+    )
     assert result.verified
     assert result.winner.config == config(work=16)
     assert result.library is None  # nobody metered it

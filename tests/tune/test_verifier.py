@@ -156,8 +156,9 @@ def test_what_is_metered_runs_once_per_process_in_random_order():
         runner.measured.clear()
         runs = measure_once(job, PROBLEM, listed, seed)
         assert {key: m.config for key, m in runs.items()} == {
-            **{c.id: c for c in listed}, DEFAULT_REPEATED: DEFAULT
-        }  # fmt: skip
+            **{c.id: c for c in listed},
+            DEFAULT_REPEATED: DEFAULT,
+        }
         fresh, *measured = runner.measured
         assert fresh == "fresh"
         assert len(measured) == 4

@@ -61,11 +61,16 @@ class Campaign(Result):
     def summary(self) -> dict[str, Any]:
         """Return the outcome for the command line's JSON output."""
         return {
-            "best": [r.summary() for r in self.results], "predictor": self.training.metrics(),
-            "validate": self.training.validation.level, "mlflow_run_id": self.mlflow_run_id,
-            "mlflow_uri": self.mlflow_uri, "mlflow_model": self.mlflow_model,
-            "report": str(self.report), "folder": str(self.folder), "seconds": self.seconds,
-        }  # fmt: skip
+            "best": [r.summary() for r in self.results],
+            "predictor": self.training.metrics(),
+            "validate": self.training.validation.level,
+            "mlflow_run_id": self.mlflow_run_id,
+            "mlflow_uri": self.mlflow_uri,
+            "mlflow_model": self.mlflow_model,
+            "report": str(self.report),
+            "folder": str(self.folder),
+            "seconds": self.seconds,
+        }
 
 
 DEFAULT_OBSERVERS = ("report", "mlflow")

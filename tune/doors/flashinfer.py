@@ -22,8 +22,11 @@ DEFAULT = -1  # FlashInfer's number of a runner's default tactic
 MIN_BUDGET = 3
 """Two tactics besides the default show which is faster; one shows nothing about others."""
 METHODS = (
-    "_generate_optimization_profiles", "_prepare_input_tensors", "_profile_single_kernel", "filter",
-)  # fmt: skip
+    "_generate_optimization_profiles",
+    "_prepare_input_tensors",
+    "_profile_single_kernel",
+    "filter",
+)
 """Methods to replace: the last one in the blocklist, the others in the autotuner."""
 TESTED = "FlashInfer 0.7.2"
 FULL_BUCKETS = 2
@@ -119,8 +122,9 @@ class _Door:
         self._expected = [(runner, tactic) for tactic in twice]
         return twice
 
-    def profile(self, tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **named: Any
-    ) -> Any:  # fmt: skip
+    def profile(
+        self, tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **named: Any
+    ) -> Any:
         """Time a tactic as FlashInfer does, but return infinity at first; estimates follow."""
         if not self._expected or self._expected[0] != (runner, tactic):  # asked for by others
             return self._profile(tuner, runner, inputs, tactic, *args, **named)

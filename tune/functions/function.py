@@ -72,10 +72,20 @@ def tune_function(
     """
     check_options(options, TuneOptions, function=tune_function)
     kernel = FunctionKernel(
-        function, knobs, args, kwargs, check=check, verify=verify, tolerance=tolerance,
-        restrictions=restrictions, default=default, name=name, cost=cost,
-        device_kind="cpu" if options.get("device", "cpu") == "cpu" else "gpu", pinned=pinned,
-    )  # fmt: skip
+        function,
+        knobs,
+        args,
+        kwargs,
+        check=check,
+        verify=verify,
+        tolerance=tolerance,
+        restrictions=restrictions,
+        default=default,
+        name=name,
+        cost=cost,
+        device_kind="cpu" if options.get("device", "cpu") == "cpu" else "gpu",
+        pinned=pinned,
+    )
     return tune_wrapped(kernel, options, problem)
 
 
@@ -83,9 +93,12 @@ class Tunable:
     """A function that chooses its knobs on the first call of each shape; see `tunable`."""
 
     def __init__(
-        self, function: Callable[..., Any], knobs: Mapping[str, Sequence[Value]],
-        kernel_options: Mapping[str, Any], options: TuneOptions,
-    ) -> None:  # fmt: skip
+        self,
+        function: Callable[..., Any],
+        knobs: Mapping[str, Sequence[Value]],
+        kernel_options: Mapping[str, Any],
+        options: TuneOptions,
+    ) -> None:
         functools.update_wrapper(self, function)
         check_options(options, TuneOptions)
         self.function, self.knobs, self._options = function, dict(knobs), options
@@ -218,10 +231,16 @@ def tunable(
     is a choice. Raises UsageError if the function takes no argument of a knob's name.
     """
     kernel_options = {
-        "inputs": inputs, "check": check, "verify": verify, "tolerance": tolerance,
-        "restrictions": restrictions, "default": default, "name": name, "cost": cost,
+        "inputs": inputs,
+        "check": check,
+        "verify": verify,
+        "tolerance": tolerance,
+        "restrictions": restrictions,
+        "default": default,
+        "name": name,
+        "cost": cost,
         "pinned": pinned,
-    }  # fmt: skip
+    }
 
     def wrap(function: Callable[..., Any]) -> Tunable:
         if not callable(function):

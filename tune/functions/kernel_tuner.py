@@ -48,11 +48,19 @@ STRATEGIES = {
     "brute_force": "exhaustive",
     "random_sample": "random",
     **dict.fromkeys(
-        ("bayes_opt", "diff_evo", "genetic_algorithm", "pso", "dual_annealing",
-         "simulated_annealing", "adaptive_tabu_greywolf", "hybrid_vndx"),
+        (
+            "bayes_opt",
+            "diff_evo",
+            "genetic_algorithm",
+            "pso",
+            "dual_annealing",
+            "simulated_annealing",
+            "adaptive_tabu_greywolf",
+            "hybrid_vndx",
+        ),
         "surrogate",
     ),
-}  # fmt: skip
+}
 """Kernel Tuner's strategies -> searchers. Foretune's search replaces the adaptive ones."""
 UNLIMITED_BUDGET = 10**9
 _ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
@@ -167,34 +175,58 @@ def tune_kernel(
     gpu = _gpu_of_source(source)
     divisors, names = (grid_div_x, grid_div_y, grid_div_z), options.get("block_size_names") or ()
     kernel = SourceKernel(
-        source, LaunchShape(problem_size, divisors, names), arguments, tune_params,
-        defines=options.get("defines"), restrictions=restrictions, answer=answer, atol=atol,
-        verify=verify, default=options.get("default"), cost=options.get("cost"),
+        source,
+        LaunchShape(problem_size, divisors, names),
+        arguments,
+        tune_params,
+        defines=options.get("defines"),
+        restrictions=restrictions,
+        answer=answer,
+        atol=atol,
+        verify=verify,
+        default=options.get("default"),
+        cost=options.get("cost"),
         device_kind="cpu" if gpu is None else "gpu",
-    )  # fmt: skip
+    )
     return _tune(kernel, source, problem_size, gpu, options)
 
 
 def _read_source(
-    name: str, given: Any, lang: str | None, numbers: tuple[int, int], smem_args: Any,
-    cmem_args: Any, options: KernelTunerOptions,
-) -> Source:  # fmt: skip
+    name: str,
+    given: Any,
+    lang: str | None,
+    numbers: tuple[int, int],
+    smem_args: Any,
+    cmem_args: Any,
+    options: KernelTunerOptions,
+) -> Source:
     """Return the source; ``numbers`` are those of the platform and of the device."""
     text, others, path = read_source(given)
     language, flags = _language(lang, text, path), options.get("compiler_options")
     if smem_args is not None and (language not in TORCH_LANGUAGES or set(smem_args) != {"size"}):
         raise UsageError("smem_args must be {'size': bytes}, and needs a CUDA or HIP kernel")
     return Source(
-        name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
-        options.get("compiler"), None if flags is None else tuple(flags), *numbers,
-        0 if smem_args is None else smem_args["size"], _constants(cmem_args, language),
-    )  # fmt: skip
+        name,
+        text,
+        language,
+        Path(path).suffix,
+        others,
+        str(Path(path).parent.resolve()),
+        options.get("compiler"),
+        None if flags is None else tuple(flags),
+        *numbers,
+        0 if smem_args is None else smem_args["size"],
+        _constants(cmem_args, language),
+    )
 
 
 def _tune(
-    kernel: SourceKernel, source: Source, problem_size: Size, gpu: Device | None,
+    kernel: SourceKernel,
+    source: Source,
+    problem_size: Size,
+    gpu: Device | None,
     options: KernelTunerOptions,
-) -> TunedKernel:  # fmt: skip
+) -> TunedKernel:
     """Tune; read and write Kernel Tuner's cache file if there is one."""
     observed = _observed_quantities(options.get("observers") or ())
     kind, index = ("cpu", 0) if gpu is None else (gpu.kind, gpu.index)
@@ -233,9 +265,7 @@ def _tune(
     return tuned
 
 
-def _constants(
-    cmem_args: Mapping[str, Any] | None, language: str
-) -> Mapping[str, np.ndarray]:  # fmt: skip
+def _constants(cmem_args: Mapping[str, Any] | None, language: str) -> Mapping[str, np.ndarray]:
     for name, content in (cmem_args or {}).items():
         if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
             raise UsageError(f"cmem_args: {name} must be a NumPy array or a NumPy number")
@@ -263,8 +293,15 @@ def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
 
 def _language(lang: str | None, text: Any, path: str) -> Any:
     """Return the given language, or the one detected from the source."""
-    known = {"c": "C", "c++": "C", "opencl": "OpenCL", "cuda": "CUDA", "cupy": "CUDA",
-             "nvcuda": "CUDA", "hip": "HIP"}  # fmt: skip
+    known = {
+        "c": "C",
+        "c++": "C",
+        "opencl": "OpenCL",
+        "cuda": "CUDA",
+        "cupy": "CUDA",
+        "nvcuda": "CUDA",
+        "hip": "HIP",
+    }
     if lang is not None:
         if lang.lower() not in known:
             raise UnknownName("lang", lang, ["C", "OpenCL", "CUDA", "HIP"])
@@ -322,9 +359,11 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
         return options
     named = [objective] if isinstance(objective, str) else list(objective)
     higher = given.get("objective_higher_is_better")
-    if higher not in (None, False, [False]) or len(named) != 1 or named[0] not in (
-        "time", *_ENERGY
-    ):  # fmt: skip
+    if (
+        higher not in (None, False, [False])
+        or len(named) != 1
+        or named[0] not in ("time", *_ENERGY)
+    ):
         raise UsageError(
             f"objective {objective!r} is not supported: use time or energy; metrics are in the "
             "results"
@@ -335,7 +374,7 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
 
 def _results(
     best: Best, metrics: Mapping[str, Any] | None, observed: Mapping[str, str]
-) -> TunedKernel:  # fmt: skip
+) -> TunedKernel:
     """Return results in Kernel Tuner's format, a dictionary per configuration."""
     results = [_row(step, observed) for step in best.result.trace]
     for step, row in zip(best.result.trace, results, strict=True):
@@ -371,9 +410,12 @@ def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, An
 
 
 FAILURE_NAMES = {
-    "compile_error": "CompilationFailedConfig", "runtime_error": "RuntimeFailedConfig",
-    "timeout": "RuntimeFailedConfig", "invalid": "InvalidConfig", "wrong_result": "ErrorConfig",
-}  # fmt: skip
+    "compile_error": "CompilationFailedConfig",
+    "runtime_error": "RuntimeFailedConfig",
+    "timeout": "RuntimeFailedConfig",
+    "invalid": "InvalidConfig",
+    "wrong_result": "ErrorConfig",
+}
 """Text in the file for each status."""
 
 
@@ -381,9 +423,13 @@ class KernelTunerCache:
     """A cache file of Kernel Tuner; ``.json`` is added to its path if missing."""
 
     def __init__(
-        self, path: str | os.PathLike[str], kernel: str, problem_size: Any,
-        knobs: Mapping[str, Sequence[Value]], device: str,
-    ) -> None:  # fmt: skip
+        self,
+        path: str | os.PathLike[str],
+        kernel: str,
+        problem_size: Any,
+        knobs: Mapping[str, Sequence[Value]],
+        device: str,
+    ) -> None:
         self.path = Path(path) if str(path).endswith(".json") else Path(f"{path}.json")
         self._header: dict[str, Any] = {
             "device_name": device,
@@ -407,11 +453,19 @@ class KernelTunerCache:
             config = Configuration({name: entry[name] for name in kernel.knobs})
             time = entry.get("time")
             if config not in known and config in space and isinstance(time, int | float):
-                cache.append(Measurement(
-                    kernel.name, problem, config, device.name, Status.OK, float(time),
-                    tuple(map(float, entry.get("times", ()))),
-                    source=f"kerneltuner {self.path.name}", environment=environment(kernel),
-                ))  # fmt: skip
+                cache.append(
+                    Measurement(
+                        kernel.name,
+                        problem,
+                        config,
+                        device.name,
+                        Status.OK,
+                        float(time),
+                        tuple(map(float, entry.get("times", ()))),
+                        source=f"kerneltuner {self.path.name}",
+                        environment=environment(kernel),
+                    )
+                )
         return cache
 
     def write(self, trace: Sequence[SearchStep], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -76,14 +76,28 @@ def tune_program(
     if options.get("device", "cpu") != "cpu":
         raise UsageError("a program finds its device itself: leave the device out")
     program = Program(
-        tuple(map(str, command)), build, environment or {}, templates or {}, time, time_unit,
-        check, compare, shell, tuple(sources), limit_s=time_limit_s,
-    )  # fmt: skip
+        tuple(map(str, command)),
+        build,
+        environment or {},
+        templates or {},
+        time,
+        time_unit,
+        check,
+        compare,
+        shell,
+        tuple(sources),
+        limit_s=time_limit_s,
+    )
     fixed = Timing(math.inf, 0.0, 0.0, runs, runs) if runs else Timing(max_seconds=1.0)
     options.setdefault("limit_s", time_limit_s * ((runs or 5) + EXTRA_RUNS))
     with tempfile.TemporaryDirectory(prefix="foretune-") as scratch:
         kernel = ProgramKernel(
-            program, knobs, scratch, restrictions=restrictions, default=default, name=name,
+            program,
+            knobs,
+            scratch,
+            restrictions=restrictions,
+            default=default,
+            name=name,
             cost=cost,
-        )  # fmt: skip
+        )
         return tune_wrapped(kernel, options, timing=fixed)

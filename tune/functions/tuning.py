@@ -100,9 +100,12 @@ def tune_wrapped(
 
 
 def _tune_on(
-    runner: Runner, kernel: WrappedKernel, problem: Mapping[str, Any], progress: Progress,
+    runner: Runner,
+    kernel: WrappedKernel,
+    problem: Mapping[str, Any],
+    progress: Progress,
     options: TuneOptions,
-) -> Best:  # fmt: skip
+) -> Best:
     wanted = kernel.problem(problem)
     cache = MeasurementCache.for_kernel(kernel, runner.device, options.get("store"))
     started_at = time.monotonic()
@@ -122,9 +125,14 @@ def _tune_on(
     changed = {"budget": budget, "seconds": seconds, "progress": progress}
     search = cast(SearchOptions, given | changed)
     result = tune_problem(
-        kernel, wanted, runner, options.get("predictor"), objective=objective,
-        verify_s=options.get("verify_s", VERIFY_S), **search,
-    )  # fmt: skip
+        kernel,
+        wanted,
+        runner,
+        options.get("predictor"),
+        objective=objective,
+        verify_s=options.get("verify_s", VERIFY_S),
+        **search,
+    )
     return Best(kernel, result)
 
 
@@ -132,9 +140,17 @@ def _untuned(kernel: WrappedKernel, problem: Problem, options: TuneOptions) -> B
     """Return the unmeasured default, for a measuring process that imports a module that tunes."""
     default = Comparison("default", kernel.default(problem), math.nan, 1.0, 1.0, 1.0)
     result = TuneResult(
-        kernel.name, problem, options.get("device", "cpu"),
-        Objective.parse(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
-    )  # fmt: skip
+        kernel.name,
+        problem,
+        options.get("device", "cpu"),
+        Objective.parse(options.get("objective", "time")),
+        "none",
+        (),
+        (default,),
+        0,
+        0,
+        0.0,
+    )
     return Best(kernel, result)
 
 

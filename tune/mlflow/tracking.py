@@ -122,11 +122,15 @@ class Tracker:
         params = {f"problem.{k}": v for k, v in result.problem.items()}
         params |= {f"best.{k}": v for k, v in (winner.config or {}).items()}
         metrics = {
-            "winner": winner.value, "baseline": result.baseline.value, "speedup": winner.ratio,
-            "speedup_low": winner.ratio_low, "speedup_high": winner.ratio_high,
-            "verified": float(result.verified), "seconds": result.seconds,
+            "winner": winner.value,
+            "baseline": result.baseline.value,
+            "speedup": winner.ratio,
+            "speedup_low": winner.ratio_low,
+            "speedup_high": winner.ratio_high,
+            "verified": float(result.verified),
+            "seconds": result.seconds,
             "library": result.library.value if result.library else math.nan,
-        }  # fmt: skip
+        }
         self.log(run_id, params, metrics)
         self.describe(run_id, f"**{result.explanation}**, {ratio(winner.ratio)}: {winner.config}")
 
@@ -147,10 +151,15 @@ class Tracker:
         kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
         model_params = {f"parameter.{k}": v for k, v in (predictor.parameters or {}).items()}
         params = {
-            "kernel": kernel, "model": predictor.model, "targets": ", ".join(predictor.targets_),
-            "seed": predictor.seed, "extra_columns": ", ".join(predictor.extra_columns),
-            "validate": training.validation.level, **predictor.training_, **model_params,
-        }  # fmt: skip
+            "kernel": kernel,
+            "model": predictor.model,
+            "targets": ", ".join(predictor.targets_),
+            "seed": predictor.seed,
+            "extra_columns": ", ".join(predictor.extra_columns),
+            "validate": training.validation.level,
+            **predictor.training_,
+            **model_params,
+        }
         self.log(run_id, params)
         self.log_predictor(run_id, training, folder, (folder / RUNS_FILE).resolve())
         title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
@@ -197,9 +206,13 @@ class Tracker:
             if not self._client.search_registered_models(f"name = '{name}'"):
                 self._client.create_registered_model(name)
             version = self._client.create_model_version(
-                name, info.model_uri, run_id, tags=tags | provenance(), description=description,
+                name,
+                info.model_uri,
+                run_id,
+                tags=tags | provenance(),
+                description=description,
                 model_id=info.model_id,
-            )  # fmt: skip
+            )
             self._client.set_registered_model_alias(name, verdict.alias, str(version.version))
         return verdict
 
@@ -294,7 +307,9 @@ def _translate_errors(uri: str) -> Iterator[None]:
         if not known and not type(e).__module__.startswith("sqlalchemy."):
             raise
         reason = str(root_cause(e)).partition("\n")[0][:200]
-        raise TrackingError(redact(
-            f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
-            "what was measured is kept"
-        )) from e  # fmt: skip
+        raise TrackingError(
+            redact(
+                f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
+                "what was measured is kept"
+            )
+        ) from e

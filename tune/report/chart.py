@@ -175,8 +175,10 @@ class Bars:
             return {}
         positions = {"at": self.axis.position(self.mark.values[bar])}
         if len(self.mark.low):
-            positions |= {"low": self.axis.position(self.mark.low[bar]),
-                       "high": self.axis.position(self.mark.high[bar])}  # fmt: skip
+            positions |= {
+                "low": self.axis.position(self.mark.low[bar]),
+                "high": self.axis.position(self.mark.high[bar]),
+            }
         return positions
 
 

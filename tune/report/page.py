@@ -58,9 +58,13 @@ _FOLDER = Path(__file__).parent
 def render(template: Path, **values: Any) -> str:
     """Return a page from a template that extends ``page.html``; text in ``values`` is escaped."""
     environment = Environment(
-        loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, finalize=_finalize,
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=FileSystemLoader([template.parent, _FOLDER]),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     for show in (number, ratio, percent, counted, spaced, interval, duration):
         environment.filters[show.__name__] = show
     page = {"heading": "", "lead": "", "tiles": {}, "links": {}, "nan": math.nan}

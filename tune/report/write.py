@@ -164,16 +164,25 @@ def _report_data(
         predictor, [r.problem for r in results], kernel.space, device
     )
     return ReportData(
-        kernel=kernel.name, kernel_location=kernel.location or kernel.name, device=device,
-        objective=results[0].objective, runs=runs, validation=campaign.training.validation,
-        learned=predictor.training_, results=results, importance=importances,
-        environment=str(runs["environment"].iloc[-1]), started_at=str(runs["recorded_at"].min()),
-        seconds=campaign.seconds, mlflow_uri=campaign.mlflow_uri,
+        kernel=kernel.name,
+        kernel_location=kernel.location or kernel.name,
+        device=device,
+        objective=results[0].objective,
+        runs=runs,
+        validation=campaign.training.validation,
+        learned=predictor.training_,
+        results=results,
+        importance=importances,
+        environment=str(runs["environment"].iloc[-1]),
+        started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds,
+        mlflow_uri=campaign.mlflow_uri,
         rates=[list(figures.rates(kernel, r, device)) for r in results],
         space_size=max(len(kernel.space(r.problem)) for r in results),
         attribution=explanation.importance(predictor)
-        if explanation.is_explainable(predictor) else None,
-    )  # fmt: skip
+        if explanation.is_explainable(predictor)
+        else None,
+    )
 
 
 MAX_PARETO_CHARTS = 6
@@ -287,15 +296,24 @@ def notebook_view(result: TuneResult) -> str:
     """Return the notebook view of a result: the verdict, a table and the trace's chart."""
     template = Path(__file__).with_name("notebook.html")
     return render(
-        template, title="", headline=result.headline, best=result.winner.config or {},
-        default=result.baseline.config or {}, drawn=figures.trace_figure(result),
-    )  # fmt: skip
+        template,
+        title="",
+        headline=result.headline,
+        best=result.winner.config or {},
+        default=result.baseline.config or {},
+        drawn=figures.trace_figure(result),
+    )
 
 
 def validation_page(title: str, validation: Validation) -> str:
     """Return the page with predicted and measured values of held-out rows, and all scores."""
     return render(
-        Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
-        headline=title, clouds=list(prediction_clouds(validation)),
-        validation=validation, targets=TARGETS, metrics=METRICS,
-    )  # fmt: skip
+        Path(__file__).with_name("validation.html"),
+        title=title,
+        heading="Foretune",
+        headline=title,
+        clouds=list(prediction_clouds(validation)),
+        validation=validation,
+        targets=TARGETS,
+        metrics=METRICS,
+    )

@@ -194,15 +194,17 @@ class Store(StoreReader):
         existing = {(m.problem, m.config): m for m in self.measurements(subject)}
         incoming = {(m.problem, m.config): m for m in new.measurements(subject)}
         new_measurements = {
-            k: m for k, m in incoming.items()
+            k: m
+            for k, m in incoming.items()
             if k not in existing
             or _trusted_timestamp(m.recorded_at) > _trusted_timestamp(existing[k].recorded_at)
-        }  # fmt: skip
+        }
         existing_choices, proposed = self.choices(subject), new.choices(subject)
         better = {
-            p: c for p, c in proposed.items()
+            p: c
+            for p, c in proposed.items()
             if p not in existing_choices or _choice_rank(c) > _choice_rank(existing_choices[p])
-        }  # fmt: skip
+        }
         with self._database.transaction(write=True) as table:
             table.insert_subject(subject)
             measured = [_measured_row(subject, m) for m in new_measurements.values()]
@@ -245,16 +247,22 @@ def _measured_row(subject: Subject, m: Measurement) -> dict[str, Any]:
             f"on {subject.device}"
         )
     return {
-        "subject": subject.id, "problem": m.problem.id, "described": _json(m.problem),
-        "config": m.config.id, "record": json.dumps(measurement_to_record(m)),
-    }  # fmt: skip
+        "subject": subject.id,
+        "problem": m.problem.id,
+        "described": _json(m.problem),
+        "config": m.config.id,
+        "record": json.dumps(measurement_to_record(m)),
+    }
 
 
 def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str, Any]:
     return {
-        "subject": subject.id, "problem": problem.id, "described": _json(problem),
-        "record": json.dumps(choice.to_record()), "measured": choice.measured,
-    }  # fmt: skip
+        "subject": subject.id,
+        "problem": problem.id,
+        "described": _json(problem),
+        "record": json.dumps(choice.to_record()),
+        "measured": choice.measured,
+    }
 
 
 def _is_verified_again(stands: Choice, choice: Choice) -> bool:
@@ -274,9 +282,13 @@ def _trusted_timestamp(iso: str) -> float:
 
 def _new_mark(subject: Subject, problem: Problem, config: Configuration) -> dict[str, Any]:
     return {
-        "subject": subject.id, "problem": problem.id, "config": config.id,
-        "described": _json(config), **asdict(this_process()), "since": time.time(),
-    }  # fmt: skip
+        "subject": subject.id,
+        "problem": problem.id,
+        "config": config.id,
+        "described": _json(config),
+        **asdict(this_process()),
+        "since": time.time(),
+    }
 
 
 def _json(values: FrozenParameters) -> str:

@@ -29,8 +29,12 @@ REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num
 OPTIONAL = ("num_stages", "SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 """Optional parameters. Triton has a default for ``num_stages``; the last three are for AMD GPUs."""
 MAX_SIZE = 2**31  # sizes in a file must be smaller
-_ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
-            "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
+_ALIASES = {
+    "BLOCK_M": "BLOCK_SIZE_M",
+    "BLOCK_N": "BLOCK_SIZE_N",
+    "BLOCK_K": "BLOCK_SIZE_K",
+    "GROUP_M": "GROUP_SIZE_M",
+}
 _VERSION = "triton_version"
 TOKENS = "M"
 _NAME = re.compile(

@@ -56,9 +56,11 @@ class Autotuner(Stock):  # type: ignore[misc]
     def __init__(self, *args: Any, options: Options | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _check_names(
-            self.arg_names, key=self.keys, reset_to_zero=self.reset_to_zero,
+            self.arg_names,
+            key=self.keys,
+            reset_to_zero=self.reset_to_zero,
             restore_value=self.restore_value,
-        )  # fmt: skip
+        )
         if self.reset_to_zero or self.restore_value:
             self._unwrap_descriptors_in_hooks()
         self.options = options or Options()
@@ -365,10 +367,14 @@ class Autotuner(Stock):  # type: ignore[misc]
             if plan.key(args, kwargs) is not None:
                 return plan
         plan = make_plan(
-            self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
+            self.arg_names,
+            self.keys,
+            triton_parameters(self.function),
+            args,
+            kwargs,
             classes=not self.options.measures_all,
             buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
-        )  # fmt: skip
+        )
         self._plans = (*self._plans, plan)
         return plan
 

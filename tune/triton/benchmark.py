@@ -121,9 +121,13 @@ class ConfigurationBenchmark:
         own_hooks = tuner.user_defined_pre_hook or tuner.user_defined_post_hook
         assert options.check is not None
         checker = OutputChecker(
-            self._launch, named, self._configs, options.check, options.reference,
+            self._launch,
+            named,
+            self._configs,
+            options.check,
+            options.reference,
             () if own_hooks else tuner.restore_value,
-        )  # fmt: skip
+        )
         if checker.outvoted:
             warn(
                 f"{checker.outvoted} of {self._call.kernel} differs from {checker.source}, so it "

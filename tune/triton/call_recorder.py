@@ -89,9 +89,11 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
 
 def _recorded(name: str, call: KernelCall, configs: Sequence[triton.Config]) -> RecordedCall:
     grid = call.kwargs.get("grid") or (1,)
-    sizes: Any = _grid(grid) if not callable(grid) else {
-        _grid_key(c.kwargs): _grid(grid({**call.named, **c.all_kwargs()})) for c in configs
-    }  # fmt: skip
+    sizes: Any = (
+        _grid(grid)
+        if not callable(grid)
+        else {_grid_key(c.kwargs): _grid(grid({**call.named, **c.all_kwargs()})) for c in configs}
+    )
     rest = {n: describe(v) for n, v in call.kwargs.items() if n not in ("grid", "warmup")}
     return RecordedCall(name, tuple(map(describe, call.args)), rest, sizes)
 

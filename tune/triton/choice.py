@@ -314,9 +314,15 @@ class CallTuner:
             ratios = prior.log_mean.tolist()
             self._expected_log_ratios = dict(zip(self._candidates, ratios, strict=True))
         return OrderedSearcher(
-            self.space, self._options.parsed_objective, 0, prior, self.call.problem,
-            self.call.device, other_measurements, statics=statics,
-        )  # fmt: skip
+            self.space,
+            self._options.parsed_objective,
+            0,
+            prior,
+            self.call.problem,
+            self.call.device,
+            other_measurements,
+            statics=statics,
+        )
 
     def _static_features(self, config: Configuration) -> dict[str, float]:
         """Return features of a candidate that need no launch."""

@@ -67,9 +67,18 @@ def autotune(
     if unknown := [name for name in buckets or () if name not in key]:
         raise UsageError(f"buckets name {unknown[0]!r}, which is not in key")
     stock: tuple[Any, ...] = (
-        key, reset_to_zero, restore_value, pre_hook, post_hook, prune_configs_by, warmup, rep,
-        use_cuda_graph, do_bench, cache_results,
-    )  # fmt: skip
+        key,
+        reset_to_zero,
+        restore_value,
+        pre_hook,
+        post_hook,
+        prune_configs_by,
+        warmup,
+        rep,
+        use_cuda_graph,
+        do_bench,
+        cache_results,
+    )
     return partial(_decorate, configs, stock, options)
 
 

@@ -43,9 +43,12 @@ class KernelCall:
     def to_call(self) -> Call:
         """Return the call as a problem."""
         call = make_call(
-            undecorated_kernel(self.tuner.fn), self.tuner.keys, self.named, self.options.bucket,
+            undecorated_kernel(self.tuner.fn),
+            self.tuner.keys,
+            self.named,
+            self.options.bucket,
             **self.options.problem_tags,
-        )  # fmt: skip
+        )
         return replace(call, function=self.tuner.fn)
 
     def bench(self, config: triton.Config) -> Any:

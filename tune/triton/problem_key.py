@@ -211,9 +211,14 @@ class Call:
 
     def _measurement(self, config: Configuration, status: Status, **more: Any) -> Measurement:
         return Measurement(
-            self.kernel, self.problem, config, self.device.name, status,
-            environment=self.subject.versions, **more,
-        )  # fmt: skip
+            self.kernel,
+            self.problem,
+            config,
+            self.device.name,
+            status,
+            environment=self.subject.versions,
+            **more,
+        )
 
 
 def make_call(

@@ -181,10 +181,12 @@ class StalledCallDriver:
         """Raise UserKernelError if configurations ran, but none computes the expected outputs."""
         wrong = [m for m in self.tuner.measured() if m.status is Status.WRONG_RESULT]
         if wrong:
-            raise UserKernelError(UsageError(
-                f"no configuration of {self.tuner.call.kernel} computes the expected output; "
-                f"{wrong[0].config} {wrong[0].error}"
-            ))  # fmt: skip
+            raise UserKernelError(
+                UsageError(
+                    f"no configuration of {self.tuner.call.kernel} computes the expected output; "
+                    f"{wrong[0].config} {wrong[0].error}"
+                )
+            )
 
     def _is_sure(self) -> bool:
         with self.lock:

@@ -164,15 +164,31 @@ def tile_launches(
             steps = math.ceil(size_k / k / float(config.get("SPLIT_K", 1)))
             flops, step_bytes = 2.0 * m * n * k, k * (byte_a * m + byte_b * n)
             sums, kept = m * n, 0.0
-        launches.append(TileLaunch(
-            tiles=tiles.count(call, config), tile_m=m, tile_n=n, tile_k=k,
-            size_m=tiles.size_m or m, size_n=tiles.size_n or n, size_k=size_k, steps=steps,
-            flops=flops, step_bytes=step_bytes, kept_bytes=kept, sums=sums,
-            moved_bytes=max(moved, 1.0), warps=float(config.get("num_warps", 4)),
-            stages=float(config.get("num_stages", 3)), bits_a=_bits(a), bits_b=_bits(b),
-            exact=exact, transposed_a=_transposed(a), transposed_b=_transposed(b),
-            alignment=min(_alignment(a), _alignment(b)),
-        ))  # fmt: skip
+        launches.append(
+            TileLaunch(
+                tiles=tiles.count(call, config),
+                tile_m=m,
+                tile_n=n,
+                tile_k=k,
+                size_m=tiles.size_m or m,
+                size_n=tiles.size_n or n,
+                size_k=size_k,
+                steps=steps,
+                flops=flops,
+                step_bytes=step_bytes,
+                kept_bytes=kept,
+                sums=sums,
+                moved_bytes=max(moved, 1.0),
+                warps=float(config.get("num_warps", 4)),
+                stages=float(config.get("num_stages", 3)),
+                bits_a=_bits(a),
+                bits_b=_bits(b),
+                exact=exact,
+                transposed_a=_transposed(a),
+                transposed_b=_transposed(b),
+                alignment=min(_alignment(a), _alignment(b)),
+            )
+        )
     return launches
 
 

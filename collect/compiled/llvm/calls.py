@@ -77,19 +77,23 @@ def _numba_code(function: Any, kernel: Kernel, problem: Problem, config: Configu
     kinds = tuple(map(typeof, bound.arguments.values()))
     function.compile(kinds)
     ir = function.inspect_llvm(kinds)
-    name = next(n for n in re.findall(r"^define[^@]*@([\w.$]+)\(", ir, re.MULTILINE)
-                if not n.startswith(("cfunc", "_ZN7cpython")))  # fmt: skip
+    name = next(
+        n
+        for n in re.findall(r"^define[^@]*@([\w.$]+)\(", ir, re.MULTILINE)
+        if not n.startswith(("cfunc", "_ZN7cpython"))
+    )
     arguments: dict[str, int] = {"%retptr": (900 << REGION_BITS)}
     sizes = {}
     for n, (given, value) in enumerate(bound.arguments.items(), start=1):
         if isinstance(value, np.ndarray):
             sizes[n] = float(value.nbytes)
             arguments |= {
-                f"%arg.{given}.2": value.size, f"%arg.{given}.3": value.itemsize,
+                f"%arg.{given}.2": value.size,
+                f"%arg.{given}.3": value.itemsize,
                 f"%arg.{given}.4": n << REGION_BITS,
                 **{f"%arg.{given}.5.{k}": size for k, size in enumerate(value.shape)},
                 **{f"%arg.{given}.6.{k}": stride for k, stride in enumerate(value.strides)},
-            }  # fmt: skip
+            }
         elif isinstance(value, int):
             arguments[f"%arg.{given}"] = int(value)
     return Code(ir, name, arguments, sizes)

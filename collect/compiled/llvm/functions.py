@@ -99,11 +99,19 @@ class Function:
         while work:
             blocks, parent = work.pop()
             number = {block: i for i, block in enumerate(blocks)}
-            edges = np.array([
-                (number[block], number[after]) for block in blocks
-                for after in self.successors(block)
-                if after in number and not (parent and after == parent.header)
-            ], dtype=np.int64).reshape(-1, 2).T  # fmt: skip
+            edges = (
+                np.array(
+                    [
+                        (number[block], number[after])
+                        for block in blocks
+                        for after in self.successors(block)
+                        if after in number and not (parent and after == parent.header)
+                    ],
+                    dtype=np.int64,
+                )
+                .reshape(-1, 2)
+                .T
+            )
             graph = coo_array((np.ones(edges.shape[1]), edges), shape=(len(blocks), len(blocks)))
             label = connected_components(graph, connection="strong")[1]
             begins, ends = label[edges]
@@ -117,10 +125,13 @@ class Function:
     def innermost(self) -> dict[str, Loop | None]:
         """The innermost loop around each block."""
         return {
-            b: min((o for o in self.loops.values() if b in o.blocks), key=lambda o: len(o.blocks),
-                   default=None)
+            b: min(
+                (o for o in self.loops.values() if b in o.blocks),
+                key=lambda o: len(o.blocks),
+                default=None,
+            )
             for b in self.blocks
-        }  # fmt: skip
+        }
 
 
 @lru_cache(maxsize=4)

@@ -30,12 +30,15 @@ PLAIN: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("shufflevector", "insertelement", "extractelement"), ("shuffle", 1)),
 }
 CALLS: tuple[tuple[str, str, float], ...] = (
-    (r"fmuladd|llvm\.fma\.", "fma", 4), (r"masked\.load", "load", 5),
-    (r"masked\.store", "store", 0), (r"llvm\.mem", "copy", 0), (r"vector\.reduce", "reduce", 12),
+    (r"fmuladd|llvm\.fma\.", "fma", 4),
+    (r"masked\.load", "load", 5),
+    (r"masked\.store", "store", 0),
+    (r"llvm\.mem", "copy", 0),
+    (r"vector\.reduce", "reduce", 12),
     (r"llvm\.(fabs|copysign|max|min)", "fadd", 2),
     (r"llvm\.(smax|smin|umax|umin|abs|ctpop|bswap|fsh|usub|uadd|ssub|sadd)", "alu", 1),
     (r"llvm\.(floor|ceil|trunc|rint|round|nearbyint)", "cvt", 8),
-)  # fmt: skip
+)
 """Called functions: pattern, kind, latency."""
 IGNORED = re.compile(r"llvm\.(assume|lifetime|dbg|experimental|expect|prefetch|stacksave)")
 
@@ -50,9 +53,11 @@ class Operations:
             for operand in i.operands:
                 self._uses[operand].append(i)
         self.costs = {
-            i: cost for block in self.function.blocks.values() for i in block
+            i: cost
+            for block in self.function.blocks.values()
+            for i in block
             if (cost := self._cost(i))
-        }  # fmt: skip
+        }
 
     def totals(self) -> dict[str, float]:
         """Return operations by kind, and cycles by throughput and by chains, of one call."""
@@ -136,9 +141,11 @@ class Operations:
     def _is_extreme(self, i: ir.Instruction) -> bool:
         """Whether a comparison and a selection of the same values form one minimum or maximum."""
         uses = self._uses[i.name]
-        return len(uses) == 1 and uses[0].op == "select" and set(uses[0].operands[1:]) == set(
-            i.operands
-        )  # fmt: skip
+        return (
+            len(uses) == 1
+            and uses[0].op == "select"
+            and set(uses[0].operands[1:]) == set(i.operands)
+        )
 
     def chain_cycles(self, loop: ir.Loop) -> float:
         """Return the cycles per iteration of the longest loop-carried dependency chain."""

@@ -16,17 +16,28 @@ import numpy as np
 from foretune.collect.compiled.llvm import functions as ir
 
 PLAIN: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
-    "shl": lambda a, b: a << b, "ashr": lambda a, b: a >> b, "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "lshr": lambda a, b: a >> b,
-    "udiv": lambda a, b: a // b, "urem": lambda a, b: a % b,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "shl": lambda a, b: a << b,
+    "ashr": lambda a, b: a >> b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "lshr": lambda a, b: a >> b,
+    "udiv": lambda a, b: a // b,
+    "urem": lambda a, b: a % b,
     "sdiv": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     "srem": lambda a, b: int(math.fmod(a, b)),
-}  # fmt: skip
+}
 COMPARED: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-}  # fmt: skip
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+}
 SAME = frozenset({"sext", "bitcast", "ptrtoint", "inttoptr", "freeze", "addrspacecast"})
 EXTREMES = re.compile(r"@llvm\.([su])(min|max)\.")
 
@@ -265,9 +276,10 @@ class SampledRun:
         self, loop: ir.Loop, before: dict[str, float]
     ) -> tuple[Counts, dict[Edge, float]]:
         """Return counts for one entry of a loop, and the share of each exit."""
-        outer, phis = self._iterations, [
-            i.name for i in self.function.blocks[loop.header] if i.op == "phi"
-        ]  # fmt: skip
+        outer, phis = (
+            self._iterations,
+            [i.name for i in self.function.blocks[loop.header] if i.op == "phi"],
+        )
         counts: Counts = defaultdict(float, {loop: 1.0})
 
         def run(number: int) -> Pass:
@@ -297,10 +309,12 @@ class SampledRun:
             samples = _samples(trips, is_simple=len(loop.blocks) == 1)
             add(second, samples.pop(1, 1) - 1)
             for number, weight in samples.items():
-                self.values.update({
-                    n: s if isinstance(s := step[n], ir.Unknown) else start[n] + number * s
-                    for n in phis
-                })  # fmt: skip
+                self.values.update(
+                    {
+                        n: s if isinstance(s := step[n], ir.Unknown) else start[n] + number * s
+                        for n in phis
+                    }
+                )
                 last = run(number)
                 add(last, weight)
             number = 2 + (last is not second and not samples)

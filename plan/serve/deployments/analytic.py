@@ -140,10 +140,19 @@ def _load_independent_rows(deployments: Sequence[Deployment], timers: StepTimers
 def _load_independent_key(deployment: Deployment) -> tuple[object, ...]:
     """Return everything that defines a deployment except its load."""
     return (
-        deployment.model, deployment.system.name, deployment.backend, deployment.layout,
-        deployment.formats, deployment.workload, deployment.pools, deployment.load,
-        deployment.speculative, deployment.version, deployment.speculation, deployment.offload,
-    )  # fmt: skip
+        deployment.model,
+        deployment.system.name,
+        deployment.backend,
+        deployment.layout,
+        deployment.formats,
+        deployment.workload,
+        deployment.pools,
+        deployment.load,
+        deployment.speculative,
+        deployment.version,
+        deployment.speculation,
+        deployment.offload,
+    )
 
 
 def decode_ms(deployments: Sequence[Deployment], timers: StepTimers) -> np.ndarray:

@@ -286,11 +286,16 @@ CODE_PACKAGES = (
 )
 """Packages whose code determines the correction."""
 DATA_FILES = (
-    "cost/kinds.csv", "describe/checkpoint_formats.json", "describe/config_fields.json",
-    "describe/engines.json", "describe/families.json", "describe/formats.csv",
+    "cost/kinds.csv",
+    "describe/checkpoint_formats.json",
+    "describe/config_fields.json",
+    "describe/engines.json",
+    "describe/families.json",
+    "describe/formats.csv",
     "describe/models.csv",
-    "serve/deployments/ttft.csv", "serve/deployments/variances.csv",
-)  # fmt: skip
+    "serve/deployments/ttft.csv",
+    "serve/deployments/variances.csv",
+)
 """Shipped tables that determine it."""
 
 
@@ -426,17 +431,23 @@ def _deployment(
         raise RunTableError(f"{path}: tp, pp, dp and ep are not all numbers ({e})") from e
     published = checkpoint_formats(model)
     formats = Formats(
-        str(line.get("weights", published.weights)), kv=str(line.get("kv", published.kv)),
+        str(line.get("weights", published.weights)),
+        kv=str(line.get("kv", published.kv)),
         moe=str(line.get("moe", line.get("weights", published.moe))),
-    )  # fmt: skip
+    )
     if reason := illegal_because(model, layout, formats):
         raise UsageError(f"--calibrate {path}: {model.name} cannot be served on {layout}: {reason}")
     requests = _number(line, "completed", path)
     isl, osl = (_number(line, f"total_{kind}_tokens", path) / requests for kind in TOKENS)
     return Deployment(
-        model, system, backend, layout, formats,
-        Workload(max(round(isl), 1), max(round(osl), 1)), _number(line, "max_concurrency", path),
-    )  # fmt: skip
+        model,
+        system,
+        backend,
+        layout,
+        formats,
+        Workload(max(round(isl), 1), max(round(osl), 1)),
+        _number(line, "max_concurrency", path),
+    )
 
 
 def _number(line: Mapping[str, Any], name: str, path: Path) -> float:

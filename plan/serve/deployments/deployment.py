@@ -133,16 +133,25 @@ class Deployment:
     def max_requests(self) -> int:
         """Requests of a replica that fit in memory; 0 if the model does not fit."""
         return max_requests(
-            self.loaded_model, self.layout, self.formats, self.workload, self.system.memory_gib,
+            self.loaded_model,
+            self.layout,
+            self.formats,
+            self.workload,
+            self.system.memory_gib,
             offloaded_bytes=self.offloaded_weight_bytes,
-        )  # fmt: skip
+        )
 
     def memory(self, requests: Any, layout: Layout | None = None) -> RankMemory:
         """Return the memory of a worker's fullest rank with ``requests``, see `rank_memory`."""
         return rank_memory(
-            self.loaded_model, layout or self.layout, self.formats, self.workload, requests,
-            offloaded_bytes=self.offloaded_weight_bytes, step_tokens=self.step_tokens,
-        )  # fmt: skip
+            self.loaded_model,
+            layout or self.layout,
+            self.formats,
+            self.workload,
+            requests,
+            offloaded_bytes=self.offloaded_weight_bytes,
+            step_tokens=self.step_tokens,
+        )
 
     def weight_wait_ms(self, tokens: float) -> float:
         """Return how long a step waits for weights in host memory, in all stages.
@@ -186,9 +195,20 @@ class Deployment:
         return min(self.batch, self.max_batch)
 
 
-COLUMNS = ("backend", "model_path", "system", "mode", "isl", "osl", "gemm_quant_mode",
-           "moe_quant_mode", "batch_size", "tp_size", "silicon_ttft_ms",
-           "silicon_tpot_ms")  # fmt: skip
+COLUMNS = (
+    "backend",
+    "model_path",
+    "system",
+    "mode",
+    "isl",
+    "osl",
+    "gemm_quant_mode",
+    "moe_quant_mode",
+    "batch_size",
+    "tp_size",
+    "silicon_ttft_ms",
+    "silicon_tpot_ms",
+)
 POSITIVE = ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")
 """Columns that must be positive; otherwise a row is excluded."""
 LENGTH_SHARE = 0.9
@@ -239,9 +259,13 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
     measured = rows[["silicon_tpot_ms", "silicon_ttft_ms"]].astype(float)
     measured = measured.rename(columns=lambda name: name.removeprefix("silicon_"))
     return MeasuredDeployments(
-        deployments, measured.reset_index(drop=True), _groups(rows), rows.index.to_numpy(),
-        excluded, unknown,
-    )  # fmt: skip
+        deployments,
+        measured.reset_index(drop=True),
+        _groups(rows),
+        rows.index.to_numpy(),
+        excluded,
+        unknown,
+    )
 
 
 def _groups(rows: pd.DataFrame) -> np.ndarray:

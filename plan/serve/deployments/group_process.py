@@ -19,9 +19,18 @@ from foretune.plan.describe import shipped_rows
 from foretune.plan.serve.deployments.analytic import formula_latencies
 
 LENGTH_SCALES = {
-    "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
-    "prefill": 4.5, "step": 4.5, "slot": 6.0, "communication": 3.0, "attention": 3.0,
-}  # fmt: skip
+    "running": 3.0,
+    "isl": 3.0,
+    "osl": 3.0,
+    "ranks": 3.0,
+    "moe_ep": 3.0,
+    "prompts": 3.0,
+    "prefill": 4.5,
+    "step": 4.5,
+    "slot": 6.0,
+    "communication": 3.0,
+    "attention": 3.0,
+}
 """Coordinate -> length scale, in octaves or in the units of `deployment_points`."""
 SLOW_LENGTH_RATIO = 3.0
 """Ratio of the length scale of the slow functions to that of the fast ones."""
@@ -166,10 +175,15 @@ def deployment_points(rows: pd.DataFrame) -> pd.DataFrame:
     labels = {name: kind if name == "kind" else rows[name].to_numpy(dtype=str) for name in LABELS}
     prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)
     octaves = {
-        "running": rows["running"], "isl": rows["isl"], "osl": rows["osl"],
-        "ranks": rows["tp"] * rows["dp"], "moe_ep": rows["moe_ep"], "prefill": rows["prefill"],
-        "step": tpot_ms, "slot": (rows["osl"] * tpot_ms / rows["running"]) ** 0.7,
-    }  # fmt: skip
+        "running": rows["running"],
+        "isl": rows["isl"],
+        "osl": rows["osl"],
+        "ranks": rows["tp"] * rows["dp"],
+        "moe_ep": rows["moe_ep"],
+        "prefill": rows["prefill"],
+        "step": tpot_ms,
+        "slot": (rows["osl"] * tpot_ms / rows["running"]) ** 0.7,
+    }
     shares = {
         "prompts": 3.0 * np.sqrt(prompts),
         "communication": 4.0 * rows["share_communication"],

@@ -52,8 +52,17 @@ PANELS = {
 }
 """Heading of the help -> its commands."""
 FIRST_COMMANDS = (
-    "tune", "campaign", "judge", "collect", "train", "predict", "plan", "store", "export", "doctor",
-)  # fmt: skip
+    "tune",
+    "campaign",
+    "judge",
+    "collect",
+    "train",
+    "predict",
+    "plan",
+    "store",
+    "export",
+    "doctor",
+)
 """The commands in ``foretune --help``; ``--help-all`` has all."""
 ROOT_FLAGS = ("--json", "--debug")
 ROOT_VALUES = ("--seed", "--store", "--wait-quiet")
@@ -113,10 +122,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    campaign.campaign, judge.judge, replay.replay, triton.inspect, triton.warm_up, collect.collect,
-    predictors.train, predictors.evaluate, predict.predict, calibrate.calibrate,
-    store.store, export.export, doctor.doctor,
-)  # fmt: skip
+    campaign.campaign,
+    judge.judge,
+    replay.replay,
+    triton.inspect,
+    triton.warm_up,
+    collect.collect,
+    predictors.train,
+    predictors.evaluate,
+    predict.predict,
+    calibrate.calibrate,
+    store.store,
+    export.export,
+    doctor.doctor,
+)
 add_command(app, tune.tune, cls=tune.TuneCommand)
 add_command(app, importing.import_, name="import")
 for _command in _COMMANDS:

@@ -77,9 +77,16 @@ def campaign(
         progress_bar() as search["progress"],
     ):
         done = run_campaign(
-            chosen, running, PRESETS[preset], problems=problems, objective=parsed_objective,
-            model=model, predictor=predictor, out=out, **search,
-        )  # fmt: skip
+            chosen,
+            running,
+            PRESETS[preset],
+            problems=problems,
+            objective=parsed_objective,
+            model=model,
+            predictor=predictor,
+            out=out,
+            **search,
+        )
     _show(output, done)
     emitted = show_carbon(output, carbon, launch_energies(list(done.results)), "launches")
     output.result({**done.summary(), **emitted})

@@ -69,8 +69,15 @@ def collect(
         options.reject_options(context, operator_options, "without --operators, collect takes no")
         _collect_runs(context, output, out, rows)
         return
-    kernel_options = ("kernel", "problems", "configs", "rows", "runner", "ray_address",
-                      "max_seconds")  # fmt: skip
+    kernel_options = (
+        "kernel",
+        "problems",
+        "configs",
+        "rows",
+        "runner",
+        "ray_address",
+        "max_seconds",
+    )
     options.reject_options(context, kernel_options, "--operators does not take")
     options.require_positive(minutes, "--minutes")
     if operators.endswith(networks.SUFFIX):

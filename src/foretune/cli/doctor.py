@@ -116,12 +116,16 @@ def _show_levels(
 ) -> None:
     told = {cache.removesuffix("_kib").upper(): size for cache, size in told_kib.items()}
     rows = [
-        [v.name, f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
-         f"{told[v.name]:,.0f}" if v.name in told else "-",
-         f"{v.latency_ns:.1f}", f"{v.read_gbps:,.1f}",
-         "" if v.stable else f"two rounds differ by {v.difference:.0%}"]
+        [
+            v.name,
+            f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
+            f"{told[v.name]:,.0f}" if v.name in told else "-",
+            f"{v.latency_ns:.1f}",
+            f"{v.read_gbps:,.1f}",
+            "" if v.stable else f"two rounds differ by {v.difference:.0%}",
+        ]
         for v in curve.levels
-    ]  # fmt: skip
+    ]
     output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
     small = [v.name for v in curve.levels if v.size_kib < 0.7 * told.get(v.name, 0.0)]
     if small:
@@ -155,13 +159,14 @@ DOORS = {
     "triton": ("3.9.0", "patch_triton()"),
     "torch": ("2.13.0", "patch_inductor(), patch_triton()"),
     "flashinfer-python": (
-        "0.7.2.post1", "patch_flashinfer(); for vLLM and SGLang, FORETUNE_FLASHINFER=4"
+        "0.7.2.post1",
+        "patch_flashinfer(); for vLLM and SGLang, FORETUNE_FLASHINFER=4",
     ),
     "helion": ("1.5.1", "@helion.kernel(autotuner_fn=foretune.helion_autotuner())"),
     "kernel_tuner": ("1.5.0", "tune_kernel(…, strategy=foretune.KernelTunerStrategy())"),
     "optuna": ("5.0.0", "create_study(sampler=foretune.search.SurrogateSampler())"),
     "tilelang": ("0.1.15", "docs/doors.md has the code"),
-}  # fmt: skip
+}
 """Package -> (the tested version, the call or variable that lets Foretune in)."""
 
 

@@ -70,14 +70,20 @@ def export(
     with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
     _show(output, shares, exported, out)
-    output.result({
-        "out": str(out), "kernel": shares.kernel, "device": shares.device,
-        "problems": len(shares.problems), "problems_where_nothing_ran": shares.excluded_problems,
-        "configs": exported.configs, "leaves": exported.leaves,
-        "any_of_them": exported.oracle_share,
-        "same": {"function": exported.training_score, "single": exported.training_score_single},
-        "held_out": {"function": exported.held_out, "single": exported.held_out_single},
-    })  # fmt: skip
+    output.result(
+        {
+            "out": str(out),
+            "kernel": shares.kernel,
+            "device": shares.device,
+            "problems": len(shares.problems),
+            "problems_where_nothing_ran": shares.excluded_problems,
+            "configs": exported.configs,
+            "leaves": exported.leaves,
+            "any_of_them": exported.oracle_share,
+            "same": {"function": exported.training_score, "single": exported.training_score_single},
+            "held_out": {"function": exported.held_out, "single": exported.held_out_single},
+        }
+    )
 
 
 def _runs_from_store(store: str | None, kernel: str | None, device: str | None) -> "pd.DataFrame":

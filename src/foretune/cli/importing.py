@@ -56,9 +56,13 @@ def import_(
 
 
 def _import_files(
-    output: Output, files: list[str], format: str, out: Path, names: tuple[str, str],
+    output: Output,
+    files: list[str],
+    format: str,
+    out: Path,
+    names: tuple[str, str],
     maps: list[str],
-) -> None:  # fmt: skip
+) -> None:
     from foretune.datasets.importers import FORMATS, import_runs
     from foretune.datasets.importers.columns import as_number
     from foretune.datasets.runs import write_runs
@@ -71,9 +75,14 @@ def _import_files(
     mapping = {c: v for c, v in sources.items() if c not in constants}
     with progress_bar() as progress:
         imported = import_runs(
-            files, format, kernel=kernel or None, device=device or None, mapping=mapping,
-            constants=constants, progress=progress,
-        )  # fmt: skip
+            files,
+            format,
+            kernel=kernel or None,
+            device=device or None,
+            mapping=mapping,
+            constants=constants,
+            progress=progress,
+        )
     rows, rejected = len(imported.runs), sum(imported.rejected.values())
     if not rows:
         reasons = "; ".join(imported.rejected) or "; ".join(imported.skipped.values())
@@ -87,10 +96,17 @@ def _import_files(
         output.say(f"  {count} rejected: {reason}")
     output.table("", ("kernel", "rows"), [(k, str(n)) for k, n in imported.kernels.items()])
     launches = _show_launches(output, imported.runs) if format == "torch-profiler" else {}
-    output.result({
-        "rows": rows, "rejected": rejected, "reasons": imported.rejected, "out": str(out),
-        "kernels": imported.kernels, "skipped": list(imported.skipped), **launches,
-    })  # fmt: skip
+    output.result(
+        {
+            "rows": rows,
+            "rejected": rejected,
+            "reasons": imported.rejected,
+            "out": str(out),
+            "kernels": imported.kernels,
+            "skipped": list(imported.skipped),
+            **launches,
+        }
+    )
 
 
 def _is_read(source: Path, out: Path, suffixes: tuple[str, ...]) -> bool:
@@ -117,10 +133,15 @@ def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
     if not len(summary := launch_summary(runs)):
         return {}
     cells = [
-        [f"{row.batch}", f"{row.kernels}", f"{row.tklqt_ms:.3g}", f"{row.launch_us:.3g}",
-         f"{row.kernel_ms:.3g}"]
+        [
+            f"{row.batch}",
+            f"{row.kernels}",
+            f"{row.tklqt_ms:.3g}",
+            f"{row.launch_us:.3g}",
+            f"{row.kernel_ms:.3g}",
+        ]
         for row in summary.itertuples()
-    ]  # fmt: skip
+    ]
     title = "launch and queueing time (TKLQT, arXiv 2504.11750)"
     output.table(title, ("batch", "kernels", "TKLQT ms", "µs each", "kernels ms"), cells)
     batch = first_compute_bound(summary)
@@ -143,10 +164,15 @@ def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
             raise UsageError("--out needs a name: 'foretune import --shipped' lists them")
         cards = [card(each) for each in shipped()]
         rows = [
-            [c.name, c.device, c.ended[:10] + " provisional" * bool(c.provisional), f"{c.rows}",
-             ", ".join(c.kernels)]
+            [
+                c.name,
+                c.device,
+                c.ended[:10] + " provisional" * bool(c.provisional),
+                f"{c.rows}",
+                ", ".join(c.kernels),
+            ]
             for c in cards
-        ]  # fmt: skip
+        ]
         columns = ("name", "device", "measured", "rows", "kernels")
         output.table("run tables that come with Foretune", columns, rows)
         output.result({"datasets": cards})
@@ -166,11 +192,17 @@ def _show_card(output: Output, card: "DatasetCard") -> None:
     specs = ", ".join(f"{name} {value:,.6g}" for name, value in card.specs.items())
     kernels = ", ".join(f"{name} ({source})" for name, source in card.kernels.items())
     lines = {
-        "device": f"{card.device} ({card.architecture}): {specs}", "system": card.system,
-        "measured": f"{card.began} to {card.ended}", "rows": f"{card.rows}", "kernels": kernels,
-        "columns": ", ".join(card.columns), "protocol": card.protocol, "command": card.command,
-        "licence": card.licence, "provisional": card.provisional,
-    }  # fmt: skip
+        "device": f"{card.device} ({card.architecture}): {specs}",
+        "system": card.system,
+        "measured": f"{card.began} to {card.ended}",
+        "rows": f"{card.rows}",
+        "kernels": kernels,
+        "columns": ", ".join(card.columns),
+        "protocol": card.protocol,
+        "command": card.command,
+        "licence": card.licence,
+        "provisional": card.provisional,
+    }
     output.say(card.name)
     for title, text in lines.items():
         if text:

@@ -71,16 +71,22 @@ def collect_operators(
     own = {o: None for variant in variants for o in read_network(model, *variant).operators}
     every = list(dict.fromkeys([*own, *(near for o in own for near in o.neighbors())]))
     with (
-        RunLog(out / OPERATORS_FILE, device) as log, progress_bar() as progress,
+        RunLog(out / OPERATORS_FILE, device) as log,
+        progress_bar() as progress,
         LoadMonitor(device) as watch,
-    ):  # fmt: skip
+    ):
         done = collect_network(every, log, device, minutes, progress=progress)
     if done.rows and (disturbance := watch.load.disturbance):
         output.say(f"times may be off: {disturbance}")
     report(
-        output, done, len(every), out, f"predict {model} --operators {out}",
-        device=device.name, disturbed=watch.load.disturbance,
-    )  # fmt: skip
+        output,
+        done,
+        len(every),
+        out,
+        f"predict {model} --operators {out}",
+        device=device.name,
+        disturbed=watch.load.disturbance,
+    )
 
 
 def report(
@@ -115,22 +121,35 @@ def predict_network(
         network = read_network(model, batch, count)
         predicted = predictor.predict(network, device)
         low, high = predicted.interval_ms
-        entries.append({
-            "batch": network.batch, "threads": count, "time_ms": predicted.time_ms,
-            "low": low, "high": high, "energy_mj": predicted.energy_mj,
-            "weight_bytes": network.weight_bytes, "activation_bytes": network.activation_bytes,
-            "peak_memory_bytes": predicted.memory_bytes, "by_roofline": predicted.unknown,
-            "operators": predicted.operators.to_dict("records"),
-        })  # fmt: skip
+        entries.append(
+            {
+                "batch": network.batch,
+                "threads": count,
+                "time_ms": predicted.time_ms,
+                "low": low,
+                "high": high,
+                "energy_mj": predicted.energy_mj,
+                "weight_bytes": network.weight_bytes,
+                "activation_bytes": network.activation_bytes,
+                "peak_memory_bytes": predicted.memory_bytes,
+                "by_roofline": predicted.unknown,
+                "operators": predicted.operators.to_dict("records"),
+            }
+        )
     _show(output, model, entries)
     if len(entries) == 1:
         table = predicted.operators
         rows = [
-            [f"{o['kernel']}", format_config(o["problem"]), f"{o['count']}",
-             f"{o['count'] * o['time_ms']:.3g}",
-             f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}", o["source"]]
+            [
+                f"{o['kernel']}",
+                format_config(o["problem"]),
+                f"{o['count']}",
+                f"{o['count'] * o['time_ms']:.3g}",
+                f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}",
+                o["source"],
+            ]
             for o in table.head(MAX_SHOWN).to_dict("records")
-        ]  # fmt: skip
+        ]
         columns = ("kernel", "problem", "times", "ms", "share", "source")
         output.table(f"{len(rows)} of {len(table)} distinct operators", columns, rows)
     if unknown := sorted({op for e in entries for op in e["by_roofline"]}):
@@ -141,11 +160,17 @@ def predict_network(
 def _show(output: Output, model: str, entries: list[dict[str, Any]]) -> None:
     metered = any(e["energy_mj"] == e["energy_mj"] for e in entries)
     rows = [
-        [f"{e['batch']}", f"{e['threads']}", f"{e['time_ms']:.3g}",
-         f"{e['low']:.3g}–{e['high']:.3g}", f"{e['time_ms'] / e['batch']:.3g}",
-         f"{e['peak_memory_bytes'] / MIB:.1f}", *([f"{e['energy_mj']:.3g}"] if metered else [])]
+        [
+            f"{e['batch']}",
+            f"{e['threads']}",
+            f"{e['time_ms']:.3g}",
+            f"{e['low']:.3g}–{e['high']:.3g}",
+            f"{e['time_ms'] / e['batch']:.3g}",
+            f"{e['peak_memory_bytes'] / MIB:.1f}",
+            *([f"{e['energy_mj']:.3g}"] if metered else []),
+        ]
         for e in entries
-    ]  # fmt: skip
+    ]
     names = ("batch", "threads", "ms", "90 % interval", "ms per item", "peak MiB")
     output.table(f"{model}: predicted", (*names, "mJ") if metered else names, rows)
 

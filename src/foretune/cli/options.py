@@ -86,9 +86,10 @@ SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"
 SEARCHER = typer.Option("surrogate", help=SEARCHER_HELP, autocompletion=names_of("searchers"))
 RUNNER = typer.Option("local", help="local (this device) or ray (all equal devices of a cluster).")
 RAY_ADDRESS = typer.Option(
-    None, envvar="RAY_ADDRESS",
+    None,
+    envvar="RAY_ADDRESS",
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
-)  # fmt: skip
+)
 
 
 def parse_budget(text: str) -> "SearchOptions":

@@ -67,9 +67,15 @@ def fleet(
     with progress_bar() as progress:
         progress.start("predicting instances", len(chosen))
         instances = capacity.instance_types(
-            described, chosen, sizes, demands, clocks, requirements, backend,
+            described,
+            chosen,
+            sizes,
+            demands,
+            clocks,
+            requirements,
+            backend,
             on_system=progress.advance,
-        )  # fmt: skip
+        )
     per_s = [demand.per_s for demand in demands]
     mix = capacity.cheapest_fleet(instances, per_s, limits)
     single = capacity.single_fleets(instances, per_s, limits)
@@ -111,20 +117,29 @@ def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
 def _show(output: Output, title: str, demands: Sequence["Demand"], mix: "Fleet") -> None:
     numbered = list(enumerate(mix.shares, 1))
     rented = [
-        [str(number), str(s.count), f"{s.kind.gpus} × {s.kind.system}", str(s.kind.layout),
-         str(s.kind.formats), percent(s.utilization), f"{s.count * s.kind.usd_per_hour:.2f}"]
+        [
+            str(number),
+            str(s.count),
+            f"{s.kind.gpus} × {s.kind.system}",
+            str(s.kind.layout),
+            str(s.kind.formats),
+            percent(s.utilization),
+            f"{s.count * s.kind.usd_per_hour:.2f}",
+        ]
         for number, s in numbered
-    ]  # fmt: skip
+    ]
     columns = ("#", "rent", "instance", "layout", "formats", "busy", "USD/h")
     output.table(f"{title}: what to rent", columns, rented)
     output.say("")
     served = [
         [
-            str(demand.workload.isl), str(demand.workload.osl), f"{demand.per_s:g}",
+            str(demand.workload.isl),
+            str(demand.workload.osl),
+            f"{demand.per_s:g}",
             ", ".join(f"#{n} {percent(s.served[i])}" for n, s in numbered if s.served[i] > 0),
         ]
         for i, demand in enumerate(demands)
-    ]  # fmt: skip
+    ]
     headings = ("isl", "osl", "requests/s", "served by")
     output.table("what serves which requests", headings, served)
     output.say("")
@@ -154,25 +169,35 @@ def _to_json(
     known = [cost for cost in single_costs.values() if cost is not None]
     instances = [
         {
-            "system": s.kind.system, "gpus": s.kind.gpus, "count": s.count,
-            "layout": str(s.kind.layout), "replicas": s.kind.replicas,
-            "formats": str(s.kind.formats), "usd_per_hour": s.kind.usd_per_hour,
+            "system": s.kind.system,
+            "gpus": s.kind.gpus,
+            "count": s.count,
+            "layout": str(s.kind.layout),
+            "replicas": s.kind.replicas,
+            "formats": str(s.kind.formats),
+            "usd_per_hour": s.kind.usd_per_hour,
             "busy": s.utilization,
             "serves": [
                 {
-                    "isl": demand.workload.isl, "osl": demand.workload.osl,
+                    "isl": demand.workload.isl,
+                    "osl": demand.workload.osl,
                     "requests_per_s": s.served[i] * demand.per_s,
-                    "most_per_s": s.kind.rates[i], "in_flight": s.kind.in_flight[i],
+                    "most_per_s": s.kind.rates[i],
+                    "in_flight": s.kind.in_flight[i],
                 }
                 for i, demand in enumerate(demands)
                 if s.served[i] > 0
             ],
         }
         for s in mix.shares
-    ]  # fmt: skip
+    ]
     return {
-        "usd_per_hour": mix.usd_per_hour, "power_w": mix.power_w, "gpus": mix.gpus,
-        "instances": instances, "single_usd_per_hour": dict(single_costs),
+        "usd_per_hour": mix.usd_per_hour,
+        "power_w": mix.power_w,
+        "gpus": mix.gpus,
+        "instances": instances,
+        "single_usd_per_hour": dict(single_costs),
         "saved": 1.0 - mix.usd_per_hour / min(known) if known else None,
-        "gap": mix.optimality_gap, "notes": list(NOTES),
-    }  # fmt: skip
+        "gap": mix.optimality_gap,
+        "notes": list(NOTES),
+    }

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from foretune.plan.cost.tables import OperatorTables
 
 LIMITS = {
-    "ttft": "ttft_ms", "tpot": "tpot_ms", "accuracy": "accuracy", "power": "power_w",
-    "memory": "memory_gib", "cost": "usd_per_million_tokens",
-}  # fmt: skip
+    "ttft": "ttft_ms",
+    "tpot": "tpot_ms",
+    "accuracy": "accuracy",
+    "power": "power_w",
+    "memory": "memory_gib",
+    "cost": "usd_per_million_tokens",
+}
 """Key of ``--limit`` -> attribute of `Requirements`."""
 
 MODEL = typer.Argument(help="Hugging Face id, or a folder with its config.json.")

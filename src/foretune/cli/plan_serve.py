@@ -26,14 +26,30 @@ if TYPE_CHECKING:
     from foretune.plan.serve.simulation import SimulationResult
 
 COLUMNS = {
-    "system": "system", "formats": "formats", "layout": "layout", "replicas": "×",
-    "prefill": "prompts on", "workers": "workers", "batch": "batch",
-    "tokens_per_s_per_gpu": "tok/s/GPU", "ttft_ms": "TTFT", "tpot_ms": "TPOT",
-    "usd_per_million_tokens": "USD/M", "offload_gib": "in host", "memory_gib": "GiB",
-}  # fmt: skip
+    "system": "system",
+    "formats": "formats",
+    "layout": "layout",
+    "replicas": "×",
+    "prefill": "prompts on",
+    "workers": "workers",
+    "batch": "batch",
+    "tokens_per_s_per_gpu": "tok/s/GPU",
+    "ttft_ms": "TTFT",
+    "tpot_ms": "TPOT",
+    "usd_per_million_tokens": "USD/M",
+    "offload_gib": "in host",
+    "memory_gib": "GiB",
+}
 """Column of candidates -> its heading; a column with one value only is left out."""
-REQUIRED_COLUMNS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_ms", "tpot_ms",
-          "usd_per_million_tokens")  # fmt: skip
+REQUIRED_COLUMNS = (
+    "formats",
+    "layout",
+    "batch",
+    "tokens_per_s_per_gpu",
+    "ttft_ms",
+    "tpot_ms",
+    "usd_per_million_tokens",
+)
 """Columns that are always shown."""
 DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
 """Columns left out, in this order, until lines fit `MAX_WIDTH`."""
@@ -69,9 +85,10 @@ MEASURED = typer.Option(
     None, help="Measured deployments that correct the formulas: a table, or 'published'."
 )
 CALIBRATE = typer.Option(
-    None, help="Results of vllm bench serve or sglang.bench_serving (JSON) of this model on your "
-    "own GPUs, 3 to 10, to correct the plan. Record the layout: --metadata tp=4."
-)  # fmt: skip
+    None,
+    help="Results of vllm bench serve or sglang.bench_serving (JSON) of this model on your "
+    "own GPUs, 3 to 10, to correct the plan. Record the layout: --metadata tp=4.",
+)
 QUALITIES = typer.Option(
     None,
     help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
@@ -155,10 +172,17 @@ def serve(
     named = [text if "=" in text else f"weights={text}" for text in offload]
     host_gib = options.parse_numbers(named, "--offload", ("weights", "cache"))
     question = Question(
-        describe_model(model), tuple(_parse_systems(system, prices)), gpus,
-        Workload(isl, osl, prefix), backend, rate, pools, tables is not None, measured is not None,
+        describe_model(model),
+        tuple(_parse_systems(system, prices)),
+        gpus,
+        Workload(isl, osl, prefix),
+        backend,
+        rate,
+        pools,
+        tables is not None,
+        measured is not None,
         offload=Offload(host_gib.get("weights", 0.0), host_gib.get("cache", 0.0)),
-    )  # fmt: skip
+    )
     chosen, caches = _parse_formats(formats, question.systems)
     correction = (
         fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
@@ -166,12 +190,23 @@ def serve(
     stack = _calibration(calibrate, question, clocks, correction) if calibrate else None
     start = time.perf_counter()
     found = plan(
-        question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
-        formats=chosen, caches=caches, correction=correction, rate=rate,
-        pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
-        speculation=_parse_speculation(speculative), offload=question.offload,
+        question.model,
+        question.systems,
+        gpus,
+        question.workload,
+        clocks,
+        requirements,
+        backend,
+        formats=chosen,
+        caches=caches,
+        correction=correction,
+        rate=rate,
+        pools=pools,
+        accuracy=read_accuracy(qualities) if qualities else None,
+        speculation=_parse_speculation(speculative),
+        offload=question.offload,
         calibration=stack,
-    )  # fmt: skip
+    )
     if longest:
         lengths = [replace(d, max_request_tokens=longest) for d in found.deployments]
         found = replace(found, deployments=lengths)
@@ -181,9 +216,13 @@ def serve(
         corrected_tpot_ms = (
             float(found.best["tpot_ms"]) if (measured or stack) and rate is None else None
         )
-        best, replay = choose_step_tokens(best, requirements, lambda deployment: simulate(
-            deployment, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
-        ))  # fmt: skip
+        best, replay = choose_step_tokens(
+            best,
+            requirements,
+            lambda deployment: simulate(
+                deployment, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
+            ),
+        )
     commands = launch_commands(best, int(found.best["replicas"]))
     _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
@@ -250,9 +289,14 @@ def _check_required(model: str, needed: "dict[str, Any]") -> None:
 
 
 def _show(
-    output: Output, plan: "Plan", question: "Question", commands: dict[str, str], top: int,
-    replay: "SimulationResult | None", left_out: str,
-) -> None:  # fmt: skip
+    output: Output,
+    plan: "Plan",
+    question: "Question",
+    commands: dict[str, str],
+    top: int,
+    replay: "SimulationResult | None",
+    left_out: str,
+) -> None:
     """Print the Pareto front, its explanation, and the commands that start the best deployment."""
     from foretune.plan.serve.explanation import notes, sentences
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE, describe_layout

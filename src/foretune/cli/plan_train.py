@@ -74,8 +74,11 @@ def train(
     from foretune.plan.train.training_planner import plan_training
 
     for name, value in (
-        ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
-    ):  # fmt: skip
+        ("--gpus", gpus),
+        ("--batch", batch),
+        ("--sequence", sequence),
+        ("--top", top),
+    ):
         options.require_positive_int(value, name)
     if not 0 <= tokens < float("inf"):
         raise UsageError(f"--tokens {tokens:g}: give a number of tokens, 0 or more")
@@ -169,10 +172,13 @@ def _to_json(
     training_plan: "TrainingPlan", shown: "pd.DataFrame", tokens: float, notes: list[str]
 ) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "best": training_plan.best.to_dict(), "candidates": shown.to_dict("records"),
-        "fitting": len(training_plan.candidates), "looked_at": training_plan.recipes_considered,
-        "limited_by": training_plan.limited_by, "notes": notes,
-    }  # fmt: skip
+        "best": training_plan.best.to_dict(),
+        "candidates": shown.to_dict("records"),
+        "fitting": len(training_plan.candidates),
+        "looked_at": training_plan.recipes_considered,
+        "limited_by": training_plan.limited_by,
+        "notes": notes,
+    }
     if tokens > 0:
         result |= {"days": training_plan.days(tokens), "usd": training_plan.cost(tokens)}
     return result

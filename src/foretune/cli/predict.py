@@ -83,9 +83,12 @@ def predict(
         others = ("kernel", "problem", "top", "explain", "config", "objective")
         options.reject_options(context, others, "a network does not take")
         networks.predict_network(
-            Output(options.root_options(context).as_json), predictor, operators,
-            networks.parse_variants(batch, threads), options.read_local_device(device or "cpu"),
-        )  # fmt: skip
+            Output(options.root_options(context).as_json),
+            predictor,
+            operators,
+            networks.parse_variants(batch, threads),
+            options.read_local_device(device or "cpu"),
+        )
     else:
         named = ("operators", "batch", "threads")
         options.reject_options(context, named, "only a network, MODEL.pt2, takes")
@@ -190,10 +193,14 @@ def _show_ranking(
     ]
     others = [name for key, name in COLUMNS.items() if name in predicted and key != by]
     cells = [
-        [*_texts(e["value"], e["low"], e["high"]), *(short_number(e[name]) for name in others),
-         f"{e['p_valid']:.2f}", format_config(e["config"])]
+        [
+            *_texts(e["value"], e["low"], e["high"]),
+            *(short_number(e[name]) for name in others),
+            f"{e['p_valid']:.2f}",
+            format_config(e["config"]),
+        ]
         for e in entries
-    ]  # fmt: skip
+    ]
     output.table(
         f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
         (UNITS[by], "90 % interval", *(UNITS[n] for n in others), "valid", "configuration"),
@@ -317,12 +324,19 @@ def _compare(
     for letter, name in zip("AB", limits, strict=True):
         if name:
             output.say(f"{letter} is limited by {name}")
-    output.result({
-        "bottleneck": dict(zip("ab", limits, strict=True)),
-        "target": target, "problem": dict(problem), "a": dict(a), "b": dict(b),
-        "device": device.name, "predicted_ratio": comparison.predicted,
-        "tree_ratio": comparison.tree, "factors": comparison.factors.to_dict("records"),
-    })  # fmt: skip
+    output.result(
+        {
+            "bottleneck": dict(zip("ab", limits, strict=True)),
+            "target": target,
+            "problem": dict(problem),
+            "a": dict(a),
+            "b": dict(b),
+            "device": device.name,
+            "predicted_ratio": comparison.predicted,
+            "tree_ratio": comparison.tree,
+            "factors": comparison.factors.to_dict("records"),
+        }
+    )
 
 
 def _read_config(

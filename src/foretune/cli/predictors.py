@@ -100,10 +100,17 @@ def train(
     require_writable_folder(out)
     with _mlflow_logger(mlflow, template.model, runs) as log:
         done = train_predictor(
-            runs, template.model, template.targets, group, template.seed, template.kernel,
-            splits=splits or None, extra_columns=template.extra_columns,
-            parameters=template.parameters, validate=level,
-        )  # fmt: skip
+            runs,
+            template.model,
+            template.targets,
+            group,
+            template.seed,
+            template.kernel,
+            splits=splits or None,
+            extra_columns=template.extra_columns,
+            parameters=template.parameters,
+            validate=level,
+        )
         done.predictor.save(out)
         log(done, out)
     summary = _show_training(output, done, runs, splits)

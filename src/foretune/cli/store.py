@@ -190,9 +190,11 @@ def _export_vllm(
 
 
 def _merge(
-    output: Output, where: str | None, files: list[Path],
+    output: Output,
+    where: str | None,
+    files: list[Path],
     vllm: "tuple[str, str, ParameterNames]",
-) -> None:  # fmt: skip
+) -> None:
     """Merge exported files: the newest measurement of each configuration stays."""
     from foretune.tune.store import Store
 
@@ -269,15 +271,17 @@ def _problem_entries(
     for problem in sorted({*measured, *choices}, key=naming.sort_key):
         if naming.matches(problem, wanted):
             rows, choice = measured.get(naming.without_tags(problem), []), choices.get(problem)
-            found.append({
-                "problem": dict(problem),
-                "choice": choice and {**asdict(choice), "config": dict(choice.config)},
-                "best_ms": min((m.time_ms for m in rows if m.ok), default=None),
-                "measurements": [
-                    {"config": dict(m.config), "status": m.status.value, "time_ms": m.time_ms}
-                    for m in rows
-                ],
-            })  # fmt: skip
+            found.append(
+                {
+                    "problem": dict(problem),
+                    "choice": choice and {**asdict(choice), "config": dict(choice.config)},
+                    "best_ms": min((m.time_ms for m in rows if m.ok), default=None),
+                    "measurements": [
+                        {"config": dict(m.config), "status": m.status.value, "time_ms": m.time_ms}
+                        for m in rows
+                    ],
+                }
+            )
     return found
 
 

@@ -61,19 +61,29 @@ def inspect(
         cached = f"{sum(o.cached for o in outcomes)} of them already cached"
         output.say(f"{cache_dir}: {built} of {len(outcomes)} configurations, {cached}")
     shown = {name for o in outcomes for name in o.static}
-    output.result({
-        "kernel": kernel, "target": target, "cache_dir": cache_dir and str(cache_dir),
-        "built": built, "failed": len(outcomes) - built, "configs": outcomes,
-        "features": {name: what for name, what in FEATURES.items() if name in shown},
-    })  # fmt: skip
+    output.result(
+        {
+            "kernel": kernel,
+            "target": target,
+            "cache_dir": cache_dir and str(cache_dir),
+            "built": built,
+            "failed": len(outcomes) - built,
+            "configs": outcomes,
+            "features": {name: what for name, what in FEATURES.items() if name in shown},
+        }
+    )
     if built < len(outcomes):
         raise typer.Exit(1)
 
 
 def _compile(
-    kernel: str, arg: list[str], config: list[str], target: str, time_limit: float,
+    kernel: str,
+    arg: list[str],
+    config: list[str],
+    target: str,
+    time_limit: float,
     cache_dir: Path | None,
-) -> "list[CompileResult]":  # fmt: skip
+) -> "list[CompileResult]":
     from foretune.collect.compiled.arguments import parse_argument
     from foretune.collect.compiled.compile_pool import compile_configs
     from foretune.collect.compiled.gpu_targets import get_target
@@ -84,10 +94,14 @@ def _compile(
     with progress_bar() as progress:
         progress.start("compiling", len(configs))
         for position, outcome in compile_configs(
-            kernel, (), configs, get_target(target), kwargs=arguments,
+            kernel,
+            (),
+            configs,
+            get_target(target),
+            kwargs=arguments,
             limit_s=options.require_positive(time_limit, "--time-limit"),
             cache_dir=cache_dir and str(cache_dir),
-        ):  # fmt: skip
+        ):
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
     return [outcomes[i] for i in range(len(configs))]
@@ -112,8 +126,11 @@ def _cells(outcome: "CompileResult") -> list[str]:
     if "ctas_per_sm" in static:
         limiter = next(n for n in static if n.startswith("limited_by_") and static[n])
         per_sm = f"{static['ctas_per_sm']:.0f}, {limiter.removeprefix('limited_by_')}"
-    figures = (static.get("registers"), spilled if "registers" in static else None,
-               static.get("shared_bytes"))  # fmt: skip
+    figures = (
+        static.get("registers"),
+        spilled if "registers" in static else None,
+        static.get("shared_bytes"),
+    )
     counts = ("–" if value is None else f"{value:.0f}" for value in figures)
     return [*counts, per_sm, f"{outcome.compile_s:.2f}"]
 
@@ -143,17 +160,26 @@ def warm_up(
     with progress_bar() as progress:
         progress.start("warm up", len(wanted))
         for warmed in warm(wanted, store):
-            done.append({
-                "kernel": warmed.call.kernel, "arguments": warmed.call.text,
-                "config": warmed.config.all_kwargs(), "time_ms": warmed.time_ms,
-                "measured": warmed.measured,
-            })  # fmt: skip
+            done.append(
+                {
+                    "kernel": warmed.call.kernel,
+                    "arguments": warmed.call.text,
+                    "config": warmed.config.all_kwargs(),
+                    "time_ms": warmed.time_ms,
+                    "measured": warmed.measured,
+                }
+            )
             progress.advance(warmed.call.kernel)
     rows = [
-        [str(d["kernel"]).partition(":")[2], f"{d['time_ms']:.3g}", str(d["measured"]),
-         format_config(d["config"]), str(d["arguments"])]
+        [
+            str(d["kernel"]).partition(":")[2],
+            f"{d['time_ms']:.3g}",
+            str(d["measured"]),
+            format_config(d["config"]),
+            str(d["arguments"]),
+        ]
         for d in done
-    ]  # fmt: skip
+    ]
     columns = ("kernel", "ms", "measured", "configuration", "arguments")
     output.table(counted(len(done), "call"), columns, rows)
     output.result({"calls": done})

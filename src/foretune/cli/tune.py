@@ -219,9 +219,12 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
 
 
 def _tune_kernel(
-    context: typer.Context, output: Output, search: "SearchOptions", runs: Path | None,
+    context: typer.Context,
+    output: Output,
+    search: "SearchOptions",
+    runs: Path | None,
     export: list[Path],
-) -> None:  # fmt: skip
+) -> None:
     from foretune.datasets.run_log import RunLog
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
     from foretune.tune.functions.result import Best

@@ -23,9 +23,17 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
 KNOB_OPTIONS = ("param", "restrict", "default")
 PROGRAM_OPTIONS = (
-    "name", "time", "time_unit", "time_limit", "repeats", "check", "compare", "build", "env",
+    "name",
+    "time",
+    "time_unit",
+    "time_limit",
+    "repeats",
+    "check",
+    "compare",
+    "build",
+    "env",
     "template",
-)  # fmt: skip
+)
 SOURCE_OPTIONS = ("function", "arg", "size", "grid", "option")
 FUNCTION_OPTIONS = (*KNOB_OPTIONS, "name", "arg")
 """Parameters of the command that apply to Python functions."""

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from foretune.testing.searchers import check_searcher
 
 __all__ = [
-    "ContractViolation", "check_kernel", "check_loop_driver", "check_meter", "check_regressor",
-    "check_runner", "check_searcher",
-]  # fmt: skip
+    "ContractViolation",
+    "check_kernel",
+    "check_loop_driver",
+    "check_meter",
+    "check_regressor",
+    "check_runner",
+    "check_searcher",
+]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(__name__)

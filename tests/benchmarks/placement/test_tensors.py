@@ -21,9 +21,10 @@ def within_rooms(g: TensorGraph, placed: tuple[int, ...]) -> bool:
     for memory, room in enumerate(g.rooms_mib):
         for step in range(g.last.max() + 1):
             here = [
-                g.mib[t] for t, m in memory_of.items()
+                g.mib[t]
+                for t, m in memory_of.items()
                 if m == memory and g.first[t] <= step <= g.last[t]
-            ]  # fmt: skip
+            ]
             if sum(here) > room:
                 return False
     return True

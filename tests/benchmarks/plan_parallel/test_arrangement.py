@@ -69,8 +69,9 @@ def test_what_leaves_ranks_idle_is_not_compared():
     assert single == ["one rank", "tp2", "pp2"]
     odd = small_model(192, 3, 3, 704)
     assert [a.name for a in arrangements(2) if a.is_applicable(StepProblem(odd, 2, 8))] == [
-        "one rank", "dp2",
-    ]  # fmt: skip
+        "one rank",
+        "dp2",
+    ]
 
 
 @given(batch=st.integers(1, 40), ranks=st.sampled_from([2, 4]))
@@ -79,8 +80,12 @@ def test_every_request_is_computed_once(batch, ranks):
         if not each.is_applicable(StepProblem(small_model(512, 4, 4, 64), batch, 1)):
             continue
         workers = range(each.replicas if each.replicas > 1 else 1)
-        seen = [i for rank in workers for part in each.request_slices(rank, batch)
-                for i in range(batch)[part]]  # fmt: skip
+        seen = [
+            i
+            for rank in workers
+            for part in each.request_slices(rank, batch)
+            for i in range(batch)[part]
+        ]
         assert sorted(seen) == list(range(batch))
 
 

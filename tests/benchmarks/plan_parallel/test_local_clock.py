@@ -27,8 +27,14 @@ def row(kernel, problem, busy):
         ms = 0.01
     columns = {f"problem.{name}": value for name, value in problem.items()}
     formats = {"config.format": FORMAT, "config.kv_format": "bf16", "config.backend": busy}
-    return {"kernel": kernel, "device": LOCAL_DEVICE, "status": "ok", **columns, **formats,
-            "time_ms": ms * slower}  # fmt: skip
+    return {
+        "kernel": kernel,
+        "device": LOCAL_DEVICE,
+        "status": "ok",
+        **columns,
+        **formats,
+        "time_ms": ms * slower,
+    }
 
 
 @pytest.fixture(scope="module")

@@ -21,19 +21,32 @@ from foretune.errors import MeasurementError
 MODEL = small_model(128, 2, 2, 160)
 PROBLEM = StepProblem(MODEL, 4, 6)
 SMALL = Grid(
-    rows=(1, 8), widths=(64, 192), requests=(1, 4), prompts=(4, 16), contexts=(8, 32), heads=(2,),
+    rows=(1, 8),
+    widths=(64, 192),
+    requests=(1, 4),
+    prompts=(4, 16),
+    contexts=(8, 32),
+    heads=(2,),
     message_kib=(0.3, 0.6, 1.2, 2.4, 5, 10, 20, 40),
-)  # fmt: skip
+)
 
 
 MEASURED = pd.DataFrame(
     [
-        {"kernel": "gemm", "device": "cpu", "time_ms": ms,
-         "config.backend": busy, "config.format": "fp32",
-         "problem.M": 2.0**m, "problem.N": 64.0, "problem.K": 64.0}
-        for m in range(8) for busy, ms in (("alone", 1.0), ("together", 2.0))
+        {
+            "kernel": "gemm",
+            "device": "cpu",
+            "time_ms": ms,
+            "config.backend": busy,
+            "config.format": "fp32",
+            "problem.M": 2.0**m,
+            "problem.N": 64.0,
+            "problem.K": 64.0,
+        }
+        for m in range(8)
+        for busy, ms in (("alone", 1.0), ("together", 2.0))
     ]
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +63,14 @@ def test_layouts_compute_the_same_and_are_timed(group):
     table = check.table()
     assert (table["error"] < 1e-4).all()
     assert table["layout"].tolist() == [
-        "one rank", "tp2", "pp2", "dp2", "one rank", "tp2", "pp2",
-    ]  # fmt: skip
+        "one rank",
+        "tp2",
+        "pp2",
+        "dp2",
+        "one rank",
+        "tp2",
+        "pp2",
+    ]
     times = table[["operators_ms", "predicted_ms", "measured_ms"]].to_numpy()
     assert (np.isfinite(times) & (times > 0)).all()
     assert check.operators == 2 * len(SMALL.operators()) + 3 * len(SMALL.message_kib)
@@ -96,8 +115,9 @@ def checked(**predicted):
 def test_only_pairs_that_are_apart_count():
     right = checked(one=8.0, tp2=4.0, pp2=9.0)  # 10 and 9.8 ms are no order
     assert [(fast.layout, slow.layout) for fast, slow in right.pairs] == [
-        ("tp2", "one"), ("tp2", "pp2"),
-    ]  # fmt: skip
+        ("tp2", "one"),
+        ("tp2", "pp2"),
+    ]
     assert right.correct_pairs == 2
     assert right.passed
     assert right.regret == 0.0

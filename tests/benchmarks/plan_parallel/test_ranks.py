@@ -106,8 +106,11 @@ def test_ranks_end_with_their_parent(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": ranks_module._module_path()},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     orphan = int(run.stdout)
     deadline = time.monotonic() + 30
     while psutil.pid_exists(orphan) and psutil.Process(orphan).status() != psutil.STATUS_ZOMBIE:

@@ -13,9 +13,20 @@ def command(tmp_path):
     (tmp_path / "requests.csv").write_text("isl,osl,requests_per_s\n128,64,9\n2048,128,1\n")
     (tmp_path / "prices.csv").write_text("system,usd_per_gpu_hour\nh100_sxm,6\nl4,0.8\n")
     return [
-        "plan", "fleet", MODEL, "--requests", "requests.csv", "--systems", "h100_sxm,l4",
-        "--gpus-per-instance", "1", "--prices", "prices.csv", "--limit", "tpot=80",
-    ]  # fmt: skip
+        "plan",
+        "fleet",
+        MODEL,
+        "--requests",
+        "requests.csv",
+        "--systems",
+        "h100_sxm,l4",
+        "--gpus-per-instance",
+        "1",
+        "--prices",
+        "prices.csv",
+        "--limit",
+        "tpot=80",
+    ]
 
 
 def test_json(command, capsys):

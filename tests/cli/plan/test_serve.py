@@ -9,8 +9,20 @@ from commands import fails, run_json
 from foretune.cli import main
 
 MODEL = "meta-llama/Llama-3.1-8B"
-PLAN = ["plan", MODEL, "--system", "h100_sxm", "--gpus", "2", "--isl", "1024", "--osl", "32",
-        "--formats", "bf16,fp8/fp8"]  # fmt: skip
+PLAN = [
+    "plan",
+    MODEL,
+    "--system",
+    "h100_sxm",
+    "--gpus",
+    "2",
+    "--isl",
+    "1024",
+    "--osl",
+    "32",
+    "--formats",
+    "bf16,fp8/fp8",
+]
 
 
 def answered(capsys, *arguments):
@@ -157,8 +169,9 @@ def test_emissions_follow_from_the_energy_and_name_their_source(capsys):
     answer = answered(capsys, "--carbon", "380")
     grams = answer["best"]["energy_mj_per_token"] / 3.6e9 * 1e6 * 380
     assert answer["carbon"] == {
-        "g_per_kwh": 380, "source": "380 g/kWh, as given",
+        "g_per_kwh": 380,
+        "source": "380 g/kWh, as given",
         "g_per_million_tokens": {"best": pytest.approx(grams)},
-    }  # fmt: skip
+    }
     assert "carbon" not in answered(capsys)
     assert "give grams of CO2 per kWh" in fails(capsys, 2, *PLAN, "--carbon", "-1")

@@ -9,8 +9,19 @@ from commands import fails, run_json
 from foretune.cli import main
 
 MODEL = "Qwen/Qwen3-32B"
-TRAIN = ["plan", "train", MODEL, "--system", "h100", "--gpus", "32", "--batch", "128",
-         "--sequence", "4096"]  # fmt: skip
+TRAIN = [
+    "plan",
+    "train",
+    MODEL,
+    "--system",
+    "h100",
+    "--gpus",
+    "32",
+    "--batch",
+    "128",
+    "--sequence",
+    "4096",
+]
 
 
 def test_people_get_a_table_and_sentences(capsys):

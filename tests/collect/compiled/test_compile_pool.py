@@ -94,12 +94,17 @@ def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device
 
     target = get_target(find_device(device).architecture)
     n = 1024
-    configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages}
-               for c in toys.tuned_copy.configs]  # fmt: skip
+    configs = [
+        {**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages}
+        for c in toys.tuned_copy.configs
+    ]
     built = outcomes(
-        "triton_toys:tuned_copy", [torch.float16, torch.float16, n], configs, target,
+        "triton_toys:tuned_copy",
+        [torch.float16, torch.float16, n],
+        configs,
+        target,
         cache_dir=tmp_path,
-    )  # fmt: skip
+    )
     assert [o.cached for o in built] == [False, False]
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     hits = []

@@ -55,8 +55,9 @@ def test_every_feature_is_there_and_a_number(product, target):
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100"])  # each has its own ptxas
-def test_registers_stack_and_spills_are_those_of_nvidias_tools(product, compiled, toys, target,
-                                                               tmp_path):  # fmt: skip
+def test_registers_stack_and_spills_are_those_of_nvidias_tools(
+    product, compiled, toys, target, tmp_path
+):
     spilling = product(target, BM=128, BN=128, BK=32, num_warps=4, maxnreg=128)
     rowwise = compiled(toys.softmax, [F16, F16, 4096, 4096], {"BLOCK": 1024}, target)
     for made, static in (product(target), spilling, rowwise):
@@ -64,8 +65,10 @@ def test_registers_stack_and_spills_are_those_of_nvidias_tools(product, compiled
         cubin.write_bytes(made.asm["cubin"])
         said = subprocess.run(
             [nvidia_tool("cuobjdump"), "-res-usage", str(cubin)],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         assert static["registers"] == int(re.search(r"REG:(\d+)", said).group(1))
         assert static["stack_bytes"] == int(re.search(r"STACK:(\d+)", said).group(1))
         assert (static["spill_load_bytes"], static["spill_store_bytes"]) == spilled(made, tmp_path)
@@ -86,10 +89,20 @@ def spilled(made, folder) -> tuple[int, int]:
         ["--regAllocOptLevel=2"] if tuple(map(int, __version__.split(".")[:2])) >= (3, 6) else []
     )
     said = subprocess.run(
-        [nvidia_tool(tool), "-v", "-lineinfo", *newer, f"--gpu-name=sm_{arch}{suffix}",
-         str(ptx), "-o", str(folder / "again.cubin")],
-        capture_output=True, text=True, check=True,
-    ).stderr  # fmt: skip
+        [
+            nvidia_tool(tool),
+            "-v",
+            "-lineinfo",
+            *newer,
+            f"--gpu-name=sm_{arch}{suffix}",
+            str(ptx),
+            "-o",
+            str(folder / "again.cubin"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
     stores, loads = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", said).groups()
     return int(loads), int(stores)
 

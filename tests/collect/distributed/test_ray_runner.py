@@ -27,8 +27,11 @@ pytestmark = [
 ]
 
 TIMING, LIMIT_S = Timing(max_seconds=0.03, warmup_s=0.002), 5.0
-HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
-          "health_check_failure_threshold": 4}  # fmt: skip
+HEALTH = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +127,12 @@ print(json.dumps([measured.ok, sorted(ears), stranger.stderr[-900:], os.environ[
 def test_a_cluster_of_one_machine_is_closed_to_others(tmp_path):
     """It listens on the loopback interface, and refuses those who do not know its token."""
     run = subprocess.run(
-        [sys.executable, "-c", LOCAL], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", LOCAL],
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     ok, listening, refused, mode = json.loads(run.stdout.splitlines()[-1])
     assert ok

@@ -75,8 +75,9 @@ def stand_in(monkeypatch):
     launched = []
 
     def start(build, cubin, symbol, passed):
-        where = [ctypes.POINTER(ctypes.c_float * N).from_buffer(ctypes.c_void_p(p))
-                 for p in passed[:3]]  # fmt: skip
+        where = [
+            ctypes.POINTER(ctypes.c_float * N).from_buffer(ctypes.c_void_p(p)) for p in passed[:3]
+        ]
         c, a, b = (np.ctypeslib.as_array(pointer.contents) for pointer in where)
         scale = int(re.search(r"#define block_size_x (\d+)", build.text)[1]) == 5
 
@@ -97,10 +98,13 @@ def stand_in(monkeypatch):
 
 def test_right_wrong_and_broken_configurations(stand_in):
     kernel = SourceKernel(
-        source(shared_bytes="4 * block_size_x"), LaunchShape(N, (None, None, None), ()),
-        [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 3, 5)},
-        answer=[A + B, None, None, None], device_kind="gpu",
-    )  # fmt: skip
+        source(shared_bytes="4 * block_size_x"),
+        LaunchShape(N, (None, None, None), ()),
+        [np.zeros(N, "f4"), A, B, np.int32(N)],
+        {"block_size_x": (64, 3, 5)},
+        answer=[A + B, None, None, None],
+        device_kind="gpu",
+    )
     assert not kernel.reports_own_time  # torch's events do
     device = Device("A GPU", "gpu", specs={"cores": 2.0})
     with InProcessRunner(device, Timing(max_seconds=0.02, warmup_s=0.001)) as runner:
@@ -162,10 +166,13 @@ def test_no_such_gpu(monkeypatch):
 @pytest.mark.gpu
 def test_on_a_gpu():
     kernel = SourceKernel(
-        source(shared_bytes="4 * block_size_x"), LaunchShape(N, (None, None, None), ()),
-        [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 128)},
-        answer=[A + B, None, None, None], device_kind="gpu",
-    )  # fmt: skip
+        source(shared_bytes="4 * block_size_x"),
+        LaunchShape(N, (None, None, None), ()),
+        [np.zeros(N, "f4"), A, B, np.int32(N)],
+        {"block_size_x": (64, 128)},
+        answer=[A + B, None, None, None],
+        device_kind="gpu",
+    )
     from foretune.collect import local_device
 
     with InProcessRunner(local_device("cuda"), Timing(max_seconds=0.02)) as runner:

@@ -161,9 +161,11 @@ def test_an_answer_that_changes_from_call_to_call_is_refused():
     with pytest.raises(MeasurementError, match="fix its seed, or give a function"):
         measured(kernel, block=2)
     kernel = FunctionKernel(
-        lambda x, block=1: x + rng.random(), {"block": [1, 2]}, (X,),
+        lambda x, block=1: x + rng.random(),
+        {"block": [1, 2]},
+        (X,),
         verify=lambda right, got: np.allclose(right, got, atol=1),
-    )  # fmt: skip
+    )
     assert measured(kernel, block=2).ok
 
 
@@ -214,8 +216,9 @@ def test_inputs_of_sizes():
 
 def test_restrictions_of_one_mapping_or_of_knobs():
     rules = [lambda p: p["block"] > 1 or not p["wrong"], lambda block: block < 4, "block >= 1"]
-    kernel = FunctionKernel(returning, KNOBS, (X,), restrictions=rules, default={
-        "block": 1, "wrong": False})  # fmt: skip
+    kernel = FunctionKernel(
+        returning, KNOBS, (X,), restrictions=rules, default={"block": 1, "wrong": False}
+    )
     assert [dict(c) for c in kernel.space(kernel.problem())] == [{"block": 1, "wrong": False}]
 
 

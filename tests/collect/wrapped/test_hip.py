@@ -82,8 +82,15 @@ def source(**more):
 
 
 def built(block=64, options=None, **more):
-    return Build(source(**more), f"#define block_size_x {block}\n{ADD}", OTHERS, options,
-                 (block, 1, 1), (4, 1, 1), 256)  # fmt: skip
+    return Build(
+        source(**more),
+        f"#define block_size_x {block}\n{ADD}",
+        OTHERS,
+        options,
+        (block, 1, 1),
+        (4, 1, 1),
+        256,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -214,10 +221,13 @@ def test_right_wrong_and_broken_configurations(library, monkeypatch):
     )
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     kernel = SourceKernel(
-        source(shared_bytes="4 * block_size_x"), LaunchShape(N, (None, None, None), ()),
-        [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 3, 5)},
-        answer=[A + 3 * B, None, None, None], device_kind="gpu",
-    )  # fmt: skip
+        source(shared_bytes="4 * block_size_x"),
+        LaunchShape(N, (None, None, None), ()),
+        [np.zeros(N, "f4"), A, B, np.int32(N)],
+        {"block_size_x": (64, 3, 5)},
+        answer=[A + 3 * B, None, None, None],
+        device_kind="gpu",
+    )
     assert not kernel.reports_own_time  # torch's events do
     device = Device("A GPU", "gpu", specs={"cores": 2.0})
     with InProcessRunner(device, Timing(max_seconds=0.02, warmup_s=0.001)) as runner:
@@ -234,9 +244,11 @@ def test_constants_belong_to_a_kernels_identity(monkeypatch):
     def identity(constants):
         made = Source("add<float>", ADD, "HIP", ".hip", OTHERS, constants=constants)
         return SourceKernel(
-            made, LaunchShape(N, (None, None, None), ()), [np.zeros(N, "f4"), A, B, np.int32(N)],
+            made,
+            LaunchShape(N, (None, None, None), ()),
+            [np.zeros(N, "f4"), A, B, np.int32(N)],
             {"block_size_x": (64, 5)},
-        ).source_hash  # fmt: skip
+        ).source_hash
 
     assert identity({"weights": WEIGHTS}) == identity({"weights": WEIGHTS.copy()})
     others = [{}, {"weights": WEIGHTS + 1}, {"w": WEIGHTS}]

@@ -63,9 +63,11 @@ def test_wall_time_or_a_time_in_the_output():
 
 def test_knobs_go_into_the_environment(tmp_path):
     made = kernel(
-        ["python", "-S", "script.py", "1"], {"mode": ("fast", "slow")},
-        environment={"MODE": "very {mode}"}, check="^mode very fast$",
-    )  # fmt: skip
+        ["python", "-S", "script.py", "1"],
+        {"mode": ("fast", "slow")},
+        environment={"MODE": "very {mode}"},
+        check="^mode very fast$",
+    )
     assert measured(made, mode="fast").ok
     wrong = measured(made, mode="slow")
     assert wrong.status is Status.WRONG_RESULT
@@ -118,12 +120,22 @@ def test_what_was_left_behind_is_compared(tmp_path):
         (["echo", "{tile}"], {"time": r"^(\d)"}, 0, "runtime_error", "0 ms is impossible"),
         (["echo", "-{tile}"], {"time": r"^(\S+)"}, 1, "runtime_error", "-1 ms is impossible"),
         (["echo", "nan{tile}"], {"time": r"^(nan)"}, 1, "runtime_error", "nan ms is impossible"),
-        (["echo", "{tile}e9"], {"time": r"^(\S+)"}, 1, "runtime_error",
-         "1e+09 ms is impossible, it ran for"),
-        (["python", "-S", "script.py", "{tile}"], {"time": r"elapsed: (\S+)"}, 100, "runtime_error",
-         "finds 'soon': not a number"),
+        (
+            ["echo", "{tile}e9"],
+            {"time": r"^(\S+)"},
+            1,
+            "runtime_error",
+            "1e+09 ms is impossible, it ran for",
+        ),
+        (
+            ["python", "-S", "script.py", "{tile}"],
+            {"time": r"elapsed: (\S+)"},
+            100,
+            "runtime_error",
+            "finds 'soon': not a number",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_failure_is_a_row_with_its_reason(words, more, tile, status, reason):
     m = measured(kernel(words, {"tile": (0, 1, 13, 100)}, **more), tile=tile)
     assert (m.status.value, reason in m.error) == (status, True), m.error
@@ -155,8 +167,11 @@ def test_a_program_without_a_limit():
 def test_no_shell_unless_asked_for():
     knobs = {"text": ("$(echo hi)", "a b; echo c", "'")}
     for text in knobs["text"]:
-        plain = kernel(["printf", "%s\n", "{text}"], knobs, check=f"^{text}$".replace("$(", r"\$\(")
-                       .replace("hi)", r"hi\)"))  # fmt: skip
+        plain = kernel(
+            ["printf", "%s\n", "{text}"],
+            knobs,
+            check=f"^{text}$".replace("$(", r"\$\(").replace("hi)", r"hi\)"),
+        )
         assert measured(plain, text=text).ok
     shell = kernel(["printf '%s\\n' {text} | cat"], knobs, check="^a b; echo c$", shell=True)
     assert measured(shell, text="a b; echo c").ok

@@ -54,8 +54,9 @@ def kernel(language="C", text=None, knobs=None, arguments=None, shape=None, **mo
         Source("add", text or {"C": NATIVE, "OpenCL": OPENCL}[language], language, **own),
         shape or LaunchShape(N, (None, None, None), ()),
         arguments or [np.zeros(N, "f4"), A, B, np.int32(N)],
-        knobs or {knob: (4, 3, 5, 10, 10**6)}, **more,
-    )  # fmt: skip
+        knobs or {knob: (4, 3, 5, 10, 10**6)},
+        **more,
+    )
 
 
 def measured(made, value):
@@ -87,8 +88,14 @@ def test_right_wrong_and_broken_configurations(language, answer):
 def test_arguments_are_described_by_the_sources_names(language):
     problem = kernel(language).problem()
     assert problem == {
-        "n": N, "a": "float32", "a_0": N, "b": "float32", "b_0": N, "c": "float32", "c_0": N
-    }  # fmt: skip
+        "n": N,
+        "a": "float32",
+        "a_0": N,
+        "b": "float32",
+        "b_0": N,
+        "c": "float32",
+        "c_0": N,
+    }
 
 
 def test_verify_judges_instead():
@@ -134,15 +141,22 @@ def test_knobs_in_options_defines_and_other_files(tmp_path):
 
     def judged(expected, **more):
         made = kernel(
-            text=text, arguments=arguments, knobs={"level": (2, 7)}, default={"level": 2},
-            answer=[np.array([expected], "f4")], **more,
-        )  # fmt: skip
+            text=text,
+            arguments=arguments,
+            knobs={"level": (2, 7)},
+            default={"level": 2},
+            answer=[np.array([expected], "f4")],
+            **more,
+        )
         m = measured(made, 7)
         assert m.ok, m.error
 
     judged(707, options=("-DLEVEL={level}",), extra_files={"other.h": "#define OTHER 7\n"})
-    judged(714, defines={"LEVEL": "level", "OTHER": lambda p: 2 * p["level"]},
-           extra_files={"other.h": ""})  # fmt: skip
+    judged(
+        714,
+        defines={"LEVEL": "level", "OTHER": lambda p: 2 * p["level"]},
+        extra_files={"other.h": ""},
+    )
     judged(107, options=("-DLEVEL=1",), extra_files={"other.h": "#define OTHER level\n"})
 
 

@@ -50,9 +50,10 @@ def test_what_is_not_finite_may_agree():
 
 
 MISSING = [
-    np.array(["a", np.nan, None], object), np.array(["2020-01-01", "NaT"], "datetime64[D]"),
+    np.array(["a", np.nan, None], object),
+    np.array(["2020-01-01", "NaT"], "datetime64[D]"),
     np.array([(1.0, 2), (np.nan, 3)], [("a", "f8"), ("b", "i4")]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("x", MISSING, ids=["objects", "dates", "records"])
@@ -75,8 +76,14 @@ def test_arguments_are_described_by_shape_and_type():
         ["x", "n", "alpha", "mode", "xs"], [np.ones((2, 3), "f4"), 5, 0.5, "a", [1]]
     )
     assert found == {
-        "x": "float32", "x_0": 2, "x_1": 3, "n": 5, "mode": "a", "xs": "list", "xs_0": 1
-    }  # fmt: skip
+        "x": "float32",
+        "x_0": 2,
+        "x_1": 3,
+        "n": 5,
+        "mode": "a",
+        "xs": "list",
+        "xs_0": 1,
+    }
 
 
 def test_arrays_are_copied_and_objects_are_not():

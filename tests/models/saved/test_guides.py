@@ -266,9 +266,12 @@ class TestMlflow:
         key = "sk_model" if hasattr(model, "fit") else "python_model"
         with mlflow.start_run() as run:
             log_model(
-                **{key: model}, name="predictor", registered_model_name="mine",
-                pip_requirements=["scikit-learn"], **how,
-            )  # fmt: skip
+                **{key: model},
+                name="predictor",
+                registered_model_name="mine",
+                pip_requirements=["scikit-learn"],
+                **how,
+            )
         return run.info.run_id
 
     def test_a_model_of_scikit_learn(self, mlflow):

@@ -33,10 +33,16 @@ def fresh(matmul, toy_device, toy_law):
             power_w = toy_law.power_w(config) * rng.normal(1, 0.005)
             rows.append(
                 Measurement(
-                    matmul.name, problem, config, toy_device.name, Status.OK,
-                    time_ms=time_ms, power_w=power_w, energy_mj=power_w * time_ms,
+                    matmul.name,
+                    problem,
+                    config,
+                    toy_device.name,
+                    Status.OK,
+                    time_ms=time_ms,
+                    power_w=power_w,
+                    energy_mj=power_w * time_ms,
                 )
-            )  # fmt: skip
+            )
     return from_measurements(rows, toy_device)
 
 

@@ -26,9 +26,14 @@ def metered(device="NVIDIA H100 80GB HBM3", count=200):
     time_ms = compute_ms + 0.01
     watts = 100 + 550 * compute_ms / time_ms * rng.uniform(0.9, 1.0, count)
     runs = pd.DataFrame(sizes, columns=[f"problem.{size}" for size in "MNK"]).assign(
-        kernel="gemm", device=device, status="ok", time_ms=time_ms, power_w=watts,
-        energy_mj=watts * time_ms, **{"config.format": "bf16"},
-    )  # fmt: skip
+        kernel="gemm",
+        device=device,
+        status="ok",
+        time_ms=time_ms,
+        power_w=watts,
+        energy_mj=watts * time_ms,
+        **{"config.format": "bf16"},
+    )
     return with_specs(runs)
 
 
@@ -109,11 +114,15 @@ def test_a_sweep_metered_after_its_kernels(shared_data):
     sizes = {f"problem.{size}": table[size.lower()] for size in "MNK"}
     runs = pd.DataFrame(
         {
-            "kernel": "gemm", "device": "a board without specs", "status": "ok",
-            "time_ms": table["runtime"], "power_w": table["power"], **sizes,
+            "kernel": "gemm",
+            "device": "a board without specs",
+            "status": "ok",
+            "time_ms": table["runtime"],
+            "power_w": table["power"],
+            **sizes,
             "config.format": "fp32",
         }
-    )  # fmt: skip
+    )
     idle = runs["power_w"] < 40
     found = is_idle_power(family_for("gemm", runs), runs)
     assert found[idle].mean() > 0.95

@@ -27,9 +27,12 @@ def products(count=300, seed=0, device=H100, **columns):
     sizes = 2 ** rng.integers(6, 14, (count, 3))
     time_ms = 2.0 * sizes.prod(axis=1) / 5e11 + 0.005
     runs = pd.DataFrame(sizes, columns=["problem.M", "problem.N", "problem.K"]).assign(
-        kernel="gemm", device=device, status="ok", time_ms=time_ms * rng.lognormal(0, 0.02, count),
+        kernel="gemm",
+        device=device,
+        status="ok",
+        time_ms=time_ms * rng.lognormal(0, 0.02, count),
         **{"config.format": "bf16", **columns},
-    )  # fmt: skip
+    )
     return with_specs(runs)
 
 

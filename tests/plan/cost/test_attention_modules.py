@@ -69,9 +69,13 @@ def test_the_work_of_a_decode_step_by_hand():
 @pytest.mark.parametrize("kernel", MODULES)
 def test_work_in_columns_is_that_of_single_rows_and_grows(kernel):
     known = {
-        "batch": [1, 4, 4], "heads": [8, 8, 64], "shape": ["glm", "deepseek", "glm"],
-        "seq_len": [10, 10, 5000], "prefix_len": [0, 50, 50], "kv_len": [9, 9, 9000],
-    }  # fmt: skip
+        "batch": [1, 4, 4],
+        "heads": [8, 8, 64],
+        "shape": ["glm", "deepseek", "glm"],
+        "seq_len": [10, 10, 5000],
+        "prefix_len": [0, 50, 50],
+        "kv_len": [9, 9, 9000],
+    }
     columns = {name: np.array(values) for name, values in known.items()}
     together = family_of(kernel).cost(columns, {"gemm_format": "bf16"})
     for i in range(3):
@@ -88,11 +92,22 @@ def tables(tmp_path):
     place.mkdir(parents=True)
     every = [
         {"batch_size": b, "isl": n, "step": s, "num_heads": h, "tp_size": 64 // h}
-        for b in (1, 4, 16, 64) for n in (1, 64, 512, 4096) for s in (0, 512, 4096) for h in (8, 64)
-    ]  # fmt: skip
-    same = {"framework": "SGLang", "version": "0.5.14", "device": "NVIDIA H200", "model": GLM,
-            "kernel_source": "indexer", "architecture": "x", "mla_dtype": "bfloat16",
-            "kv_cache_dtype": "fp8", "gemm_type": "fp8_block"}  # fmt: skip
+        for b in (1, 4, 16, 64)
+        for n in (1, 64, 512, 4096)
+        for s in (0, 512, 4096)
+        for h in (8, 64)
+    ]
+    same = {
+        "framework": "SGLang",
+        "version": "0.5.14",
+        "device": "NVIDIA H200",
+        "model": GLM,
+        "kernel_source": "indexer",
+        "architecture": "x",
+        "mla_dtype": "bfloat16",
+        "kv_cache_dtype": "fp8",
+        "gemm_type": "fp8_block",
+    }
     table = pd.DataFrame(every).assign(**same)
     for kernel, some in ((PREFILL, table[table["isl"] > 1]), (DECODE, table[table["isl"] == 1])):
         made = some.assign(op_name=kernel, latency=PER_TOKEN_MS * (some["isl"] + some["step"] + 50))

@@ -16,9 +16,14 @@ from foretune.plan.cost.operator_predictor import MAX_PREDICTORS, TrainedPredict
 def lesson(slower: float = 1.0, name: str = "sum-here") -> TrainingSet:
     size = 2.0 ** np.arange(4, 24)
     runs = pd.DataFrame(
-        {"kernel": "sum", "device": "here", "status": "ok", "problem.size": size,
-         "time_ms": slower * (0.01 + size / 1e6)}
-    )  # fmt: skip
+        {
+            "kernel": "sum",
+            "device": "here",
+            "status": "ok",
+            "problem.size": size,
+            "time_ms": slower * (0.01 + size / 1e6),
+        }
+    )
     return TrainingSet(name, runs)
 
 

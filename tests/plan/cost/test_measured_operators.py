@@ -13,20 +13,29 @@ def measured():
     batches, lengths = np.meshgrid(2.0 ** np.arange(7), 2.0 ** np.arange(4, 13))
     rows = pd.DataFrame(
         {
-            "problem.batch": batches.ravel(), "problem.kv_len": lengths.ravel(),
-            "problem.heads": 32.0, "problem.kv_heads": 8.0, "problem.head_dim": 128.0,
-            "config.format": "bf16", "config.kv_format": "bf16", "device": "some GPU",
+            "problem.batch": batches.ravel(),
+            "problem.kv_len": lengths.ravel(),
+            "problem.heads": 32.0,
+            "problem.kv_heads": 8.0,
+            "problem.head_dim": 128.0,
+            "config.format": "bf16",
+            "config.kv_format": "bf16",
+            "device": "some GPU",
             "time_ms": 0.01 + 1e-5 * (batches * lengths).ravel(),
         }
-    )  # fmt: skip
+    )
     return MeasuredOperators("attention_decode", rows, "some")
 
 
 def test_attention_of_more_requests_is_read_in_parts():
     asked = pd.DataFrame(
-        {"problem.batch": [8.0, 64.0, 100.0, 256.0], "problem.kv_len": 1024.0,
-         "problem.heads": 32.0, "problem.kv_heads": 8.0}
-    )  # fmt: skip
+        {
+            "problem.batch": [8.0, 64.0, 100.0, 256.0],
+            "problem.kv_len": 1024.0,
+            "problem.heads": 32.0,
+            "problem.kv_heads": 8.0,
+        }
+    )
     table = measured()
     rows, parts = table._split_large(KEY, asked)
     assert parts.tolist() == [1, 1, 1, 4]

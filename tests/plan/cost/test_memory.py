@@ -197,9 +197,12 @@ CASES = [
 
 
 @given(
-    st.sampled_from(CASES), st.sampled_from(["bf16", "fp8", "int4_wo", "nvfp4"]),
-    st.integers(1, 32768), st.floats(8, 512), st.floats(0, 512),
-)  # fmt: skip
+    st.sampled_from(CASES),
+    st.sampled_from(["bf16", "fp8", "int4_wo", "nvfp4"]),
+    st.integers(1, 32768),
+    st.floats(8, 512),
+    st.floats(0, 512),
+)
 def test_more_memory_is_never_infeasible(case, kind, isl, memory, more):
     model, layout = case
     question = (model, layout, Formats(kind), Workload(isl, 128))

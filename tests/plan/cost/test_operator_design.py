@@ -22,9 +22,14 @@ def test_operators_of_every_degree_and_format(small):
     assert {o.config["format"] for o in found if o.kernel == "gemm"} == {"bf16", "fp8"}
     # qkv, out, up, down for either degree, and the head
     assert shapes(found, "gemm") == {
-        (8, 128, 64), (8, 64, 64), (8, 256, 64), (8, 64, 128), (8, 100, 64),
-        (8, 64, 32), (8, 50, 64),
-    }  # fmt: skip
+        (8, 128, 64),
+        (8, 64, 64),
+        (8, 256, 64),
+        (8, 64, 128),
+        (8, 100, 64),
+        (8, 64, 32),
+        (8, 50, 64),
+    }
     assert len(found) == len({(o.kernel, o.problem, o.config) for o in found})
 
 

@@ -21,8 +21,12 @@ SHARES = st.floats(0.0, 1.5)
 
 def product(m: float, n: float, k: float) -> dict[str, object]:
     return {
-        "kernel": "gemm", "problem.M": m, "problem.N": n, "problem.K": k, "config.format": "bf16",
-    }  # fmt: skip
+        "kernel": "gemm",
+        "problem.M": m,
+        "problem.N": n,
+        "problem.K": k,
+        "config.format": "bf16",
+    }
 
 
 def test_shares_are_those_of_the_formula():
@@ -92,10 +96,14 @@ def test_kernels_nobody_metered_take_another_form_and_say_so():
     rows = pd.DataFrame(
         [
             product(64, 4096, 4096),
-            {"kernel": "norm", "problem.rows": 64.0, "problem.columns": 4096.0,
-             "config.format": "bf16"},
+            {
+                "kernel": "norm",
+                "problem.rows": 64.0,
+                "problem.columns": 4096.0,
+                "config.format": "bf16",
+            },
         ]
-    )  # fmt: skip
+    )
     here = OperatorPower(H200.device, "h200_sxm").watts(rows, np.array([0.01, 0.003]))
     elsewhere = OperatorPower(H100.device, "h100_sxm").watts(rows, np.array([0.01, 0.003]))
     assert here.measured.tolist() == [True, False]

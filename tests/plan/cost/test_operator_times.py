@@ -134,9 +134,10 @@ def test_engines_choose_the_faster_of_experts_that_cost_the_same_work(tmp_path):
     place = tmp_path / "h100_sxm" / "moe" / "trtllm" / "1.0.0"
     place.mkdir(parents=True)
     tables = [
-        experts_table("fp8", 3.0), experts_table("fp8_block", 1.0),
+        experts_table("fp8", 3.0),
+        experts_table("fp8_block", 1.0),
         experts_table("fp8_block", 0.5, "nongated"),
-    ]  # fmt: skip
+    ]
     pd.concat(tables).to_parquet(place / "moe_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "trtllm")
     asked = pd.DataFrame([experts("fp8"), experts("fp8_block")])
@@ -207,11 +208,18 @@ def test_large_products_fill_their_tiles(tmp_path):
 
 def recurrent(kernel: str, op: str, batch: float) -> dict[str, object]:
     return {
-        "kernel": kernel, "problem.op": op, "problem.phase": "generation", "problem.batch": batch,
-        "problem.seq_len": 1.0, "problem.tokens": batch, "problem.d_conv": 4.0,
-        "problem.num_k_heads": 16.0, "problem.head_k_dim": 128.0, "problem.num_v_heads": 32.0,
+        "kernel": kernel,
+        "problem.op": op,
+        "problem.phase": "generation",
+        "problem.batch": batch,
+        "problem.seq_len": 1.0,
+        "problem.tokens": batch,
+        "problem.d_conv": 4.0,
+        "problem.num_k_heads": 16.0,
+        "problem.head_k_dim": 128.0,
+        "problem.num_v_heads": 32.0,
         "problem.head_v_dim": 128.0,
-    }  # fmt: skip
+    }
 
 
 def test_a_state_is_updated_as_fast_as_that_of_another_kind(tmp_path):
@@ -220,11 +228,22 @@ def test_a_state_is_updated_as_fast_as_that_of_another_kind(tmp_path):
     place.mkdir(parents=True)
     batches = [2**i for i in range(11)]
     pd.DataFrame(
-        {"kernel_source": "fused_recurrent", "phase": "generation", "batch_size": batches,
-         "seq_len": 1, "num_tokens": batches, "d_model": 2048, "d_conv": 4, "num_k_heads": 16,
-         "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128, "model_name": "x",
-         "latency": [0.01 + 0.02 * batch for batch in batches]}
-    ).to_parquet(place / "gdn_perf.parquet")  # fmt: skip
+        {
+            "kernel_source": "fused_recurrent",
+            "phase": "generation",
+            "batch_size": batches,
+            "seq_len": 1,
+            "num_tokens": batches,
+            "d_model": 2048,
+            "d_conv": 4,
+            "num_k_heads": 16,
+            "head_k_dim": 128,
+            "num_v_heads": 32,
+            "head_v_dim": 128,
+            "model_name": "x",
+            "latency": [0.01 + 0.02 * batch for batch in batches],
+        }
+    ).to_parquet(place / "gdn_perf.parquet")
     clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
     own, borrowed, convolution = (
         ask(clock, recurrent(kernel, op, 64.0)).iloc[0]

@@ -39,8 +39,14 @@ def test_decoding_by_hand(small):
     assert qkv.config == {"format": "fp8"}
     attention = named(found, "attention")
     assert attention.kernel == "attention_decode"
-    assert attention.problem == {"batch": 5, "kv_len": 31, "heads": 2, "kv_heads": 1,
-                                 "head_dim": 16, "window": 0}  # fmt: skip
+    assert attention.problem == {
+        "batch": 5,
+        "kv_len": 31,
+        "heads": 2,
+        "kv_heads": 1,
+        "head_dim": 16,
+        "window": 0,
+    }
     assert attention.config == {"format": "bf16", "kv_format": "fp8"}
     assert named(found, "attention_out").problem == {"M": 5, "N": 64, "K": 32}
     assert named(found, "mlp_up").problem == {"M": 5, "N": 128, "K": 64}
@@ -71,8 +77,14 @@ def test_experts_by_hand(sparse):
         sparse, Layout(4, moe_tp=2, moe_ep=2), formats, [Part(6, 1, 9, "decode")]
     )
     experts = named(found, "experts")
-    assert experts.problem == {"tokens": 6, "hidden": 64, "intermediate": 32, "top_k": 2,
-                               "experts": 4, "distribution": "power_law_1.2"}  # fmt: skip
+    assert experts.problem == {
+        "tokens": 6,
+        "hidden": 64,
+        "intermediate": 32,
+        "top_k": 2,
+        "experts": 4,
+        "distribution": "power_law_1.2",
+    }
     assert experts.config == {"format": "nvfp4", "tp": 2, "ep": 2, "experts": "gated"}
     assert experts.count == 1
     assert named(found, "shared_up").problem == {"M": 6, "N": 16, "K": 64}
@@ -105,8 +117,10 @@ def test_plain_experts_in_a_narrower_space(sparse):
     assert named(found, "experts_out").problem == {"M": 6, "N": 64, "K": 16}
     assert named(found, "dispatch").problem["message_bytes"] == 2 * 6 * 16 * 2
     gated = replace(narrow, expert_matrices=3)
-    both = [named(mixed_operators(m, Layout(), Formats(), [Part(6, 1, 9, "decode")]), "experts")
-            for m in (gated, narrow)]  # fmt: skip
+    both = [
+        named(mixed_operators(m, Layout(), Formats(), [Part(6, 1, 9, "decode")]), "experts")
+        for m in (gated, narrow)
+    ]
     clock = OperatorTimer(find_device("NVIDIA H100 80GB HBM3"), None, "")
     full, less = clock.times(operator_table(both)).bound_ms
     assert less == pytest.approx(full * 2 / 3)
@@ -133,8 +147,9 @@ def test_heads_that_differ_between_layers(small):
     assert qkv == [4 * 16 + 2 * (16 + 8), 8 * 8 + 4 * 8]
     seen = [o.problem for o in found if o.name == "attention"]
     assert [(p["heads"], p["kv_heads"], p["head_dim"], p["window"]) for p in seen] == [
-        (4, 2, 12, 0), (8, 4, 8, 4),
-    ]  # fmt: skip
+        (4, 2, 12, 0),
+        (8, 4, 8, 4),
+    ]
     assert [o.problem["K"] for o in found if o.name == "attention_out"] == [4 * 8, 8 * 8]
 
 
@@ -214,8 +229,9 @@ def test_a_mixed_step(small):
     assert named(found, "qkv").phase == "mixed"
     assert named(found, "head").problem["M"] == 8
     assert [o.kernel for o in found if o.name == "attention"] == [
-        "attention_prefill", "attention_decode"
-    ]  # fmt: skip
+        "attention_prefill",
+        "attention_decode",
+    ]
     assert mixed_operators(small, Layout(), Formats(), [Part(0, 1, 9, "decode")]) == []
 
 
@@ -237,8 +253,14 @@ def test_sparse_attention_sees_the_chosen_keys():
     )
     assert named(found, "attention").problem["kv_len"] == 2048
     scores = named(found, "index_scores")
-    assert scores.problem == {"batch": 4, "kv_len": 10_000, "heads": 32, "kv_heads": 1,
-                              "head_dim": 128, "window": 0}  # fmt: skip
+    assert scores.problem == {
+        "batch": 4,
+        "kv_len": 10_000,
+        "heads": 32,
+        "kv_heads": 1,
+        "head_dim": 128,
+        "window": 0,
+    }
     assert scores.count == 78 / 2
     short = mixed_operators(model, Layout(8, moe_ep=8), Formats(), [Part(2, 1024, 0, "prefill")])
     assert named(short, "attention").problem["seq_len"] == 1024
@@ -270,10 +292,18 @@ def test_a_token_passes_every_active_weight_once(name):
 
 
 @given(
-    st.sampled_from(["meta-llama/Meta-Llama-3.1-8B", "deepseek-ai/DeepSeek-V3",
-                     "Qwen/Qwen3.5-397B-A17B", "openai/gpt-oss-120b"]),
-    st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 300), st.integers(0, 4096),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "meta-llama/Meta-Llama-3.1-8B",
+            "deepseek-ai/DeepSeek-V3",
+            "Qwen/Qwen3.5-397B-A17B",
+            "openai/gpt-oss-120b",
+        ]
+    ),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.integers(1, 300),
+    st.integers(0, 4096),
+)
 def test_operators_are_possible_runs(name, gpus, batch, context):
     model = describe_model(name)
     for layout in legal_layouts(model, gpus):
@@ -287,8 +317,12 @@ def test_operators_are_possible_runs(name, gpus, batch, context):
 
 
 CHOSEN_BY_ENGINES = {
-    "config.backend", "config.implementation", "config.experts", "problem.model", "problem.d_model",
-}  # fmt: skip
+    "config.backend",
+    "config.implementation",
+    "config.experts",
+    "problem.model",
+    "problem.d_model",
+}
 
 
 @pytest.mark.shared_data

@@ -80,9 +80,15 @@ def test_a_format_far_slower_than_16_bits_takes_their_time():
 def test_tables_say_what_they_left_out():
     sizes = 2.0 ** np.arange(3, 14)
     rows = pd.DataFrame(
-        {"problem.M": sizes, "problem.N": 1024.0, "problem.K": 1024.0, "config.format": "bf16",
-         "device": "NVIDIA H100 80GB HBM3", "time_ms": 0.01 + sizes / 1e4}
-    )  # fmt: skip
+        {
+            "problem.M": sizes,
+            "problem.N": 1024.0,
+            "problem.K": 1024.0,
+            "config.format": "bf16",
+            "device": "NVIDIA H100 80GB HBM3",
+            "time_ms": 0.01 + sizes / 1e4,
+        }
+    )
     rows.loc[0, "time_ms"] = 50.0
     copies = rows.assign(**{"config.format": "int8"})
     found = MeasuredOperators("gemm", pd.concat([rows, copies], ignore_index=True), "test")

@@ -9,71 +9,163 @@ from foretune.plan.describe.layout import legal_layouts
 
 PUBLISHED = {
     "gpt2": (
-        {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_inner": None, "vocab_size": 50257}, 0.124
+        {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_inner": None, "vocab_size": 50257},
+        0.124,
     ),
     "opt": (
-        {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32, "ffn_dim": 8192,
-         "vocab_size": 50272}, 1.32,
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "ffn_dim": 8192,
+            "vocab_size": 50272,
+        },
+        1.32,
     ),
     "bloom": (
         {"n_embed": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880},
         7.07,
     ),
     "falcon": (
-        {"hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
-         "multi_query": True, "vocab_size": 65024}, 6.92,
+        {
+            "hidden_size": 4544,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 71,
+            "multi_query": True,
+            "vocab_size": 65024,
+        },
+        6.92,
     ),
     "mpt": (
-        {"d_model": 4096, "n_layers": 32, "n_heads": 32, "expansion_ratio": 4,
-         "vocab_size": 50432}, 6.65,
+        {"d_model": 4096, "n_layers": 32, "n_heads": 32, "expansion_ratio": 4, "vocab_size": 50432},
+        6.65,
     ),
-    "gptj": ({"n_embd": 4096, "n_head": 16, "n_layer": 28, "vocab_size": 50400,
-              "tie_word_embeddings": False}, 6.05),
+    "gptj": (
+        {
+            "n_embd": 4096,
+            "n_head": 16,
+            "n_layer": 28,
+            "vocab_size": 50400,
+            "tie_word_embeddings": False,
+        },
+        6.05,
+    ),
     "gpt_bigcode": (
-        {"n_embd": 6144, "n_head": 48, "n_layer": 40, "n_inner": 24576, "multi_query": True,
-         "vocab_size": 49152}, 15.5,
+        {
+            "n_embd": 6144,
+            "n_head": 48,
+            "n_layer": 40,
+            "n_inner": 24576,
+            "multi_query": True,
+            "vocab_size": 49152,
+        },
+        15.5,
     ),
     "dbrx": (
-        {"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352,
-         "attn_config": {"kv_n_heads": 8},
-         "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}}, 131.6,
+        {
+            "d_model": 6144,
+            "n_heads": 48,
+            "n_layers": 40,
+            "vocab_size": 100352,
+            "attn_config": {"kv_n_heads": 8},
+            "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+        },
+        131.6,
     ),
     "bamba": (
-        {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
-         "num_attention_heads": 32, "num_key_value_heads": 8, "attn_layer_indices": [9, 18, 27],
-         "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128,
-         "mamba_d_conv": 4, "vocab_size": 128256, "tie_word_embeddings": False}, 9.78,
+        {
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "intermediate_size": 14336,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "attn_layer_indices": [9, 18, 27],
+            "mamba_n_heads": 128,
+            "mamba_d_head": 64,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 128,
+            "mamba_d_conv": 4,
+            "vocab_size": 128256,
+            "tie_word_embeddings": False,
+        },
+        9.78,
     ),
     "granitemoehybrid": (
-        {"hidden_size": 4096, "num_hidden_layers": 40, "intermediate_size": 768,
-         "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 72,
-         "num_experts_per_tok": 10, "shared_intermediate_size": 1536,
-         "layer_types": ["attention" if i in (5, 15, 25, 35) else "mamba" for i in range(40)],
-         "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128,
-         "mamba_d_conv": 4, "vocab_size": 100352, "tie_word_embeddings": True}, 32.2,
+        {
+            "hidden_size": 4096,
+            "num_hidden_layers": 40,
+            "intermediate_size": 768,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "num_local_experts": 72,
+            "num_experts_per_tok": 10,
+            "shared_intermediate_size": 1536,
+            "layer_types": ["attention" if i in (5, 15, 25, 35) else "mamba" for i in range(40)],
+            "mamba_n_heads": 128,
+            "mamba_d_head": 64,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 128,
+            "mamba_d_conv": 4,
+            "vocab_size": 100352,
+            "tie_word_embeddings": True,
+        },
+        32.2,
     ),
     "falcon_h1": (
-        {"hidden_size": 3072, "num_hidden_layers": 44, "intermediate_size": 12288,
-         "num_attention_heads": 12, "num_key_value_heads": 2, "head_dim": 128,
-         "mamba_d_ssm": 3072, "mamba_n_heads": 24, "mamba_d_head": 128, "mamba_n_groups": 1,
-         "mamba_d_state": 256, "mamba_d_conv": 4, "vocab_size": 130048,
-         "tie_word_embeddings": False}, 7.59,
+        {
+            "hidden_size": 3072,
+            "num_hidden_layers": 44,
+            "intermediate_size": 12288,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "mamba_d_ssm": 3072,
+            "mamba_n_heads": 24,
+            "mamba_d_head": 128,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 256,
+            "mamba_d_conv": 4,
+            "vocab_size": 130048,
+            "tie_word_embeddings": False,
+        },
+        7.59,
     ),
     "lfm2": (
-        {"hidden_size": 2048, "num_hidden_layers": 16, "block_ff_dim": 12288,
-         "num_attention_heads": 32, "num_key_value_heads": 8, "conv_L_cache": 3,
-         "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
-         "block_multiple_of": 256, "vocab_size": 65536, "tie_embedding": True,
-         "full_attn_idxs": [2, 5, 8, 10, 12, 14]}, 1.17,
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 16,
+            "block_ff_dim": 12288,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "conv_L_cache": 3,
+            "block_auto_adjust_ff_dim": True,
+            "block_ffn_dim_multiplier": 1.0,
+            "block_multiple_of": 256,
+            "vocab_size": 65536,
+            "tie_embedding": True,
+            "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        },
+        1.17,
     ),
     "lfm2_moe": (
-        {"hidden_size": 2048, "num_hidden_layers": 24, "intermediate_size": 7168,
-         "moe_intermediate_size": 1792, "num_experts": 32, "num_experts_per_tok": 4,
-         "num_dense_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8,
-         "conv_L_cache": 3, "vocab_size": 65536, "tie_word_embeddings": True,
-         "layer_types": [*["conv"] * 18, *["full_attention"] * 6]}, 8.34,
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 24,
+            "intermediate_size": 7168,
+            "moe_intermediate_size": 1792,
+            "num_experts": 32,
+            "num_experts_per_tok": 4,
+            "num_dense_layers": 2,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "conv_L_cache": 3,
+            "vocab_size": 65536,
+            "tie_word_embeddings": True,
+            "layer_types": [*["conv"] * 18, *["full_attention"] * 6],
+        },
+        8.34,
     ),
-}  # fmt: skip
+}
 """Family -> what a published model's file says, and its parameters in billions."""
 
 
@@ -130,19 +222,30 @@ def test_quantizations_are_read_or_refused():
     assert fp8.weight_format == "fp8"
     weights = {"num_bits": 8, "type": "float", "strategy": "block"}
     for stored, kind in (
-        ({"quant_method": "gptq", "bits": 3}, "int3_wo"), ({"quant_method": "awq"}, "int4_wo"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}},
-         "fp8_block"),
-    ):  # fmt: skip
+        ({"quant_method": "gptq", "bits": 3}, "int3_wo"),
+        ({"quant_method": "awq"}, "int4_wo"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": weights}},
+            },
+            "fp8_block",
+        ),
+    ):
         assert read_config({**bloom, "quantization_config": stored}, "").weight_format == kind
     cache_only = {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
     assert (read := read_config(bloom, "", cache_only)).weight_format == "bf16"
     assert read.kv_format == "fp8"
-    for stored in ({"quant_method": "bitsandbytes"}, {"quant_method": "higgs"},
-                   {"quant_method": "modelopt", "quant_algo": "W3A16"},
-                   {"quant_method": "gptq", "bits": 2},
-                   {"quant_method": "compressed-tensors",
-                    "config_groups": {"group_0": {"weights": {"num_bits": 2}}}}):  # fmt: skip
+    for stored in (
+        {"quant_method": "bitsandbytes"},
+        {"quant_method": "higgs"},
+        {"quant_method": "modelopt", "quant_algo": "W3A16"},
+        {"quant_method": "gptq", "bits": 2},
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": {"num_bits": 2}}},
+        },
+    ):
         with pytest.raises(UsageError, match=r"bitsandbytes|higgs|W3A16|gptq|compressed-tensors"):
             read_config({**bloom, "quantization_config": stored}, "")
 

@@ -10,8 +10,13 @@ from foretune.plan import Formats, Layout, describe_model
 from foretune.plan.cost.memory import stage_layer_range
 from foretune.plan.describe.layout import UNEVEN_EXPERTS_ABOVE, illegal_because, legal_layouts
 
-MODELS = ("meta-llama/Meta-Llama-3.1-70B", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-235B-A22B",
-          "Qwen/Qwen3.5-397B-A17B", "openai/gpt-oss-120b")  # fmt: skip
+MODELS = (
+    "meta-llama/Meta-Llama-3.1-70B",
+    "deepseek-ai/DeepSeek-V3",
+    "Qwen/Qwen3-235B-A22B",
+    "Qwen/Qwen3.5-397B-A17B",
+    "openai/gpt-oss-120b",
+)
 
 
 def test_every_spread_of_a_dense_model(small):
@@ -25,9 +30,12 @@ def test_every_spread_of_a_dense_model(small):
 def test_every_spread_of_experts(sparse):
     found = legal_layouts(sparse, 2)
     assert set(found) == {
-        Layout(2, moe_tp=2), Layout(2, moe_ep=2), Layout(dp=2, moe_tp=2), Layout(dp=2, moe_ep=2),
+        Layout(2, moe_tp=2),
+        Layout(2, moe_ep=2),
+        Layout(dp=2, moe_tp=2),
+        Layout(dp=2, moe_ep=2),
         Layout(pp=2),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

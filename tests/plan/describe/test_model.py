@@ -100,12 +100,22 @@ def test_every_configuration_of_the_package_is_read_or_refused_with_a_reason():
 
 
 STEP = {
-    "model_type": "step3p7", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
-    "num_attention_groups": 2, "head_dim": 16, "vocab_size": 100, "intermediate_size": 96,
-    "sliding_window": 8, "layer_types": ["full_attention"] + 3 * ["sliding_attention"],
-    "moe_num_experts": 8, "moe_top_k": 2, "moe_intermediate_size": 32, "share_expert_dim": 48,
+    "model_type": "step3p7",
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_attention_groups": 2,
+    "head_dim": 16,
+    "vocab_size": 100,
+    "intermediate_size": 96,
+    "sliding_window": 8,
+    "layer_types": ["full_attention"] + 3 * ["sliding_attention"],
+    "moe_num_experts": 8,
+    "moe_top_k": 2,
+    "moe_intermediate_size": 32,
+    "share_expert_dim": 48,
     "moe_layers_enum": "2,3",
-}  # fmt: skip
+}
 
 
 def test_layers_with_a_window_have_heads_of_their_own():
@@ -127,9 +137,12 @@ def test_layers_of_deci_are_as_wide_as_it_says():
         }
 
     config = {
-        "num_hidden_layers": 3, "hidden_size": 8192, "num_attention_heads": 64, "vocab_size": 10,
+        "num_hidden_layers": 3,
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "vocab_size": 10,
         "block_configs": [layer(5.25), layer(1.3125, attention=False), layer(5.25)],
-    }  # fmt: skip
+    }
     read = read_config(config, "deci")
     assert read.mlp_widths == ((7168, 1), (28672, 2))
     assert (read.softmax_layers, read.mlp_layers, read.kv_heads) == (2, 3, 32)
@@ -158,12 +171,27 @@ def test_a_folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     described = describe_model(str(tmp_path))
     assert described == ModelDescription(
-        str(tmp_path), 4, 64, 4, 2, 32, 1000, 256, experts=8, experts_per_token=2,
-        moe_intermediate=96, tied_embeddings=True,
-    )  # fmt: skip
+        str(tmp_path),
+        4,
+        64,
+        4,
+        2,
+        32,
+        1000,
+        256,
+        experts=8,
+        experts_per_token=2,
+        moe_intermediate=96,
+        tied_embeddings=True,
+    )
     assert describe_model(str(tmp_path / "config.json")) == described
-    quantization = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8",
-                                     "exclude_modules": ["model.layers.*.self_attn*"]}}  # fmt: skip
+    quantization = {
+        "quantization": {
+            "quant_algo": "NVFP4",
+            "kv_cache_quant_algo": "FP8",
+            "exclude_modules": ["model.layers.*.self_attn*"],
+        }
+    }
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(quantization))
     stored = describe_model(str(tmp_path))
     assert (stored.weight_format, stored.moe_format, stored.kv_format) == ("bf16", "nvfp4", "fp8")
@@ -171,9 +199,14 @@ def test_a_folder(tmp_path):
 
 @pytest.mark.parametrize(
     "missing",
-    ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size",
-     "num_experts_per_tok"],
-)  # fmt: skip
+    [
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "vocab_size",
+        "num_experts_per_tok",
+    ],
+)
 def test_a_missing_field_is_named(tmp_path, missing):
     config = {k: v for k, v in CONFIG.items() if k not in (missing, "model_type")}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -210,8 +243,14 @@ def test_what_is_no_configuration(tmp_path):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "MX"}, "hybrid")
     with pytest.raises(UsageError, match=r"mamba_num_heads in .* is not complete"):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "M*E"}, "hybrid")
-    state = {"mamba_num_heads": 4, "hybrid_override_pattern": "M*E", "n_groups": "2",
-             "ssm_state_size": 16, "mamba_head_dim": 8, "conv_kernel": 4}  # fmt: skip
+    state = {
+        "mamba_num_heads": 4,
+        "hybrid_override_pattern": "M*E",
+        "n_groups": "2",
+        "ssm_state_size": 16,
+        "mamba_head_dim": 8,
+        "conv_kernel": 4,
+    }
     with pytest.raises(UsageError, match=r"mamba_num_heads in .*key_heads is '2'"):
         read_config(CONFIG | state, "hybrid")
 
@@ -231,15 +270,28 @@ def test_layers_that_are_not_attention_are_refused_by_name(family):
 
 
 def test_a_family_s_class_supplies_what_its_file_leaves_out():
-    text = {"model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360,
-            "num_attention_heads": 16, "num_hidden_layers": 48, "num_key_value_heads": 8,
-            "sliding_window": 1024}  # fmt: skip
-    gemma = read_config({"architectures": ["Gemma3ForConditionalGeneration"],
-                         "model_type": "gemma3", "text_config": text}, "gemma-3-12b")  # fmt: skip
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 3840,
+        "intermediate_size": 15360,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "sliding_window": 1024,
+    }
+    gemma = read_config(
+        {
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "model_type": "gemma3",
+            "text_config": text,
+        },
+        "gemma-3-12b",
+    )
     assert (gemma.vocab, gemma.head_dim, gemma.tied_embeddings) == (262_208, 256, True)
     assert (gemma.windowed_layers, gemma.sliding_window) == (40, 1024)
-    own = read_config({"model_type": "gemma3", "tie_word_embeddings": False, "text_config": text},
-                      "own head")  # fmt: skip
+    own = read_config(
+        {"model_type": "gemma3", "tie_word_embeddings": False, "text_config": text}, "own head"
+    )
     assert not own.tied_embeddings  # the file's own value counts, also outside of its text part
 
 
@@ -249,13 +301,19 @@ def test_a_family_s_class_supplies_what_its_file_leaves_out():
         ({"sliding_window": 128}, 4, 128),
         ({"sliding_window": 128, "use_sliding_window": False}, 0, 0),
         ({"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 3}, 1, 128),
-        ({"sliding_window": 128, "layer_types": ["sliding_attention"] * 2 + ["full_attention"] * 2},
-         2, 128),
+        (
+            {
+                "sliding_window": 128,
+                "layer_types": ["sliding_attention"] * 2 + ["full_attention"] * 2,
+            },
+            2,
+            128,
+        ),
         ({"sliding_window": 128, "sliding_window_pattern": 2}, 2, 128),
         ({"sliding_window": 128, "sliding_window_pattern": "LLLG"}, 3, 128),
         ({"sliding_window": None}, 0, 0),
     ],
-)  # fmt: skip
+)
 def test_windows(fields, windowed, window):
     described = read_config(CONFIG | fields, "w")
     assert (described.windowed_layers, described.sliding_window) == (windowed, window)
@@ -283,32 +341,81 @@ def test_dense_layers(fields, dense):
         ({"quant_method": "fp8"}, ("fp8", "fp8")),
         ({"quant_method": "awq", "bits": 4}, ("int4_wo", "int4_wo")),
         ({"quant_method": "gptq", "bits": 8}, ("int8_wo", "int8_wo")),
-        ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
-         ("bf16", "mxfp4")),
-        ({"config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 4}}}},
-         ("int4_wo", "int4_wo")),
-        ({"config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 8},
-                                        "input_activations": {"num_bits": 8}}}}, ("int8", "int8")),
-        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj",
-                                                            "model.layers.9.self_attn.indexer"]},
-         ("fp8", "fp8")),
-        ({"quant_method": "fp8", "modules_to_not_convert": [
-            f"vision_model.layers.{layer}.self_attn.q_proj" for layer in range(9)]},
-         ("fp8", "fp8")),
+        (
+            {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+            ("bf16", "mxfp4"),
+        ),
+        (
+            {"config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 4}}}},
+            ("int4_wo", "int4_wo"),
+        ),
+        (
+            {
+                "config_groups": {
+                    "group_0": {
+                        "weights": {"type": "int", "num_bits": 8},
+                        "input_activations": {"num_bits": 8},
+                    }
+                }
+            },
+            ("int8", "int8"),
+        ),
+        (
+            {
+                "quant_method": "fp8",
+                "modules_to_not_convert": [
+                    "model.layers.0.self_attn.q_proj",
+                    "model.layers.9.self_attn.indexer",
+                ],
+            },
+            ("fp8", "fp8"),
+        ),
+        (
+            {
+                "quant_method": "fp8",
+                "modules_to_not_convert": [
+                    f"vision_model.layers.{layer}.self_attn.q_proj" for layer in range(9)
+                ],
+            },
+            ("fp8", "fp8"),
+        ),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*attn.*": {}}}, ("bf16", "int4_wo")),
-        ({"config_groups": {"group_0": {"weights": {"type": "int", "num_bits": 4},
-                                        "input_activations": {"type": "float"}}}},
-         ("w4afp8", "w4afp8")),
-        ({"config_groups": {
-            "group_0": {"weights": {"type": "float"}, "targets": ["re:.*self_attn.*"]},
-            "group_1": {"weights": {"type": "float", "num_bits": 4}, "targets": ["re:.*mlp.*"]}}},
-         ("fp8", "nvfp4")),
-        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {
-            "layers.0.self_attn.q_proj": {"quant_algo": "MXFP8"},
-            "layers.0.self_attn.o_proj": {"quant_algo": "MXFP8"},
-            "layers.0.mlp.experts": {"quant_algo": "NVFP4"}}}, ("fp8", "nvfp4")),
+        (
+            {
+                "config_groups": {
+                    "group_0": {
+                        "weights": {"type": "int", "num_bits": 4},
+                        "input_activations": {"type": "float"},
+                    }
+                }
+            },
+            ("w4afp8", "w4afp8"),
+        ),
+        (
+            {
+                "config_groups": {
+                    "group_0": {"weights": {"type": "float"}, "targets": ["re:.*self_attn.*"]},
+                    "group_1": {
+                        "weights": {"type": "float", "num_bits": 4},
+                        "targets": ["re:.*mlp.*"],
+                    },
+                }
+            },
+            ("fp8", "nvfp4"),
+        ),
+        (
+            {
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {
+                    "layers.0.self_attn.q_proj": {"quant_algo": "MXFP8"},
+                    "layers.0.self_attn.o_proj": {"quant_algo": "MXFP8"},
+                    "layers.0.mlp.experts": {"quant_algo": "NVFP4"},
+                },
+            },
+            ("fp8", "nvfp4"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_formats_of_checkpoints(stored, formats):
     described = read_config(CONFIG | {"quantization_config": stored}, "q")
     assert (described.weight_format, described.moe_format) == formats
@@ -360,8 +467,10 @@ def test_a_name_without_a_format_is_not_that_of_a_quantized_copy():
     pytest.importorskip("aiconfigurator_core")
     quantized = describe_model("nvidia/Gemma-4-31B-IT-NVFP4")
     assert (quantized.weight_format, quantized.moe_format, quantized.kv_format) == (
-        "bf16", "nvfp4", "fp8"
-    )  # fmt: skip
+        "bf16",
+        "nvfp4",
+        "fp8",
+    )
     own = {"name": "google/gemma-4-31B-it", "moe_format": "bf16", "kv_format": "bf16"}
     assert describe_model("google/gemma-4-31B-it") == replace(quantized, **own)
     assert describe_model("deepseek-ai/DeepSeek-V3.1").moe_format == "fp8_block"
@@ -391,9 +500,14 @@ def test_unknown_names(monkeypatch):
 
 @pytest.mark.parametrize(
     "change",
-    [{"heads": 0}, {"heads": 3}, {"experts_per_token": 5}, {"dense_layers": 3},
-     {"windowed_layers": 3}],
-)  # fmt: skip
+    [
+        {"heads": 0},
+        {"heads": 3},
+        {"experts_per_token": 5},
+        {"dense_layers": 3},
+        {"windowed_layers": 3},
+    ],
+)
 def test_sizes_that_contradict_each_other(sparse, change):
     with pytest.raises(ProblemError):
         replace(sparse, **change)

@@ -72,8 +72,9 @@ def test_drafts_help_one_request_and_cost_many(small):
     draft = describe_model("meta-llama/Llama-3.2-1B")
 
     def rates(speculation):
-        found = plan(model, h100, 1, Workload(512, 256), clocks, formats=[Formats()],
-                     speculation=speculation).candidates  # fmt: skip
+        found = plan(
+            model, h100, 1, Workload(512, 256), clocks, formats=[Formats()], speculation=speculation
+        ).candidates
         per_s = found.sort_values("batch")["tokens_per_s_per_gpu"]
         return per_s.iloc[0], per_s.iloc[-1]
 
@@ -88,9 +89,14 @@ def test_closed_forms_agree_with_steps():
     clocks = StepTimerFactory(None)
     model = describe_model("deepseek-ai/DeepSeek-V3")
     found = plan(
-        model, find_system("b200_sxm"), 8, Workload(1024, 512), clocks,
-        formats=[Formats("nvfp4", kv="fp8")], speculation=Speculation(2, 0.7),
-    )  # fmt: skip
+        model,
+        find_system("b200_sxm"),
+        8,
+        Workload(1024, 512),
+        clocks,
+        formats=[Formats("nvfp4", kv="fp8")],
+        speculation=Speculation(2, 0.7),
+    )
     few = found.candidates[found.candidates["batch"] == 64].iloc[0]
     seen = simulate(found.deployment(few), int(few["replicas"]), clocks)
     assert seen.tpot_ms[50] == pytest.approx(few["tpot_ms"], rel=0.25)

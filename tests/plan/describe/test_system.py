@@ -9,8 +9,19 @@ from foretune.errors import RunTableError, UnknownName
 from foretune.operator_package import installed_tables
 from foretune.plan import System, find_system, known_systems, published_prices, read_prices
 
-NAMED = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300", "l40s",
-         "rtx_pro_6000_server", "b60", "mi300x")  # fmt: skip
+NAMED = (
+    "a100_sxm",
+    "h100_sxm",
+    "h200_sxm",
+    "b200_sxm",
+    "b300_sxm",
+    "gb200",
+    "gb300",
+    "l40s",
+    "rtx_pro_6000_server",
+    "b60",
+    "mi300x",
+)
 
 
 def test_a_system():
@@ -39,9 +50,14 @@ def test_known_systems_are_complete(name):
 
 @pytest.mark.parametrize(
     ("name", "short"),
-    [("h100", "h100_sxm"), ("H100-SXM", "h100_sxm"), ("NVIDIA H200", "h200_sxm"),
-     ("rtx_pro_6000", "rtx_pro_6000_server"), ("gb200_sxm", "gb200")],
-)  # fmt: skip
+    [
+        ("h100", "h100_sxm"),
+        ("H100-SXM", "h100_sxm"),
+        ("NVIDIA H200", "h200_sxm"),
+        ("rtx_pro_6000", "rtx_pro_6000_server"),
+        ("gb200_sxm", "gb200"),
+    ],
+)
 def test_other_names(name, short):
     assert find_system(name).name == short
 

@@ -114,10 +114,14 @@ def test_random_arrivals_wait_as_queues_of_one_server_do():
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9), st.floats(0, 40)), min_size=1,
-             max_size=30),
-    st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(60, 300),
-)  # fmt: skip
+    st.lists(
+        st.tuples(st.integers(1, 50), st.integers(1, 9), st.floats(0, 40)), min_size=1, max_size=30
+    ),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.booleans(),
+    st.integers(60, 300),
+)
 def test_every_request_is_served_once_and_in_order(sent, depth, batch, chunked, cache):
     sent = sorted(sent, key=lambda r: r[2])
     isl, osl, at_ms = (np.array(v) for v in zip(*sent, strict=True))

@@ -16,8 +16,14 @@ def kind() -> Callable[..., InstanceType]:
         system: str, usd: float, rates: Sequence[float], gpus: int = 1, watts: float = 500.0
     ) -> InstanceType:
         return InstanceType(
-            system=system, gpus=gpus, layout=Layout(), formats=Formats(), usd_per_hour=usd,
-            power_w=watts, rates=tuple(rates), in_flight=(1.0,) * len(rates),
-        )  # fmt: skip
+            system=system,
+            gpus=gpus,
+            layout=Layout(),
+            formats=Formats(),
+            usd_per_hour=usd,
+            power_w=watts,
+            rates=tuple(rates),
+            in_flight=(1.0,) * len(rates),
+        )
 
     return make

@@ -18,9 +18,14 @@ def kinds(
     requirements=None, systems=("h100_sxm", "l4"), sizes=(1, 2), demands=DEMANDS, formats=None
 ):
     return instance_types(
-        describe_model("meta-llama/Llama-2-7b-hf"), [find_system(s, PRICES) for s in systems],
-        sizes, demands, CLOCKS, requirements, formats=formats or [Formats()],
-    )  # fmt: skip
+        describe_model("meta-llama/Llama-2-7b-hf"),
+        [find_system(s, PRICES) for s in systems],
+        sizes,
+        demands,
+        CLOCKS,
+        requirements,
+        formats=formats or [Formats()],
+    )
 
 
 def most(found, system, demand=0):

@@ -24,10 +24,15 @@ RATES = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 5.0])
 
 def made(system, gpus, usd_per_gpu, rates):
     return InstanceType(
-        system=system, gpus=gpus, layout=Layout(), formats=Formats(),
-        usd_per_hour=gpus * usd_per_gpu, power_w=gpus * 500.0, rates=tuple(rates),
+        system=system,
+        gpus=gpus,
+        layout=Layout(),
+        formats=Formats(),
+        usd_per_hour=gpus * usd_per_gpu,
+        power_w=gpus * 500.0,
+        rates=tuple(rates),
         in_flight=(1.0,) * len(rates),
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -65,8 +70,14 @@ def serves(kinds, per_s, counts):
         busy[t, i], all_of[b, i] = per_s[b] / kinds[t].rates[b], 1.0
     if not pairs:
         return False
-    answer = linprog(np.zeros(len(pairs)), A_ub=busy, b_ub=counts, A_eq=all_of,
-                     b_eq=np.ones(len(per_s)), bounds=(0, 1))  # fmt: skip
+    answer = linprog(
+        np.zeros(len(pairs)),
+        A_ub=busy,
+        b_ub=counts,
+        A_eq=all_of,
+        b_eq=np.ones(len(per_s)),
+        bounds=(0, 1),
+    )
     return answer.status == 0
 
 
@@ -76,8 +87,9 @@ def test_a_mix_by_hand(kind):
     small, large = kind("small", 1.0, (10.0, 0.0)), kind("large", 4.0, (20.0, 1.0))
     fleet = cheapest_fleet([small, large], [20.0, 2.0])
     assert [(s.kind.system, s.count, s.served) for s in fleet.shares] == [
-        ("large", 2, (0.0, 1.0)), ("small", 2, (1.0, 0.0)),
-    ]  # fmt: skip
+        ("large", 2, (0.0, 1.0)),
+        ("small", 2, (1.0, 0.0)),
+    ]
     assert (fleet.usd_per_hour, fleet.power_w, fleet.optimality_gap) == (10.0, 2000.0, 0.0)
     alone = single_fleets([small, large], [20.0, 2.0])
     assert {name: one.usd_per_hour for name, one in alone.items()} == {"large": 12.0}

@@ -17,8 +17,9 @@ def test_lengths_are_added_up_and_idle_ones_left_out(tmp_path, suffix):
     path = tmp_path / f"requests.{suffix}"
     TABLE.to_csv(path, index=False) if suffix == "csv" else TABLE.to_parquet(path)
     assert read_requests(path) == [
-        Demand(Workload(128, 32), 4.0), Demand(Workload(2048, 256), 0.5),
-    ]  # fmt: skip
+        Demand(Workload(128, 32), 4.0),
+        Demand(Workload(2048, 256), 0.5),
+    ]
 
 
 @pytest.mark.parametrize(

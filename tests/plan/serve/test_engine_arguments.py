@@ -27,18 +27,42 @@ FLAGS = {
 SGLANG_ROUTER = {"--pd-disaggregation", "--prefill", "--decode", "--host", "--port", "--policy"}
 
 TRTLLM = {
-    "--host", "--port", "--backend", "--log_level", "--max_beam_width", "--max_batch_size",
-    "--max_num_tokens", "--max_seq_len", "--tp_size", "--pp_size", "--ep_size", "--cluster_size",
-    "--gpus_per_node", "--kv_cache_free_gpu_memory_fraction", "--num_postprocess_workers",
-    "--trust_remote_code", "--extra_llm_api_options", "--config", "--reasoning_parser",
-    "--metadata_server_config_file", "--server_role", "--enable_chunked_prefill",
-    "--fail_fast_on_attention_window_too_large", "--disagg_cluster_uri", "--media_io_kwargs",
-}  # fmt: skip
+    "--host",
+    "--port",
+    "--backend",
+    "--log_level",
+    "--max_beam_width",
+    "--max_batch_size",
+    "--max_num_tokens",
+    "--max_seq_len",
+    "--tp_size",
+    "--pp_size",
+    "--ep_size",
+    "--cluster_size",
+    "--gpus_per_node",
+    "--kv_cache_free_gpu_memory_fraction",
+    "--num_postprocess_workers",
+    "--trust_remote_code",
+    "--extra_llm_api_options",
+    "--config",
+    "--reasoning_parser",
+    "--metadata_server_config_file",
+    "--server_role",
+    "--enable_chunked_prefill",
+    "--fail_fast_on_attention_window_too_large",
+    "--disagg_cluster_uri",
+    "--media_io_kwargs",
+}
 TRTLLM_POOLS = {"-c", "--config_file", "-m", "-t", "-r", "-l", "--log_level"}
 TRTLLM_OPTIONS = {
     "kv_cache_config": {
-        "dtype", "enable_block_reuse", "free_gpu_memory_fraction", "max_attention_window",
-        "max_tokens", "host_cache_size", "tokens_per_block",
+        "dtype",
+        "enable_block_reuse",
+        "free_gpu_memory_fraction",
+        "max_attention_window",
+        "max_tokens",
+        "host_cache_size",
+        "tokens_per_block",
     },
     "cuda_graph_config": {"batch_sizes", "max_batch_size", "enable_padding"},
     "cache_transceiver_config": {"backend", "max_tokens_in_buffer"},
@@ -48,7 +72,7 @@ TRTLLM_OPTIONS = {
     "moe_config": {"backend", "max_num_tokens", "load_balancer"},
     "speculative_config": {"decoding_type", "num_nextn_predict_layers"},
     "stream_interval": set(),
-}  # fmt: skip
+}
 """Options of a file -> those within them; none where they are plain values."""
 
 
@@ -56,9 +80,16 @@ def deploy(model, layout, formats=None, pools=None, offload=None):
     load = Workload(16384, 200, 1024)
     h100 = find_system("h100_sxm")
     return Deployment(
-        model, h100, "vllm", layout, formats or Formats(), load, 32, pools,
+        model,
+        h100,
+        "vllm",
+        layout,
+        formats or Formats(),
+        load,
+        32,
+        pools,
         offload=offload or Offload(),
-    )  # fmt: skip
+    )
 
 
 DEPLOYMENTS = {
@@ -110,9 +141,15 @@ def test_drafted_tokens(small, sparse):
     )
     at = sglang.index("--speculative-algorithm")
     assert sglang[at : at + 8] == [
-        "--speculative-algorithm", "EAGLE", "--speculative-num-steps", "2",
-        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3",
-    ]  # fmt: skip
+        "--speculative-algorithm",
+        "EAGLE",
+        "--speculative-num-steps",
+        "2",
+        "--speculative-eagle-topk",
+        "1",
+        "--speculative-num-draft-tokens",
+        "3",
+    ]
     assert {w for w in vllm if w.startswith("--")} <= FLAGS["vllm"]
     assert {w for w in sglang if w.startswith("--")} <= FLAGS["sglang"]
     options = json.loads(launch(own, "trtllm").files["trtllm.yaml"])["speculative_config"]

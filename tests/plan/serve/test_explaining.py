@@ -50,9 +50,13 @@ def test_the_best_comes_first_with_its_figures():
 
 def test_little_throughput_and_a_slow_cpu_are_named():
     slow = plan(
-        describe_model("meta-llama/Llama-3.2-1B"), find_system("gb200"), 1, Workload(128, 64),
-        StepTimerFactory(None), formats=[Formats()],
-    )  # fmt: skip
+        describe_model("meta-llama/Llama-3.2-1B"),
+        find_system("gb200"),
+        1,
+        Workload(128, 64),
+        StepTimerFactory(None),
+        formats=[Formats()],
+    )
     assert planned().best["limited_by"] != slow.best["limited_by"] == "engine"
     slow.best["tokens_per_s_per_gpu"] = 0.00194
     lines = sentences(slow)
@@ -103,8 +107,14 @@ def test_what_may_miss_a_limit_is_not_chosen(correction):
 def test_notes_say_what_is_not_known():
     made = planned()
     assert not any("exceed the model's context" in line for line in notes(made, True, True))
-    long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
-                StepTimerFactory(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
+    long = plan(
+        describe_model(MODEL),
+        find_system("h100_sxm"),
+        2,
+        Workload(200_000, 100),
+        StepTimerFactory(None),
+        formats=[Formats("fp8", kv="fp8")],
+    )
     assert any(
         "200,100 tokens exceed the model's context of 131,072" in line for line in notes(long, 1, 1)
     )
@@ -116,16 +126,26 @@ def test_notes_say_what_is_not_known():
     assert any("no intervals" in line for line in notes(made, True, False))
     assert "100 % of a step was not measured on h100_sxm" in "; ".join(notes(made, True, True))
     refused = plan(
-        describe_model("meta-llama/Llama-3.1-70B"), [find_system("l4"), find_system("h100_sxm")], 2,
-        LOAD, StepTimerFactory(None), formats=[Formats("fp8")],
-    )  # fmt: skip
+        describe_model("meta-llama/Llama-3.1-70B"),
+        [find_system("l4"), find_system("h100_sxm")],
+        2,
+        LOAD,
+        StepTimerFactory(None),
+        formats=[Formats("fp8")],
+    )
     assert any("does not fit on 2 × l4" in line for line in notes(refused, True, True))
 
 
 def test_ranks_stay_within_the_links_of_each_system(small):
     wide = replace(small, layers=16)
-    made = plan(wide, [find_system("gb200"), find_system("l4")], 16, LOAD, StepTimerFactory(None),
-                formats=[Formats()])  # fmt: skip
+    made = plan(
+        wide,
+        [find_system("gb200"), find_system("l4")],
+        16,
+        LOAD,
+        StepTimerFactory(None),
+        formats=[Formats()],
+    )
     said = [line for line in notes(made, True, True) if line.startswith("ranks")]
     assert said == [
         "ranks of a layer stay within 8 GPUs of l4: network exchanges were not measured"
@@ -134,8 +154,14 @@ def test_ranks_stay_within_the_links_of_each_system(small):
 
 def test_formats_that_are_converted_are_told_apart():
     formats = [Formats("fp8"), Formats("nvfp4")]
-    made = plan(describe_model(MODEL), find_system("a100_sxm"), 1, LOAD, StepTimerFactory(None),
-                formats=formats)  # fmt: skip
+    made = plan(
+        describe_model(MODEL),
+        find_system("a100_sxm"),
+        1,
+        LOAD,
+        StepTimerFactory(None),
+        formats=formats,
+    )
     line = next(line for line in notes(made, True, True) if line.startswith("emulated"))
     assert line.endswith(": fp8, bf16 cache; nvfp4, bf16 cache")
 

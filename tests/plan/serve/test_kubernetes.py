@@ -15,9 +15,15 @@ from foretune.plan.serve.saving import manifest
 
 def deploy(model, layout=None, system="h100_sxm", pools=None):
     return Deployment(
-        model, find_system(system), "vllm", layout or Layout(2), Formats(), Workload(512, 128), 8,
+        model,
+        find_system(system),
+        "vllm",
+        layout or Layout(2),
+        Formats(),
+        Workload(512, 128),
+        8,
         pools,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])

@@ -136,10 +136,13 @@ B200 = find_system("b200_sxm")
     [
         ("vllm", Formats(kv="nvfp4"), "--kv-cache-dtype nvfp4 "),
         ("vllm", Formats(kv="int4_head"), "--kv-cache-dtype int4_per_token_head "),
-        ("sglang", Formats(kv="fp4_e2m1"),
-         "--kv-cache-dtype fp4_e2m1 --attention-backend trtllm_mha "),
+        (
+            "sglang",
+            Formats(kv="fp4_e2m1"),
+            "--kv-cache-dtype fp4_e2m1 --attention-backend trtllm_mha ",
+        ),
     ],
-)  # fmt: skip
+)
 def test_caches_of_four_bits(small, engine, formats, flags):
     deployment = replace(deploy(small, Layout(), formats), system=B200)
     assert flags in shlex.join(words(deployment, engine))

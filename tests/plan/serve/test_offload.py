@@ -29,9 +29,15 @@ CLOCKS = StepTimerFactory(None)
 
 def deploy(offload=None, model=MODEL, backend="vllm", load=LOAD, layout=None, requests=8):
     return Deployment(
-        model, H100, backend, layout or Layout(), Formats(), load, requests,
+        model,
+        H100,
+        backend,
+        layout or Layout(),
+        Formats(),
+        load,
+        requests,
         offload=offload or Offload(),
-    )  # fmt: skip
+    )
 
 
 def planned(model=LARGE, gpus=1, formats=("bf16",), **more):
@@ -198,8 +204,20 @@ def test_the_command_offloads(capsys, monkeypatch):
     from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
-    command = ["plan", LARGE.name, "--system", "h100_sxm", "--gpus", "1", "--formats", "bf16",
-               "--isl", "2048", "--osl", "256"]  # fmt: skip
+    command = [
+        "plan",
+        LARGE.name,
+        "--system",
+        "h100_sxm",
+        "--gpus",
+        "1",
+        "--formats",
+        "bf16",
+        "--isl",
+        "2048",
+        "--osl",
+        "256",
+    ]
     assert main([*command, "--offload", "100", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["question"]["offload_gib"] == 100

@@ -51,9 +51,17 @@ def made(model, systems=("h100_sxm",), requirements=None, intervals=False, **opt
             answer.candidates[f"{name}_low"] = 0.9 * answer.candidates[name]
             answer.candidates[f"{name}_high"] = 1.2 * answer.candidates[name]
     question = Question(
-        model, found, 2, LOAD, "vllm", options.get("rate"), options.get("pools", False),
-        tables=False, corrected=intervals, seconds=2.0,
-    )  # fmt: skip
+        model,
+        found,
+        2,
+        LOAD,
+        "vllm",
+        options.get("rate"),
+        options.get("pools", False),
+        tables=False,
+        corrected=intervals,
+        seconds=2.0,
+    )
     return answer, question
 
 
@@ -236,8 +244,11 @@ def test_operators_stand_in_their_parts(sparse):
     found = operator_breakdown(answer.deployment(answer.best), CLOCKS)
     parts = dict(zip(found["operator"], found["part"], strict=True))
     assert (parts["qkv"], parts["attention"], parts["experts"], parts["rms_norm"]) == (
-        "projections", "attention", "experts", "rest",
-    )  # fmt: skip
+        "projections",
+        "attention",
+        "experts",
+        "rest",
+    )
     assert found["ms"].is_monotonic_decreasing
     assert found["operator"].is_unique
 
@@ -258,9 +269,10 @@ def test_lines_of_the_front_chart_keep_to_the_limits(small):
         assert min(line.x) >= 1e3 / limit
         assert line.x == sorted(line.x)
         assert line.y == sorted(line.y, reverse=True)
-    best, (drawn,) = answer.best, [
-        layer for layer in chart.layers if isinstance(layer, Points) and layer.symbol == "ring"
-    ]  # fmt: skip
+    best, (drawn,) = (
+        answer.best,
+        [layer for layer in chart.layers if isinstance(layer, Points) and layer.symbol == "ring"],
+    )
     assert drawn.x == [1e3 / best["tpot_ms"]]
     assert chart.layers[-2].x == [1e3 / limit, 1e3 / limit]
     assert chart.x.high > 1e3 / limit

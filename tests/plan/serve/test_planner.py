@@ -28,9 +28,15 @@ def planned(gpus=8, system=None, requirements=None, formats=None, model=MODEL, *
     asked = repr((gpus, system, requirements, formats, model, more))
     if asked not in PLANS:
         PLANS[asked] = plan(
-            describe_model(model), system or find_system(SYSTEM), gpus, LOAD,
-            StepTimerFactory(None), requirements, formats=formats, **more,
-        )  # fmt: skip
+            describe_model(model),
+            system or find_system(SYSTEM),
+            gpus,
+            LOAD,
+            StepTimerFactory(None),
+            requirements,
+            formats=formats,
+            **more,
+        )
     return PLANS[asked]
 
 
@@ -75,11 +81,21 @@ def test_what_fits_nowhere_says_what_it_needs():
 def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
     drafts = Speculation(1, 0.7, describe_model(MODEL))
     with pytest.raises(UsageError, match=r"at least 14\d GiB per GPU; use .* smaller --formats$"):
-        planned(1, find_system("l40s"), formats=[Formats("bf16")], model="Qwen/Qwen3-8B",
-                speculation=drafts)  # fmt: skip
+        planned(
+            1,
+            find_system("l40s"),
+            formats=[Formats("bf16")],
+            model="Qwen/Qwen3-8B",
+            speculation=drafts,
+        )
     with pytest.raises(UsageError, match=r"use .* smaller --formats$"):
-        plan(describe_model(MODEL), find_system(SYSTEM), 1, Workload(10**8, 1),
-             StepTimerFactory(None))  # fmt: skip
+        plan(
+            describe_model(MODEL),
+            find_system(SYSTEM),
+            1,
+            Workload(10**8, 1),
+            StepTimerFactory(None),
+        )
 
 
 def test_impossible_limits_say_what_can_be_reached():
@@ -137,9 +153,12 @@ def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
     made = planned(requirements=Requirements(tpot_ms=50.0), rate=2.0)
     best = made.best
     most = max_requests(
-        describe_model(MODEL), made.deployment(best).layout, made.deployment(best).formats, LOAD,
+        describe_model(MODEL),
+        made.deployment(best).layout,
+        made.deployment(best).formats,
+        LOAD,
         find_system(SYSTEM).memory_gib,
-    )  # fmt: skip
+    )
     assert best["batch"] < made.deployment(best).concurrency
     assert made.deployment(best).concurrency == min(most, 1024)
 

@@ -47,8 +47,11 @@ def test_the_folder_holds_everything(tmp_path, small):
     folder = write_plan_folder(answer, question, CLOCKS, tmp_path / "plans", COMMANDS)
     assert folder == tmp_path / "plans" / "small-h100_sxm-001"
     assert {p.name for p in folder.iterdir()} == {
-        "candidates.parquet", "plan.json", "report.html", "commands.txt",
-    }  # fmt: skip
+        "candidates.parquet",
+        "plan.json",
+        "report.html",
+        "commands.txt",
+    }
     table = pd.read_parquet(folder / "candidates.parquet")
     pd.testing.assert_frame_equal(table, answer.candidates)
     said = json.loads((folder / "plan.json").read_text())
@@ -103,8 +106,11 @@ def test_a_plan_is_tracked_whole(place, small):
     assert run.data.params["best.formats"] == best["formats"]
     assert run.data.tags["foretune.model"] == "small"
     assert {a.path for a in client.list_artifacts(kept.run_id)} == {
-        "candidates.parquet", "plan.json", "report.html", "commands.txt",
-    }  # fmt: skip
+        "candidates.parquet",
+        "plan.json",
+        "report.html",
+        "commands.txt",
+    }
 
 
 def test_the_front_is_metric_steps(place, small):

@@ -107,8 +107,20 @@ def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys, mo
     path = tmp_path / "trace.csv"
     lines = [f"{i * 0.1},{200 + 10 * (i % 7)},{20 + i % 5}" for i in range(40)]
     path.write_text("\n".join(["at_s,isl,osl", *lines]))
-    words = ["plan", "serve", MODEL.name, "--system", "h100_sxm", "--gpus", "1", "--json",
-             "--trace", str(path), "--formats", "fp8/fp8"]  # fmt: skip
+    words = [
+        "plan",
+        "serve",
+        MODEL.name,
+        "--system",
+        "h100_sxm",
+        "--gpus",
+        "1",
+        "--json",
+        "--trace",
+        str(path),
+        "--formats",
+        "fp8/fp8",
+    ]
     assert main(words) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["question"]["isl"] == 229

@@ -9,12 +9,16 @@ from foretune.plan import Requirements
 
 TABLE = pd.DataFrame(
     {
-        "ttft_ms": [100.0, 300.0], "tpot_ms": [10.0, 20.0], "accuracy": [np.nan, 0.98],
-        "power_w": [np.nan, 500.0], "memory_gib": [40.0, 70.0],
-        "usd_per_million_tokens": [np.nan, 2.0], "tokens_per_s_per_gpu": [100.0, 300.0],
+        "ttft_ms": [100.0, 300.0],
+        "tpot_ms": [10.0, 20.0],
+        "accuracy": [np.nan, 0.98],
+        "power_w": [np.nan, 500.0],
+        "memory_gib": [40.0, 70.0],
+        "usd_per_million_tokens": [np.nan, 2.0],
+        "tokens_per_s_per_gpu": [100.0, 300.0],
         "energy_mj_per_token": [np.nan, 900.0],
     }
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,9 @@ def test_models_like_gpt_3_have_twelve_squares_per_layer(gpt_22b):
     ],
 )
 def test_activations_of_a_layer(gpt_22b, recompute, sequence_parallel, per_sbh):
-    recipe = Recipe(TrainingLayout(tp=8), 4, recompute=recompute,
-                    sequence_parallel=sequence_parallel)  # fmt: skip
+    recipe = Recipe(
+        TrainingLayout(tp=8), 4, recompute=recompute, sequence_parallel=sequence_parallel
+    )
     kept = stored_activations(gpt_22b, recipe, TrainingTask(4, **UNFUSED))
     assert kept == pytest.approx(2048 * 4 * 6144 * per_sbh)
 
@@ -98,8 +99,10 @@ def test_states_are_eighteen_bytes_per_parameter(small):
     memory = training_memory(small, Recipe(), TrainingTask(4, 16))
     count = small.parameters()
     assert (memory.weights, memory.gradients, memory.optimizer) == (
-        2 * count, 4 * count, 12 * count
-    )  # fmt: skip
+        2 * count,
+        4 * count,
+        12 * count,
+    )
     assert memory.buffers == 0
     assert memory.total == sum(vars(memory).values())
     assert memory.gib == memory.total / GIB

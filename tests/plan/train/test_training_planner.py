@@ -79,14 +79,20 @@ def test_eight_bits_are_faster_where_they_are_multiplied():
 
 
 def test_what_fits_nowhere_says_what_would():
-    with pytest.raises(UsageError, match=r"does not fit on 8 × h100_sxm .* at least \d+ GiB; it "
-                       r"fits on (16|32|64|128|256)"):  # fmt: skip
+    with pytest.raises(
+        UsageError,
+        match=r"does not fit on 8 × h100_sxm .* at least \d+ GiB; it "
+        r"fits on (16|32|64|128|256)",
+    ):
         planned("meta-llama/Meta-Llama-3.1-405B", gpus=8, task=TrainingTask(512, 4096))
 
 
 def test_a_batch_that_cannot_be_divided_says_which_can():
-    with pytest.raises(UsageError, match=r"a batch of 127 cannot be divided over 1024 GPUs: "
-                       r"try --batch 128"):  # fmt: skip
+    with pytest.raises(
+        UsageError,
+        match=r"a batch of 127 cannot be divided over 1024 GPUs: "
+        r"try --batch 128",
+    ):
         planned(gpus=1024, task=TrainingTask(127, 4096))
 
 

@@ -122,10 +122,13 @@ def test_products_of_both_passes(small):
     assert back["mlp_up_input"].count == 2
     assert back["attention"].count == 2.5 * 2
     work = [
-        sum(2 * o.problem["M"] * o.problem["N"] * o.problem["K"] * o.count
-            for o in items if o.kernel == "gemm")
+        sum(
+            2 * o.problem["M"] * o.problem["N"] * o.problem["K"] * o.count
+            for o in items
+            if o.kernel == "gemm"
+        )
         for items in (found.forward, found.backward)
-    ]  # fmt: skip
+    ]
     assert work[1] == 2 * work[0]
     assert {op.name for op in found.recomputed} == {"norm", "activation"}
 
@@ -165,8 +168,9 @@ def test_exchanges_by_hand(small, sparse):
     size = 2 * 16 * 64
     tensor = layer_exchanges(small, Recipe(TrainingLayout(tp=2, dp=2)), task)
     assert tensor.tensor_forward == (
-        Exchange("all_gather", 4, size, 2, 1), Exchange("reduce_scatter", 4, size, 2, 1)
-    )  # fmt: skip
+        Exchange("all_gather", 4, size, 2, 1),
+        Exchange("reduce_scatter", 4, size, 2, 1),
+    )
     assert len(tensor.tensor_backward) == 3
     plain = layer_exchanges(small, Recipe(TrainingLayout(tp=2), sequence_parallel=False), task)
     assert plain.tensor_backward == (Exchange("all_reduce", 4, size, 2, 1),)
@@ -282,10 +286,8 @@ def test_overlap_hides_tensor_parallel_exchanges():
 CASES = [
     (describe_model(name), recipe)
     for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B")
-    for recipe in possible_recipes(
-        describe_model(name), TrainingTask(64, 8192), H100, 32
-    )[::211]
-]  # fmt: skip
+    for recipe in possible_recipes(describe_model(name), TrainingTask(64, 8192), H100, 32)[::211]
+]
 
 
 @settings(max_examples=6, deadline=None)

@@ -22,8 +22,12 @@ from foretune.tune.doors.flashinfer import TacticTimes, patch_flashinfer
 from foretune.tune.store import Store, Subject
 
 pytestmark = pytest.mark.filterwarnings("default")
-TACTICS = [(rows, columns, stages) for rows in (16, 32, 64, 128) for columns in (32, 64, 128)
-           for stages in (2, 3)]  # fmt: skip
+TACTICS = [
+    (rows, columns, stages)
+    for rows in (16, 32, 64, 128)
+    for columns in (32, 64, 128)
+    for stages in (2, 3)
+]
 
 
 def time_of(m, tactic):
@@ -47,8 +51,11 @@ def layers():
 @pytest.fixture
 def tool(layers, monkeypatch):
     """FlashInfer on these times; everything is restored."""
-    for name in ("_profile_single_kernel", "_generate_optimization_profiles",
-                 "_prepare_input_tensors"):  # fmt: skip
+    for name in (
+        "_profile_single_kernel",
+        "_generate_optimization_profiles",
+        "_prepare_input_tensors",
+    ):
         monkeypatch.setattr(AutoTuner, name, getattr(AutoTuner, name))
     monkeypatch.setattr(TacticsBlocklist, "filter", TacticsBlocklist.filter)
     captured = torch.cuda.is_current_stream_capturing

@@ -82,10 +82,13 @@ def test_kernel_tuner_compiles_and_runs():
 
 def test_what_is_maximized_is_maximized():
     results, env = tuned(
-        {"block": list(range(4, 44))}, objective="rate", objective_higher_is_better=True,
-        metrics={"rate": "1000 / abs(block - 30.5)"}, strategy=KernelTunerStrategy(),
+        {"block": list(range(4, 44))},
+        objective="rate",
+        objective_higher_is_better=True,
+        metrics={"rate": "1000 / abs(block - 30.5)"},
+        strategy=KernelTunerStrategy(),
         strategy_options={"max_fevals": 15},
-    )  # fmt: skip
+    )
     assert len(results) == 15
     assert env["best_config"]["block"] in (30, 31)
 
@@ -93,9 +96,11 @@ def test_what_is_maximized_is_maximized():
 def test_several_objectives_are_refused():
     with pytest.raises(UsageError, match="one objective"):
         tuned(
-            {"block": [1, 2]}, objective=["time", "block"],
-            objective_higher_is_better=[False, False], strategy=KernelTunerStrategy(),
-        )  # fmt: skip
+            {"block": [1, 2]},
+            objective=["time", "block"],
+            objective_higher_is_better=[False, False],
+            strategy=KernelTunerStrategy(),
+        )
 
 
 @pytest.mark.parametrize("moved", ["strategies.common.CostFunc", "util.StopCriterionReached"])

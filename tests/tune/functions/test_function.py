@@ -115,8 +115,11 @@ def test_a_win_reaches_the_code(tmp_path):
     best.export(tmp_path / "tuned.env")
     shell = subprocess.run(
         ["sh", "-c", ". ./tuned.env; echo $DOUBLED_BLOCK"],
-        cwd=tmp_path, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert shell.stdout == "20000\n"
     with pytest.raises(UsageError, match=r"ends in \.h, \.json, \.env"):
         best.export(tmp_path / "tuned.toml")

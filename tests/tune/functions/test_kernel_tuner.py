@@ -70,9 +70,10 @@ def _quick(monkeypatch):
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
     usual = Timing.__init__
     monkeypatch.setattr(
-        Timing, "__init__",
+        Timing,
+        "__init__",
         lambda self, *a, **k: usual(self, *a, **k) if a else vars(self).update(vars(quick)),
-    )  # fmt: skip
+    )
 
 
 def tune(**more):
@@ -135,8 +136,11 @@ def test_a_cache_file_is_read_and_written(tmp_path):
     assert again.measured == 2
     assert again.config == {"block": 1}, "what a file promises is verified"
     with pytest.raises(UsageError, match="is of tune_params_keys"):
-        tune(cache=str(tmp_path / "cache"), knobs={"block": [1, 20], "opt": [1]},
-             compiler_options=["-O{opt}"])  # fmt: skip
+        tune(
+            cache=str(tmp_path / "cache"),
+            knobs={"block": [1, 20], "opt": [1]},
+            compiler_options=["-O{opt}"],
+        )
 
 
 class Interrupts:
@@ -191,7 +195,7 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
         ({"metrics": {"x": "1 / tim"}}, "unknown value in metric x 'tim': did you mean 'time'"),
         ({"knobs": {"blok": [1, 2]}}, "does not use the knob 'blok'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_taken_is_refused_by_name(more, message):
     with pytest.raises(UsageError, match=message):
         tune(**more)
@@ -251,12 +255,21 @@ def test_power_is_metered_only_for_whom_it_matters(monkeypatch):
 
 
 def test_a_kernel_that_compiles_under_no_configuration_is_one_line():
-    with pytest.raises(MeasurementError, match=r"none of 2 configurations of add works; block=1: "
-                       r"compile_error: .*error: .*; fix the source or its options"):  # fmt: skip
+    with pytest.raises(
+        MeasurementError,
+        match=r"none of 2 configurations of add works; block=1: "
+        r"compile_error: .*error: .*; fix the source or its options",
+    ):
         ft.tune_kernel(
-            "add", "void add(float *c) { c[0] = block }", 1, [C], {"block": [1, 2]}, lang="C",
-            answer=[C], **QUICK,
-        )  # fmt: skip
+            "add",
+            "void add(float *c) { c[0] = block }",
+            1,
+            [C],
+            {"block": [1, 2]},
+            lang="C",
+            answer=[C],
+            **QUICK,
+        )
 
 
 def test_time_limit_is_seconds():

@@ -57,9 +57,17 @@ def result(n=512, speedup=1.5, library=0.8, failed=False, objective=Objective.TI
         ratio = speedup / library
         contenders.append(Comparison("BLAS", None, best_ms * library, ratio, ratio, ratio))
     return TuneResult(
-        "matmul", Problem(N=n), DEVICE.name, objective, "surrogate",
-        tuple(steps), tuple(contenders), 5, 100, 3.0,
-    )  # fmt: skip
+        "matmul",
+        Problem(N=n),
+        DEVICE.name,
+        objective,
+        "surrogate",
+        tuple(steps),
+        tuple(contenders),
+        5,
+        100,
+        3.0,
+    )
 
 
 def run_table(power=False, kernel="matmul"):
@@ -87,10 +95,13 @@ def report_data(results, **changes):
     truth = np.geomspace(0.1, 10, 10)
     held_out = pd.DataFrame(
         {
-            "problem": "N=64", "truth": truth,
-            "prediction": truth * 1.1, "low": truth * 0.9, "high": truth * 1.3,
+            "problem": "N=64",
+            "truth": truth,
+            "prediction": truth * 1.1,
+            "low": truth * 0.9,
+            "high": truth * 1.3,
         }
-    )  # fmt: skip
+    )
     held_out.loc[0, "high"] = 0.95 * truth[0]
     data = ReportData(
         kernel="matmul",
@@ -352,8 +363,13 @@ def test_axes_name_round_values():
 
     assert labels(value_axis([0.3, 42.0], "")) == ["0.5", "1", "2", "5", "10", "20", "50"]
     assert labels(value_axis([0.003, 4200.0], "")) == [
-        "0.01", "0.1", "1", "10", "100", "1,000",
-    ]  # fmt: skip
+        "0.01",
+        "0.1",
+        "1",
+        "10",
+        "100",
+        "1,000",
+    ]
     assert not value_axis([1.0, 1.2], "").log
     assert labels(linear_axis(0.0, 5200.0, "")) == ["0", "2,000", "4,000"]
     assert labels(linear_axis(1.0, 2.7, "", "×")) == ["1.0×", "1.5×", "2.0×", "2.5×"]
@@ -398,18 +414,22 @@ def test_roofs_of_the_devices_data_types():
         DEVICE, specs={"fp32_gflops": 200.0, "fp16_gflops": 400.0, "memory_gbps": 20.0}
     )
     some = [
-        Rate("default", 10.0, 2.0, 0.1, "fp32"), Rate("tuned", 50.0, 10.0, 0.5, "fp16"),
+        Rate("default", 10.0, 2.0, 0.1, "fp32"),
+        Rate("tuned", 50.0, 10.0, 0.5, "fp16"),
         Rate("BLAS", 90.0, 18.0, 0.9, "fp16"),
-    ]  # fmt: skip
+    ]
     chart = roofline_figure(["N=8"], [some], device)
     roofs = [layer for layer in chart.layers if isinstance(layer, Line)]
     assert [(roof.x[1], roof.y[1], roof.y[2]) for roof in roofs] == [
-        (10.0, 200.0, 200.0), (20.0, 400.0, 400.0),
-    ]  # fmt: skip
+        (10.0, 200.0, 200.0),
+        (20.0, 400.0, 400.0),
+    ]
     marks = [layer for layer in chart.layers if isinstance(layer, Points)]
     assert [(m.x[0], m.y[0], m.symbol) for m in marks] == [
-        (5.0, 10.0, "circle"), (5.0, 50.0, "circle"), (5.0, 90.0, "diamond"),
-    ]  # fmt: skip
+        (5.0, 10.0, "circle"),
+        (5.0, 50.0, "circle"),
+        (5.0, 90.0, "diamond"),
+    ]
     unknown = roofline_figure(["N=8"], [some], dataclasses.replace(DEVICE, specs={}))
     assert not any(isinstance(layer, Line) for layer in unknown.layers)
 

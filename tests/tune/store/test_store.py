@@ -36,9 +36,14 @@ class TestMeasurements:
 
     def test_what_is_put_is_found_again_by_another(self, where):
         first = replace(
-            measured(x=1), time_ms_samples=(1.0, 1.5), power_w=80.0, compile_s=0.25,
-            static={"registers": 40.0}, environment="triton 3.9.0", source="online",
-        )  # fmt: skip
+            measured(x=1),
+            time_ms_samples=(1.0, 1.5),
+            power_w=80.0,
+            compile_s=0.25,
+            static={"registers": 40.0},
+            environment="triton 3.9.0",
+            source="online",
+        )
         later = measured(time_ms=math.nan, at="2026-01-02T00:00:00+00:00", x=2)
         Store(where).put(SUBJECT, [first, later, measured(LARGE, x=1)])
         again = Store(where)
@@ -151,13 +156,26 @@ DESCRIBED = st.dictionaries(NAMES, VALUES, max_size=4)
 POSITIVE = st.floats(1e-9, 1e9)
 MEASUREMENTS = st.builds(
     lambda problem, config, ok, time_ms, samples, power_w, static, error: Measurement(
-        SUBJECT.kernel, Problem(problem), Configuration(config), SUBJECT.device,
-        Status.OK if ok else Status.TIMEOUT, time_ms if ok else math.nan,
-        time_ms_samples=tuple(samples), power_w=power_w, static=static, error=error,
+        SUBJECT.kernel,
+        Problem(problem),
+        Configuration(config),
+        SUBJECT.device,
+        Status.OK if ok else Status.TIMEOUT,
+        time_ms if ok else math.nan,
+        time_ms_samples=tuple(samples),
+        power_w=power_w,
+        static=static,
+        error=error,
     ),
-    DESCRIBED, DESCRIBED.filter(bool), st.booleans(), POSITIVE, st.lists(POSITIVE, max_size=3),
-    POSITIVE | st.just(math.nan), st.dictionaries(NAMES, POSITIVE, max_size=2), st.text(),
-)  # fmt: skip
+    DESCRIBED,
+    DESCRIBED.filter(bool),
+    st.booleans(),
+    POSITIVE,
+    st.lists(POSITIVE, max_size=3),
+    POSITIVE | st.just(math.nan),
+    st.dictionaries(NAMES, POSITIVE, max_size=2),
+    st.text(),
+)
 
 
 class TestRoundTrips:
@@ -300,10 +318,12 @@ class TestProcesses:
         children = [
             subprocess.Popen(
                 [sys.executable, "-P", "-c", CHILD, where, str(number), described],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for number in range(4)
-        ]  # fmt: skip
+        ]
         try:
             for child in children:
                 assert child.stdout.readline() == "ready\n"

@@ -90,8 +90,10 @@ class TestOpenConnection:
         )
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", code, file],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             assert child.stdout.readline() == "ready\n"
             assert [s.kernel for s in store.subjects()] == ["a"]
@@ -105,8 +107,9 @@ class TestOpenConnection:
     def test_parent_and_child_of_a_fork(self, file):
         run = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-c", FORKED, file],
-            capture_output=True, text=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+        )
         assert (run.stdout, run.stderr) == ("40\n", "")
         raw = sqlite3.connect(file)
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)

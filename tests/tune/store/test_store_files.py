@@ -92,10 +92,17 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         ("damage", "becomes"),
-        [('"ok"', '"great"'), ('"time_ms": 1.0', '"time_ms": -1.0'), ('"how": "m', '"how": "x'),
-         ('{"x": 1}', '{"x": []}'), ('"device"', '"devise"'),
-         ('{"x": 2}', '{"x": 1}'), ('"n": 4096', '"n": 64'), ('"rows"', '"more": 1, "rows"')],
-    )  # fmt: skip
+        [
+            ('"ok"', '"great"'),
+            ('"time_ms": 1.0', '"time_ms": -1.0'),
+            ('"how": "m', '"how": "x'),
+            ('{"x": 1}', '{"x": []}'),
+            ('"device"', '"devise"'),
+            ('{"x": 2}', '{"x": 1}'),
+            ('"n": 4096', '"n": 64'),
+            ('"rows"', '"more": 1, "rows"'),
+        ],
+    )
     def test_a_damaged_export_changes_nothing(self, filled, tmp_path, damage, becomes):
         filled.export(tmp_path / "a.json")
         text = (tmp_path / "a.json").read_text()

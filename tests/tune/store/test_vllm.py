@@ -67,11 +67,12 @@ def test_names(name):
 
 
 @given(
-    st.integers(1, 512), st.integers(1, 2**16),
+    st.integers(1, 512),
+    st.integers(1, 2**16),
     st.sampled_from(["NVIDIA L40S", "AMD Instinct MI300X", "NVIDIA GeForce RTX 4090"]),
     st.sampled_from(["", "fp8_w8a8", "int4_w4a16"]),
     st.none() | st.tuples(st.integers(1, 256), st.integers(1, 256)),
-)  # fmt: skip
+)
 def test_every_layer_has_a_name_that_says_it(experts, size, device, dtype, block):
     layer = Layer(experts, size, device, dtype, block)
     assert Layer.from_file(layer.file_name) == layer
@@ -84,10 +85,17 @@ def test_all_h200s_share_a_file(device):
 
 @pytest.mark.parametrize(
     "name",
-    ["configs.json", "E=8,N=1.json", "E=8,N=x,device_name=a.json", "E=8,N=1,device_name=a.txt",
-     "E=8,N=1,device_name=a,per_channel_quant=True.json", "E=8,N=1,device_name=a_down.json",
-     "E=8,N=1,K=64,device_name=a.json", "N=1,K=64,device_name=a.json"],
-)  # fmt: skip
+    [
+        "configs.json",
+        "E=8,N=1.json",
+        "E=8,N=x,device_name=a.json",
+        "E=8,N=1,device_name=a.txt",
+        "E=8,N=1,device_name=a,per_channel_quant=True.json",
+        "E=8,N=1,device_name=a_down.json",
+        "E=8,N=1,K=64,device_name=a.json",
+        "N=1,K=64,device_name=a.json",
+    ],
+)
 def test_other_names_are_refused(name):
     with pytest.raises(UsageError, match="is not a name of vLLM"):
         Layer.from_file(name)

@@ -266,8 +266,12 @@ class TestConfigs:
         tuned = autotune([only], ["n"])(triton.jit(tuned_kernels.copy))
         tuned[grid](*tensors, 64)
         assert driver.launches[0].config == {
-            "BLOCK": 32, "num_warps": 2, "num_stages": 5, "num_ctas": 1, "maxnreg": 64,
-        }  # fmt: skip
+            "BLOCK": 32,
+            "num_warps": 2,
+            "num_stages": 5,
+            "num_ctas": 1,
+            "maxnreg": 64,
+        }
 
 
 class TestBenchmarker:

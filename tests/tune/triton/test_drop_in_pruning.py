@@ -85,8 +85,16 @@ def test_a_model_sees_arguments_call_and_configuration(decorate, driver, tensors
     tuned[(1,)](tensors[0], tensors[1], n=64)
     assert [call["BLOCK"] for call in calls] == list(BLOCKS)
     assert set(calls[0]) == {
-        "x", "y", "n", "grid", "warmup", "BLOCK", "num_warps", "num_ctas", "num_stages",
-    }  # fmt: skip
+        "x",
+        "y",
+        "n",
+        "grid",
+        "warmup",
+        "BLOCK",
+        "num_warps",
+        "num_ctas",
+        "num_stages",
+    }
     assert calls[0]["x"] is tensors[0]
     assert measured(driver) == {16, 32}
 

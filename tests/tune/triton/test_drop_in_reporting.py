@@ -94,8 +94,13 @@ class TestListener:
             tuned[(1,)](*tensors, n)
         first, second = heard
         assert set(first) == {
-            "fn", "key", "best_config", "configs_timings", "duration", "cache_hit",
-        }  # fmt: skip
+            "fn",
+            "key",
+            "best_config",
+            "configs_timings",
+            "duration",
+            "cache_hit",
+        }
         assert first["fn"] is tuned.fn
         assert (first["key"], second["key"]) == (KEY, (65, *KEY[1:]))
         assert first["best_config"] is tuned.configs[1]

@@ -86,12 +86,25 @@ class Do:
         tuned.perf_model, tuned.configs_top_k = (lambda BLOCK, n, **_: (BLOCK - n) ** 2), 2
 
 
-actions = ("clear", "forget_one", "overwrite", "copy_cache", "prefill", "set_configs", "append",
-           "prune", "do_not_prune", "predict")  # fmt: skip
+actions = (
+    "clear",
+    "forget_one",
+    "overwrite",
+    "copy_cache",
+    "prefill",
+    "set_configs",
+    "append",
+    "prune",
+    "do_not_prune",
+    "predict",
+)
 calls = st.builds(
-    Call, st.sampled_from([1, 16, 17, 64]), st.sampled_from([None, 1, 3]), st.booleans(),
+    Call,
+    st.sampled_from([1, 16, 17, 64]),
+    st.sampled_from([None, 1, 3]),
     st.booleans(),
-)  # fmt: skip
+    st.booleans(),
+)
 doings = st.builds(
     Do, st.sampled_from(actions), st.lists(st.sampled_from(range(4)), min_size=1, unique=True)
 )

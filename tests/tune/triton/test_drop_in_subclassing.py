@@ -28,11 +28,21 @@ class TestSubclass:
         class Derived(autotuner_class):
             def __init__(self, fn, arg_names, configs, key, reset_to_zero, restore_value, **rest):
                 super().__init__(
-                    fn, arg_names, configs, key, reset_to_zero, restore_value,
-                    rest.get("pre_hook"), rest.get("post_hook"), rest.get("prune_configs_by"),
-                    rest.get("warmup"), rest.get("rep"), rest.get("use_cuda_graph", False),
-                    rest.get("do_bench"), rest.get("cache_results", False),
-                )  # fmt: skip
+                    fn,
+                    arg_names,
+                    configs,
+                    key,
+                    reset_to_zero,
+                    restore_value,
+                    rest.get("pre_hook"),
+                    rest.get("post_hook"),
+                    rest.get("prune_configs_by"),
+                    rest.get("warmup"),
+                    rest.get("rep"),
+                    rest.get("use_cuda_graph", False),
+                    rest.get("do_bench"),
+                    rest.get("cache_results", False),
+                )
                 self.runs = []
 
             def run(self, *args, **kwargs):

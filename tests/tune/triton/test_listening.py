@@ -29,8 +29,10 @@ def test_stock_measurements_reach_the_store(listening, driver, tensors):
     kernel[(4,)](*tensors, 1024)
     runs = foretune.Store(listening).runs()
     assert dict(zip(runs["config.BLOCK"], runs["status"], strict=True)) == {
-        64: "invalid", 128: "ok", 256: "ok"
-    }  # fmt: skip
+        64: "invalid",
+        128: "ok",
+        256: "ok",
+    }
     assert set(runs["problem.n"]) == {1024}
     assert set(runs["source"]) <= {"triton.autotune", "foretune"}
 

@@ -61,10 +61,22 @@ class TestBudget:
 
     @pytest.mark.parametrize(
         ("option", "value"),
-        [("budget", -1), ("budget", True), ("budget", "some"), ("mode", "later"),
-         ("objective", "speed"), ("regret", -0.1), ("regret", "x"), ("check", 0), ("store", 3),
-         ("seconds", 0), ("compile_limit_s", 0), ("shipped", 3), ("predictor", 3.0)],
-    )  # fmt: skip
+        [
+            ("budget", -1),
+            ("budget", True),
+            ("budget", "some"),
+            ("mode", "later"),
+            ("objective", "speed"),
+            ("regret", -0.1),
+            ("regret", "x"),
+            ("check", 0),
+            ("store", 3),
+            ("seconds", 0),
+            ("compile_limit_s", 0),
+            ("shipped", 3),
+            ("predictor", 3.0),
+        ],
+    )
     def test_impossible_options_are_refused(self, option, value):
         with pytest.raises(UsageError, match=option):
             make(**{option: value})

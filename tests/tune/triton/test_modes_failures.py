@@ -263,8 +263,12 @@ class TestCapture:
 
         device.device_interface.CUDAGraph, device.device_interface.graph = Graph, graph
         zeroed = []
-        kernel = make(configs(64, 256), objective="energy", budget="all",
-                      pre_hook=lambda *_, **__: zeroed.append(1))  # fmt: skip
+        kernel = make(
+            configs(64, 256),
+            objective="energy",
+            budget="all",
+            pre_hook=lambda *_, **__: zeroed.append(1),
+        )
         call(kernel, device, tensors, 1024)
         assert len(captured) == 2
         assert all(n > 1 for n in captured)

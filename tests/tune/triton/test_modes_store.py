@@ -87,8 +87,9 @@ class TestStore:
     def test_times_alone_do_not_answer_for_energy(self, device, tensors, tmp_path, monkeypatch):
         call(make(configs(64, 256), store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
         metered(monkeypatch, device)
-        saving = make(configs(64, 256, 512), store=tmp_path / "t.db", objective="energy",
-                      budget="all")  # fmt: skip
+        saving = make(
+            configs(64, 256, 512), store=tmp_path / "t.db", objective="energy", budget="all"
+        )
         call(saving, device, tensors, 1024)
         assert saving.best_config.kwargs["BLOCK"] == 64
 

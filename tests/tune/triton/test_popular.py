@@ -36,9 +36,13 @@ def listed(rows="BLOCK_SIZE_M", columns="BLOCK_SIZE_N", depth="BLOCK_SIZE_K"):
 
 def gemm(kernel=GEMM, m=M, **changed):
     arguments = {
-        "A": Tensor("float8_e4m3fn", (m, K)), "B": Tensor("float8_e4m3fn", (N, K)),
-        "C": Tensor("bfloat16", (m, N)), "M": m, "N": N, "K": K,
-    }  # fmt: skip
+        "A": Tensor("float8_e4m3fn", (m, K)),
+        "B": Tensor("float8_e4m3fn", (N, K)),
+        "C": Tensor("bfloat16", (m, N)),
+        "M": m,
+        "N": N,
+        "K": K,
+    }
     arguments = {n: v for n, v in (arguments | changed).items() if v is not None}
 
     def grid(meta):
@@ -51,8 +55,10 @@ def moe(first, tokens=64, top_k=8, experts=128, width=768, hidden=2048):
     n, k = (2 * width, hidden) if first else (hidden, width)
     arguments = {
         "b_ptr": Tensor("bfloat16", (experts, n, k)),
-        "topk_weights_ptr": Tensor("float32", (tokens, top_k)), "N": n, "K": k,
-    }  # fmt: skip
+        "topk_weights_ptr": Tensor("float32", (tokens, top_k)),
+        "N": n,
+        "K": k,
+    }
     return Call(MOE, "", Problem(), arguments, H100, (1,))
 
 
@@ -110,9 +116,15 @@ def tunings(devices, winners, configs):
     rows, knobs = len(devices), np.array(["M", "NUM_STAGES"])
     architectures = np.where(np.array(devices) == H100.name, H100.architecture, "gfx942")
     return Tunings(
-        np.array(devices), architectures, np.array(["fp8"] * rows), np.array([[16, 40, 0]] * rows),
-        np.array(winners), np.array(configs), knobs, np.arange(1),
-    )  # fmt: skip
+        np.array(devices),
+        architectures,
+        np.array(["fp8"] * rows),
+        np.array([[16, 40, 0]] * rows),
+        np.array(winners),
+        np.array(configs),
+        knobs,
+        np.arange(1),
+    )
 
 
 def shares(own, device, configs):

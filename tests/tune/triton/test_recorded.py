@@ -18,8 +18,14 @@ from foretune.errors import UnknownName
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SIZES = ((64, 4096, 4096), (4096, 4096, 512), (512, 3000, 2048), (4096, 1024, 4096))
-TILES = [(m, n, k, s, w) for m in (16, 64, 128) for n in (32, 128) for k in (32, 128)
-         for s in (2, 4) for w in (4, 8)]  # fmt: skip
+TILES = [
+    (m, n, k, s, w)
+    for m in (16, 64, 128)
+    for n in (32, 128)
+    for k in (32, 128)
+    for s in (2, 4)
+    for w in (4, 8)
+]
 
 
 @pytest.fixture
@@ -52,15 +58,24 @@ def table(tmp_path):
         for tile in TILES:
             failed = (tile[3] - 1) * tile[2] * (tile[0] + tile[1]) * 2 > 163 * 1024
             names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_stages", "num_warps")
-            rows.append({
-                "kernel": "inductor_mm", "device": "NVIDIA A100-SXM4-40GB",
-                "status": "runtime_error" if failed else "ok", "problem.M": m, "problem.N": n,
-                "problem.K": k, "problem.mat1_dtype": "float16", "problem.mat2_dtype": "float16",
-                "problem.mat1_stride_0": k, "problem.mat1_stride_1": 1,
-                "problem.mat2_stride_0": n, "problem.mat2_stride_1": 1,
-                **{f"config.{n}": v for n, v in zip(names, tile, strict=True)},
-                "time_ms": math.nan if failed else time_of((m, n, k), tile),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "kernel": "inductor_mm",
+                    "device": "NVIDIA A100-SXM4-40GB",
+                    "status": "runtime_error" if failed else "ok",
+                    "problem.M": m,
+                    "problem.N": n,
+                    "problem.K": k,
+                    "problem.mat1_dtype": "float16",
+                    "problem.mat2_dtype": "float16",
+                    "problem.mat1_stride_0": k,
+                    "problem.mat1_stride_1": 1,
+                    "problem.mat2_stride_0": n,
+                    "problem.mat2_stride_1": 1,
+                    **{f"config.{n}": v for n, v in zip(names, tile, strict=True)},
+                    "time_ms": math.nan if failed else time_of((m, n, k), tile),
+                }
+            )
     path = tmp_path / "made_up.parquet"
     pd.DataFrame(rows).to_parquet(path)
     return path
@@ -111,10 +126,13 @@ def test_the_decorator_itself_chooses_the_same(benchmark, table, budget):
 
     arguments = [tensor(v) if hasattr(v, "dtype") else v for v in given.values()]
     configs = [
-        triton.Config({n: v for n, v in c.items() if n.startswith("BLOCK")},
-                      num_warps=c["num_warps"], num_stages=c["num_stages"])
+        triton.Config(
+            {n: v for n, v in c.items() if n.startswith("BLOCK")},
+            num_warps=c["num_warps"],
+            num_stages=c["num_stages"],
+        )
         for c in problem.configs
-    ]  # fmt: skip
+    ]
     with ReplayDriver(time_ms, device=device).active():
         kernel = foretune.autotune(configs, ["M", "N", "K"], budget=budget, store=False)(
             triton.jit(benchmark.recorded_tables.mm.fn)

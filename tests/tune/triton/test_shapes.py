@@ -68,8 +68,11 @@ def test_the_parameters_of_a_product_are_known_by_what_they_multiply():
     assert [law.controlling(i) for i in (1, 2, 3)] == ["TALL", "WIDE", None]
     launches = tile_launches(product_call(), configs, law)
     assert [(t.tile_m, t.tile_n, t.tile_k) for t in launches] == [
-        (32, 64, 32), (32, 128, 32), (64, 64, 32), (64, 128, 32)
-    ]  # fmt: skip
+        (32, 64, 32),
+        (32, 128, 32),
+        (64, 64, 32),
+        (64, 128, 32),
+    ]
     assert [t.tiles for t in launches] == [32 * 8, 32 * 4, 16 * 8, 16 * 4]
 
 
@@ -132,9 +135,7 @@ def test_an_invalid_value_is_left_out():
 
 def test_parameters_that_some_configurations_lack_are_left_out():
     one = call(scaled, x=half(4096), y=half(4096), columns=4096)
-    configs = [
-        Configuration(WIDTH=128, UNROLL=1, maxnreg=64), Configuration(WIDTH=256, UNROLL=1)
-    ]  # fmt: skip
+    configs = [Configuration(WIDTH=128, UNROLL=1, maxnreg=64), Configuration(WIDTH=256, UNROLL=1)]
     assert shape_law(one, configs).exponents == {"WIDTH": (1.0,)}
 
 

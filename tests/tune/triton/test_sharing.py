@@ -179,9 +179,9 @@ def test_a_measurement_of_another_process_is_waited_for(claimed, driver, tensors
 
 def test_a_claim_without_a_result_is_taken_over(claimed, driver, tensors, monkeypatch):
     kernel, claims, _ = claimed
-    monkeypatch.setattr(stalled.time, "sleep", lambda s: monkeypatch.setattr(
-        store_module, "MAX_CLAIM_S", 0.0
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        stalled.time, "sleep", lambda s: monkeypatch.setattr(store_module, "MAX_CLAIM_S", 0.0)
+    )
     kernel[(1,)](*tensors, 1024)
     assert len(claims) == 1
     assert [launch.config["BLOCK"] for launch in driver.launches] == [64, 256, 128, 256]

@@ -137,9 +137,11 @@ def test_one_of_our_triton_kernels_does_on_its_device_only():
     """Its own code on an H100 is believed; a function called so has to be checked there."""
     source = get_kernel("triton_gemm").source_hash
     for board, code, foreign in [
-        ("NVIDIA H100 80GB HBM3", source, False), ("NVIDIA H100 80GB HBM3", SOURCE, True),
-        ("NVIDIA H100 PCIe", source, True), ("NVIDIA H200", source, True),
-    ]:  # fmt: skip
+        ("NVIDIA H100 80GB HBM3", source, False),
+        ("NVIDIA H100 80GB HBM3", SOURCE, True),
+        ("NVIDIA H100 PCIe", source, True),
+        ("NVIDIA H200", source, True),
+    ]:
         with ReplayDriver(peculiar, device=board).active():
             device = device_at(current_device_index())
         guide = find_pretrained(PredictorRequest("triton_gemm", code, device))

@@ -32,9 +32,14 @@ def product(m="BLOCK_M", n="BLOCK_N", batch=1, **arguments):
 
 @pytest.mark.parametrize(
     "names",
-    [("BLOCK_M", "BLOCK_N", "BLOCK_K"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"),
-     ("BM", "BN", "BK"), ("TILE_M", "TILE_N", "TILE_K"), ("rows", "columns", "depth")],
-)  # fmt: skip
+    [
+        ("BLOCK_M", "BLOCK_N", "BLOCK_K"),
+        ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"),
+        ("BM", "BN", "BK"),
+        ("TILE_M", "TILE_N", "TILE_K"),
+        ("rows", "columns", "depth"),
+    ],
+)
 @pytest.mark.parametrize("sizes", [{}, {"M": M, "N": N, "K": K}])
 def test_a_product_is_known_by_names_or_by_its_grid(names, sizes):
     values = dict(zip(names, (64, 128, 32), strict=True))

@@ -158,18 +158,24 @@ class TestCalls:
     @given(
         st.recursive(
             st.one_of(
-                st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1),
-                st.floats(allow_nan=False), st.text(),
+                st.none(),
+                st.booleans(),
+                st.integers(-(2**63), 2**63 - 1),
+                st.floats(allow_nan=False),
+                st.text(),
                 st.sampled_from([tl.float16, tl.int64]),
                 st.builds(
-                    Tensor, st.sampled_from(["float16", "int8"]),
+                    Tensor,
+                    st.sampled_from(["float16", "int8"]),
                     st.tuples(st.integers(1, 9), st.integers(1, 9)),
-                    st.tuples(st.integers(0, 90), st.just(1)), st.integers(0, 15),
+                    st.tuples(st.integers(0, 90), st.just(1)),
+                    st.integers(0, 15),
                 ),
             ),
-            lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4,
+            lambda inner: st.lists(inner, max_size=3).map(tuple),
+            max_leaves=4,
         )
-    )  # fmt: skip
+    )
     def test_lines_keep_arguments(self, argument):
         for grid in ((3, 1), {"BLOCK=64": (3,)}):
             call = RecordedCall("m:k", (argument,), {"a": argument}, grid)

@@ -55,13 +55,20 @@ def test_goodput_is_the_most_that_keeps_to_the_limits():
 
 
 @given(
-    st.floats(0.05, 0.9), st.floats(0.05, 0.9), st.floats(1, 2000), st.floats(1, 200),
+    st.floats(0.05, 0.9),
+    st.floats(0.05, 0.9),
+    st.floats(1, 2000),
+    st.floats(1, 200),
     st.floats(1, 3),
-)  # fmt: skip
+)
 def test_more_requests_take_longer_and_fewer_of_them_are_in_time(first, second, ttft, tpot, slower):
     requirements = Requirements(ttft_ms=2 * ttft, tpot_ms=2 * tpot)
-    line = curve([1, 4, 32], [ttft, ttft * slower, ttft * slower**2],
-                 [tpot, tpot * slower, tpot * slower**2], requirements=requirements)  # fmt: skip
+    line = curve(
+        [1, 4, 32],
+        [ttft, ttft * slower, ttft * slower**2],
+        [tpot, tpot * slower, tpot * slower**2],
+        requirements=requirements,
+    )
     low, high = (line.at(share * line.max_per_s) for share in sorted((first, second)))
     assert low.in_flight <= high.in_flight * (1 + 1e-9)
     assert low.ttft_ms <= high.ttft_ms * (1 + 1e-9)

@@ -24,10 +24,16 @@ def deployment(concurrency, layout=Layout(), isl=512):  # noqa: B008  # immutabl
 def line(concurrency, slower=1.3, **more):
     deployed = deployment(concurrency, Layout(int(more.get("tp", 1))))
     said = formula_latencies(analytic_times([deployed], CLOCKS)).iloc[0]
-    return {"model_id": "org/Llama-3.1-8B", "max_concurrency": concurrency, "completed": 100,
-            "total_input_tokens": 51200, "total_output_tokens": 6400,
-            "median_ttft_ms": slower * said["ttft_ms"], "median_tpot_ms": slower * said["tpot_ms"],
-            **more}  # fmt: skip
+    return {
+        "model_id": "org/Llama-3.1-8B",
+        "max_concurrency": concurrency,
+        "completed": 100,
+        "total_input_tokens": 51200,
+        "total_output_tokens": 6400,
+        "median_ttft_ms": slower * said["ttft_ms"],
+        "median_tpot_ms": slower * said["tpot_ms"],
+        **more,
+    }
 
 
 def read(tmp_path, lines, text=None):

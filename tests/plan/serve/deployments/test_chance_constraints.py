@@ -30,9 +30,11 @@ def test_without_a_limit_all_keep_to_it():
 
 
 @given(
-    value=st.floats(0.1, 1e4), factor=st.floats(1.01, 10.0), limit=st.floats(0.1, 1e4),
+    value=st.floats(0.1, 1e4),
+    factor=st.floats(1.01, 10.0),
+    limit=st.floats(0.1, 1e4),
     more=st.floats(1.0, 10.0),
-)  # fmt: skip
+)
 def test_a_looser_limit_is_kept_at_least_as_surely(value, factor, limit, more):
     latencies = interval([value], factor)
     tight, loose = (probability_within(latencies, "tpot_ms", x)[0] for x in (limit, limit * more))

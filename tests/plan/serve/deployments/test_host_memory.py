@@ -40,8 +40,9 @@ def test_layers_are_offloaded_and_tables_stay(small, sparse):
     assert deploy(small, ALL).offloaded_weight_bytes == layers
     dense = 2 * (ATTENTION + KEY_VALUE) + MLP + EXPERT
     assert layer_bytes(sparse, Layout(), Formats("fp8")) == (
-        dense + 2 * (64 * 4 + NORMS), 4 * EXPERT
-    )  # fmt: skip
+        dense + 2 * (64 * 4 + NORMS),
+        4 * EXPERT,
+    )
 
 
 def test_vllm_reads_the_experts_that_tokens_go_to(sparse):
@@ -88,9 +89,12 @@ MODELS = [describe_model(name) for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B
 
 
 @given(
-    st.sampled_from(MODELS), st.floats(0, 80), st.floats(0, 80), st.integers(1, 8192),
+    st.sampled_from(MODELS),
+    st.floats(0, 80),
+    st.floats(0, 80),
+    st.integers(1, 8192),
     st.sampled_from(["vllm", "sglang"]),
-)  # fmt: skip
+)
 def test_more_offload_is_never_faster(model, one, other, tokens, engine):
     less, more = (deploy(model, gib, engine).weight_wait_ms(tokens) for gib in sorted((one, other)))
     assert less <= more

@@ -8,10 +8,19 @@ from foretune.plan.serve.deployments import correction
 from foretune.plan.serve.deployments.correction import PUBLISHED, fit_or_load_correction
 
 ROW = {
-    "backend": "vllm", "model_path": "meta-llama/Llama-3.1-8B", "system": "h100_sxm",
-    "mode": "agg", "isl": 1024, "osl": 128, "gemm_quant_mode": "bf16", "moe_quant_mode": None,
-    "batch_size": 8.0, "tp_size": 1.0, "silicon_ttft_ms": 60.0, "silicon_tpot_ms": 9.0,
-}  # fmt: skip
+    "backend": "vllm",
+    "model_path": "meta-llama/Llama-3.1-8B",
+    "system": "h100_sxm",
+    "mode": "agg",
+    "isl": 1024,
+    "osl": 128,
+    "gemm_quant_mode": "bf16",
+    "moe_quant_mode": None,
+    "batch_size": 8.0,
+    "tp_size": 1.0,
+    "silicon_ttft_ms": 60.0,
+    "silicon_tpot_ms": 9.0,
+}
 
 
 @pytest.fixture
@@ -19,10 +28,16 @@ def table(tmp_path, monkeypatch):
     monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(correction, "find_tables", lambda: None)
     rows = [
-        ROW | {"batch_size": float(n), "tp_size": float(tp),
-               "silicon_tpot_ms": (8 + n / 8) / tp, "silicon_ttft_ms": 50.0 + 5 * n}
-        for n in (1, 2, 4, 8, 16) for tp in (1, 2)
-    ]  # fmt: skip
+        ROW
+        | {
+            "batch_size": float(n),
+            "tp_size": float(tp),
+            "silicon_tpot_ms": (8 + n / 8) / tp,
+            "silicon_ttft_ms": 50.0 + 5 * n,
+        }
+        for n in (1, 2, 4, 8, 16)
+        for tp in (1, 2)
+    ]
     path = tmp_path / "deployments.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
     return path

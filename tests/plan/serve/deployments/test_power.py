@@ -14,10 +14,20 @@ def row(**changed: float) -> pd.DataFrame:
     A step takes 10 ms and 4 J on each GPU, a prompt 50 ms and 30 J.
     """
     values = {
-        "decode": 10.0, "decode_energy_mj": 4000.0, "prefill": 50.0, "prefill_energy_mj": 30000.0,
-        "running": 8.0, "concurrency": 8.0, "osl": 100.0, "speculative": 0.0, "tp": 2.0, "pp": 1.0,
-        "prefill_tp": 2.0, "gpus": 2.0, "awake_w": 150.0,
-    }  # fmt: skip
+        "decode": 10.0,
+        "decode_energy_mj": 4000.0,
+        "prefill": 50.0,
+        "prefill_energy_mj": 30000.0,
+        "running": 8.0,
+        "concurrency": 8.0,
+        "osl": 100.0,
+        "speculative": 0.0,
+        "tp": 2.0,
+        "pp": 1.0,
+        "prefill_tp": 2.0,
+        "gpus": 2.0,
+        "awake_w": 150.0,
+    }
     return pd.DataFrame([values | changed])
 
 

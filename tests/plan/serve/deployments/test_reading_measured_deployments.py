@@ -7,17 +7,36 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.serve.deployments.deployment import read_measured_deployments
 
 ROW = {
-    "backend": "vllm", "model_path": "meta-llama/Llama-3.1-70B", "system": "h100_sxm",
-    "mode": "agg", "isl": 1000, "osl": 100, "gemm_quant_mode": "fp8", "moe_quant_mode": "fp8",
-    "batch_size": 16.0, "tp_size": 4.0, "pp_size": 1.0, "attention_dp_size": 1.0,
-    "moe_tp_size": None, "moe_ep_size": None, "silicon_concurrency": 16.0,
-    "silicon_ttft_ms": 100.0, "silicon_tpot_ms": 10.0, "source_kind": "inferencex csv",
-}  # fmt: skip
+    "backend": "vllm",
+    "model_path": "meta-llama/Llama-3.1-70B",
+    "system": "h100_sxm",
+    "mode": "agg",
+    "isl": 1000,
+    "osl": 100,
+    "gemm_quant_mode": "fp8",
+    "moe_quant_mode": "fp8",
+    "batch_size": 16.0,
+    "tp_size": 4.0,
+    "pp_size": 1.0,
+    "attention_dp_size": 1.0,
+    "moe_tp_size": None,
+    "moe_ep_size": None,
+    "silicon_concurrency": 16.0,
+    "silicon_ttft_ms": 100.0,
+    "silicon_tpot_ms": 10.0,
+    "source_kind": "inferencex csv",
+}
 POOLS = {
-    "mode": "disagg", "model_path": "deepseek-ai/DeepSeek-V3", "prefill_tp_size": 4.0,
-    "decode_tp_size": 8.0, "decode_num_workers": 2.0, "prefill_num_workers": 1.0,
-    "batch_size": None, "tp_size": None, "silicon_concurrency": 64.0,
-}  # fmt: skip
+    "mode": "disagg",
+    "model_path": "deepseek-ai/DeepSeek-V3",
+    "prefill_tp_size": 4.0,
+    "decode_tp_size": 8.0,
+    "decode_num_workers": 2.0,
+    "prefill_num_workers": 1.0,
+    "batch_size": None,
+    "tp_size": None,
+    "silicon_concurrency": 64.0,
+}
 
 
 @pytest.fixture
@@ -81,18 +100,29 @@ def test_engines_without_a_version_are_those_of_their_month(read, change, versio
         ({"gemm_quant_mode": None, "moe_quant_mode": None}, "bf16", "bf16"),
         ({"model_path": "openai/gpt-oss-120b"}, "bf16", "mxfp4"),
         ({"model_path": "openai/gpt-oss-120b", "system": "b200_sxm"}, "bf16", "w4a8_mxfp4_mxfp8"),
-        ({"model_path": "deepseek-ai/DeepSeek-R1", "gemm_quant_mode": "nvfp4",
-          "moe_quant_mode": "nvfp4"}, "bf16", "nvfp4"),
+        (
+            {
+                "model_path": "deepseek-ai/DeepSeek-R1",
+                "gemm_quant_mode": "nvfp4",
+                "moe_quant_mode": "nvfp4",
+            },
+            "bf16",
+            "nvfp4",
+        ),
     ],
-)  # fmt: skip
+)
 def test_formats(read, change, weights, moe):
     formats = read(change).deployments[0].formats
     assert (formats.weights, formats.moe) == (weights, moe)
 
 
 def test_ranks_beyond_a_node_are_attention_groups(read):
-    wide = {"model_path": "deepseek-ai/DeepSeek-V3", "tp_size": 36.0, "moe_tp_size": 36.0,
-            "moe_ep_size": 1.0}  # fmt: skip
+    wide = {
+        "model_path": "deepseek-ai/DeepSeek-V3",
+        "tp_size": 36.0,
+        "moe_tp_size": 36.0,
+        "moe_ep_size": 1.0,
+    }
     assert read(wide).deployments[0].layout == Layout(1, 1, 36, 1, 36)
 
 

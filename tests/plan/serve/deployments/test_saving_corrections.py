@@ -30,8 +30,11 @@ def trained():
     system = find_system("h100_sxm")
     deployments = [
         Deployment(SMALL, system, backend, Layout(tp), Formats(), Workload(isl, 64), float(c))
-        for c in (1, 8, 64) for tp in (1, 2) for isl in (64, 512) for backend in ("vllm", "sglang")
-    ]  # fmt: skip
+        for c in (1, 8, 64)
+        for tp in (1, 2)
+        for isl in (64, 512)
+        for backend in ("vllm", "sglang")
+    ]
     rows = analytic_times(deployments, StepTimerFactory(None))
     noise = np.exp(np.random.default_rng(0).normal(0, 0.1, (len(rows), 2)))
     measured = pd.DataFrame(

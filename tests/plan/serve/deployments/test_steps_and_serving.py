@@ -86,9 +86,12 @@ def measured(small, sparse):
     rng = np.random.default_rng(0)
     deployments = [
         deploy(model, float(c), tp, isl, 64, backend)
-        for model in (small, sparse) for c in (1, 4, 16, 64, 256) for tp in (1, 2)
-        for isl in (64, 512) for backend in ("vllm", "sglang")
-    ]  # fmt: skip
+        for model in (small, sparse)
+        for c in (1, 4, 16, 64, 256)
+        for tp in (1, 2)
+        for isl in (64, 512)
+        for backend in ("vllm", "sglang")
+    ]
     rows = analytic_times(deployments, CLOCKS)
     slower = np.where(rows["tp"] == 2, 1.8, 1.0)
     tpot = np.maximum(rows["decode"], rows["cpu"]) * slower * np.exp(rng.normal(0, 0.03, len(rows)))
