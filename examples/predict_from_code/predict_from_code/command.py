@@ -42,9 +42,8 @@ def rank(
     typer.echo(f"{chosen.name} {asked}: {len(predicted):,} configurations, by their code")
     for row in best.itertuples():
         interval = f"{row.time_ms_low:.4g}–{row.time_ms_high:.4g}"
-        config = ", ".join(
-            f"{name}={value}" for name, value in space[int(indices[row.Index])].items()
-        )
+        values = space[int(indices[row.Index])].items()
+        config = ", ".join(f"{name}={value}" for name, value in values)
         typer.echo(f"{row.time_ms:10.4g} ms  (90 % interval {interval})  {config}")
     typer.echo(f"nothing ran; costs measured on {model.device}, this is {device.name}")
 

@@ -53,7 +53,7 @@ def test_plugin_entry_point_guides_a_search(kernel_file, capsys):
 
 
 def test_missing_plugin_error_says_what_to_install():
-    with pytest.raises(PredictorError, match="pip install ./examples/predict_from_code"):
+    with pytest.raises(PredictorError, match=r"pip install \./examples/predict_from_code"):
         read_guide("code")
 
 
