@@ -22,8 +22,8 @@ from foretune.collect import local_device
 from foretune.datasets import load
 from foretune.datasets.schema import columns_of
 from foretune.models import Predictor
+from foretune.models.splits import group_numbers, task_numbers
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import group_numbers, task_numbers
 
 MOST_ROWS, MOST_TESTED = 10_000, 5_000
 SHIPPED = "amd-epyc-2-cores"

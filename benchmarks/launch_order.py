@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/launch_order.py TABLE.parquet…
 
-What is learned goes to ``models/shipped/launches.npz``, and beside it ``launches.json`` says from
-what. The rows of the tables are not in it. How good the order is, `recorded.py` says.
+What is learned goes to ``tune/triton/shipped/launches.npz``. Beside it, ``launches.json`` says from
+what it was learned. The rows of the tables are not in it. `recorded.py` prints how good it is.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import pandas as pd
 import recorded_tables
 from launch_training import fit_order, save_order
 
-from foretune.models.launch_order import SHIPPED
+from foretune.tune.triton.launch_order import SHIPPED
 
 PROBLEMS = 1500
 

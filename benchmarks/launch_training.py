@@ -1,4 +1,4 @@
-"""Fits an order of launches (`foretune.models.launch_order`) to measured problems."""
+"""Fits an order of launches (`foretune.tune.triton.launch_order`) to measured problems."""
 
 import json
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from foretune.features.launches import LaunchFeatures
-from foretune.lazy import require
-from foretune.models.launch_order import LaunchOrder, RankingTrees, launch_scores
+from foretune.support.lazy import require
+from foretune.tune.triton.launch_order import LaunchOrder, RankingTrees, launch_scores
 
 ROUNDS, MAX_DEPTH = 400, 6
 LAMBDAMART_PARAMETERS = {

@@ -28,11 +28,11 @@ from xgboost import XGBRegressor
 from foretune.collect import local_device
 from foretune.collect.networks.measuring import collect_network
 from foretune.collect.networks.operators import Network, NetworkOperator, network_of
-from foretune.console import progress_bar
 from foretune.datasets import RunLog, read_runs
 from foretune.device import Device
 from foretune.features.candidates import rows_of
 from foretune.models.network import NetworkPredictor, roofline_ms
+from foretune.support.console import progress_bar
 
 ROUNDS = 15
 ONCE = 3

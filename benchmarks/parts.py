@@ -39,10 +39,10 @@ from foretune.models import (
 )
 from foretune.models.experts import Experts, SmoothExpert, Stack
 from foretune.models.interval import ConformalInterval
+from foretune.models.splits import task_numbers
 from foretune.models.target_model import TargetModel
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import task_numbers
 
 Change = tuple[Any, str, Any]
 """What is replaced: an owner, the name of its attribute, what stands there instead."""

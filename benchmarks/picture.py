@@ -18,8 +18,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from spaces import complete_spaces
 
-from foretune.console import progress_bar
 from foretune.datasets import read_runs
+from foretune.support.console import progress_bar
 from search import has_prior, search  # noqa: TID251
 
 LINES = {

@@ -30,7 +30,7 @@ from plan_parallel.parallel import (
 from scipy.stats import spearmanr
 
 from foretune.collect import local_device
-from foretune.console import progress_bar
+from foretune.support.console import progress_bar
 
 MODELS = (
     small_model(256, 4, 2, 704),

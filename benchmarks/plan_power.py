@@ -30,7 +30,6 @@ from scipy.optimize import least_squares
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.files import Request
 from foretune.features.roofline import row_limits_ms
-from foretune.operator_package import installed_tables
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
 from foretune.plan.cost.kinds import KINDS, family_of
 from foretune.plan.cost.operator import Part
@@ -46,6 +45,7 @@ from foretune.plan.cost.steps import (
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.serve.deployments.analytic import UNMODELED_ACTIVE_SHARE, deployment_power
+from foretune.support.operator_package import installed_tables
 
 FORMS = Path(__file__).resolve().parents[1] / "plan" / "cost" / "power.csv"
 LEAST_BANDWIDTH = 0.5

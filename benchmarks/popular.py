@@ -26,12 +26,12 @@ from foretune.collect.compiled.arguments import Tensor
 from foretune.device import Device, find_device_or_none
 from foretune.errors import ForetuneWarning
 from foretune.features.launches import launch_features
-from foretune.models.launch_order import shipped_order
-from foretune.models.popular import POPULAR, Tunings, knob_meaning
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.tune.triton.launch_order import shipped_order
 from foretune.tune.triton.prior import ROW_ELEMENTS_PER_THREAD
 from foretune.tune.triton.problem_key import Call
+from foretune.tune.triton.published import POPULAR, Tunings, knob_meaning
 from foretune.tune.triton.tiles import tile_launches
 
 FIRST = (1, 4, 8)

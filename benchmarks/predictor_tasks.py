@@ -17,8 +17,8 @@ from foretune.datasets.importers.aiconfigurator import installed_tables
 from foretune.datasets.runs import with_specs
 from foretune.datasets.schema import columns_of
 from foretune.device import canonical_name
+from foretune.models.splits import group_numbers
 from foretune.models.targets import Target
-from foretune.models.validation.splits import group_numbers
 
 H100, RTX, B60 = (
     "NVIDIA H100 80GB HBM3",

@@ -24,9 +24,9 @@ from foretune.collect import local_device
 from foretune.features.arrays import Rows
 from foretune.features.roofline import row_roofline_ms
 from foretune.models import Predictor
+from foretune.models.splits import task_numbers
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import task_numbers
 
 LABELS = ("config.implementation", "config.backend")
 """Columns that say which library measured, not what."""

@@ -34,12 +34,12 @@ from recorded_tables import Recorded
 
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
-from foretune.models.launch_order import LaunchOrder
 from foretune.search.encoding import nearest_first
 from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.triton.choice import CallTuner, CallTunerFactory
+from foretune.tune.triton.launch_order import LaunchOrder
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
 

@@ -37,12 +37,9 @@ from spaces import complete_spaces
 
 from foretune.cli.output import Output
 from foretune.collect import local_device
-from foretune.console import progress_bar
 from foretune.datasets import read_runs
 from foretune.errors import PredictorError
-from foretune.files import atomic_write
 from foretune.models import Predictor, RuntimeRegressor
-from foretune.progress import Progress
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
@@ -60,6 +57,9 @@ from foretune.search.replay.scores import (
     summarize,
 )
 from foretune.search.searcher import Prior
+from foretune.support.console import progress_bar
+from foretune.support.files import atomic_write
+from foretune.support.progress import Progress
 
 SEARCHERS = (
     "surrogate,tpe,cmaes,kt_adaptive_tabu_greywolf,kt_hybrid_vndx,kt_dual_annealing,kt_pso,"

@@ -44,10 +44,10 @@ from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
 from foretune.models.saved.pretrained import PRETRAINED_CARD, SHIPPED, Pretrained
+from foretune.models.splits import fold_of_rows, task_numbers
 from foretune.models.targets import TARGETS, Target, present_targets, usable_rows
 from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import fold_of_rows, task_numbers
 from foretune.registry import load as load_registered
 from foretune.registry import registered
 

@@ -19,7 +19,6 @@ from machine import heading, markdown
 
 from foretune.collect import IsolatedRunner, Timing, collect_runs, local_device
 from foretune.collect.collection import plan_configurations
-from foretune.console import progress_bar
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
@@ -32,6 +31,7 @@ from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
+from foretune.support.console import progress_bar
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "kernels"
 KERNELS = ["matmul", "quantized_matvec", "softmax", f"{EXAMPLES / 'conv2d.py'}:Conv2d"]

@@ -17,9 +17,9 @@ from foretune.errors import UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.result import Result
 from foretune.space import Configuration
+from foretune.support.progress import SILENT, Progress
 
 SHARED_FRACTION = 0.5
 """Share of a problem's configurations that earlier problems ran too. They are already compiled, and

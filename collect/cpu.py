@@ -20,7 +20,7 @@ import psutil
 from foretune.collect.kernels import numba_codegen as codegen
 from foretune.device import available_cores
 from foretune.errors import MissingExtra
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")  # Linux's folder of processor properties
 _KIB = {"K": 1.0, "M": 1024.0, "G": 1024.0**2}

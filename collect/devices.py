@@ -19,8 +19,8 @@ from foretune.collect.gpu_handles import is_mig_slice, query, visible_gpus
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.device import Device, available_cores, canonical_name, find_device_or_none
 from foretune.errors import MissingExtra, OutputError, UnknownName
-from foretune.files import atomic_write, read_json
-from foretune.lazy import require
+from foretune.support.files import atomic_write, read_json
+from foretune.support.lazy import require
 
 # Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
 # "Compute Capabilities"); the driver counts units, not multiprocessors. 128 for all newer ones.

@@ -21,7 +21,7 @@ import psutil
 from foretune.collect.cpu import aligned, cache_sizes, fast_seconds, fma_rates
 from foretune.collect.kernels import numba_codegen as codegen
 from foretune.device import available_cores
-from foretune.progress import SILENT, Progress
+from foretune.support.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     import pandas as pd

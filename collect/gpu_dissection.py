@@ -13,7 +13,7 @@ from foretune.collect.dissection import LINE_BYTES, ROUNDS, MemoryCurve, working
 from foretune.collect.kernels.triton_probe import chase, read
 from foretune.collect.timing import Timer, gpu_timer
 from foretune.device import Device
-from foretune.progress import SILENT, Progress
+from foretune.support.progress import SILENT, Progress
 
 STEPS = 4096  # dependent loads per launch
 BLOCK, PROGRAMS_PER_CORE = 1024, 8

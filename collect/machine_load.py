@@ -15,8 +15,8 @@ import psutil
 from foretune.collect.gpu_handles import visible_gpus
 from foretune.device import Device
 from foretune.errors import MissingExtra
-from foretune.lazy import require
-from foretune.progress import SILENT, Progress
+from foretune.support.lazy import require
+from foretune.support.progress import SILENT, Progress
 
 MAX_OTHER_LOAD, MAX_STEAL = 0.1, 0.02
 """Shares of CPU time, taken by other processes or guests, above which times are disturbed."""

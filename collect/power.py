@@ -14,8 +14,8 @@ import numpy as np
 
 from foretune.collect.gpu_handles import is_mig_slice, visible_gpus
 from foretune.errors import ForetuneError, MissingExtra
-from foretune.lazy import require
 from foretune.registry import load, registered
+from foretune.support.lazy import require
 
 
 @dataclass

@@ -11,8 +11,8 @@ import numpy as np
 
 from foretune.device import Device
 from foretune.kernel import Kernel, Launch, SelfTimedLaunch
-from foretune.lazy import require
 from foretune.problem import Problem
+from foretune.support.lazy import require
 
 MIN_SAMPLES = 3  # taken even after the time limit
 MIN_SAMPLE_S = 50e-6

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from foretune import files
 from foretune.errors import OutputError, RunTableError
+from foretune.support import files
 
 Row = dict[str, Any]
 

@@ -27,9 +27,9 @@ from foretune.datasets.runs import (
 )
 from foretune.datasets.schema import PLAIN_GROUPS, validate
 from foretune.errors import RunTableError
-from foretune.files import atomic_write, parse_json, translate_read_errors
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.files import atomic_write, parse_json, translate_read_errors
 from foretune.values import canonical_value
 
 CACHED_ROW_GROUPS = 4

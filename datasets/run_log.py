@@ -14,8 +14,8 @@ from foretune.datasets.runs import from_rows, read_runs, require_table_name, to_
 from foretune.datasets.schema import validate
 from foretune.device import Device
 from foretune.errors import RunTableError
-from foretune.files import Lock, translate_read_errors, translate_write_errors
 from foretune.measurement import Measurement
+from foretune.support.files import Lock, translate_read_errors, translate_write_errors
 
 MAX_JOURNAL_ROWS = 20_000
 """Rows after which an open log compacts its journal (or a quarter of the file's rows, if more)."""

@@ -12,15 +12,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foretune import files
 from foretune.datasets.journal import digest, journal_path, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
 from foretune.device import SPECS, Device, find_device_or_none, generic_device
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Measurement, Status
-from foretune.parquet import ParquetFile
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support import files
+from foretune.support.parquet import ParquetFile
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
 """Suffixes of files with arbitrary columns."""

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy_exports
+from foretune.support.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from foretune.models.guides.guide import SpacePredictor
     from foretune.models.predictor import Predictor
     from foretune.models.runtime_regressor import RuntimeRegressor
-    from foretune.models.saved.guides import SpacePredictor
     from foretune.models.saved.pretrained import find_pretrained
     from foretune.models.training import (
         Training,

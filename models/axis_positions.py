@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.files import read_arrays
+from foretune.support.files import read_arrays
 
 
 @dataclass(frozen=True)

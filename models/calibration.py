@@ -13,12 +13,12 @@ from foretune.datasets.runs import newest_runs, read_runs, write_runs
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
-from foretune.files import read_arrays, read_json
 from foretune.models import gaussian_process as gp
 from foretune.models.interval import MIN_ERROR, conformal_quantile
 from foretune.models.targets import MIN_ROWS, Target, present_targets, training_rows, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.boosting import BoostingModel
+from foretune.support.files import read_arrays, read_json
 
 SETTING_PREFIXES = ("problem.", "config.", "device.")
 """Prefixes of features read directly from the rows."""

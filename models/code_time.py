@@ -10,10 +10,10 @@ import pandas as pd
 
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.files import StrPath, read_json
 from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.space import SearchSpace
+from foretune.support.files import StrPath, read_json
 
 SHIPPED = Path(__file__).parent / "shipped" / "code_time.json"
 MAX_CONFIGURATIONS = 1000  # every configuration is compiled: larger spaces are refused

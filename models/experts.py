@@ -18,7 +18,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.files import read_arrays, read_json
 from foretune.models import gaussian_process as gp
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.calibration import WORK_FEATURES
@@ -26,6 +25,7 @@ from foretune.models.interval import MIN_ERROR, error_model
 from foretune.models.neighbors import INTERPOLATION, NeighborIndex
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import Regressor
+from foretune.support.files import read_arrays, read_json
 
 MAX_ROWS = 1000
 MAX_TUNING_ROWS = 400

@@ -13,13 +13,13 @@ from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
 from foretune.features.featureset import EXTRA_GROUPS, FeatureSet
 from foretune.features.geometry import launch_geometry
-from foretune.lazy import require
 from foretune.models.predictor import Predictor
 from foretune.models.targets import Target, usable_rows
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import threads_for
 from foretune.problem import Problem
 from foretune.space import SearchSpace
+from foretune.support.lazy import require
 from foretune.values import Value
 
 BASE = "base"  # column of the trees' mean prediction, equal in every row

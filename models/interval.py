@@ -16,8 +16,8 @@ from typing import Self
 import numpy as np
 from scipy.stats import norm
 
-from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
+from foretune.support.files import read_json
 
 CONFIDENCE = 0.9
 NEW_DEVICE = -1  # the kind of rows of an unknown device; other kinds count axes with neighbors

@@ -23,11 +23,11 @@ from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
-from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
+from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
+from foretune.models.data_checks import drop_implausible, warn_about_data
 from foretune.models.distinct_problems import exact_problems
 from foretune.models.repeats import Repeats
-from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.target_model import TargetModel
 from foretune.models.targets import (
     MIN_ROWS,
@@ -40,11 +40,11 @@ from foretune.models.targets import (
 )
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor, parallel_map, predict_in_chunks
-from foretune.models.validation.data_checks import drop_implausible, warn_about_data
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
+from foretune.support.files import translate_read_errors
 from foretune.values import Value
 
 

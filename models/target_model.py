@@ -15,7 +15,6 @@ import pandas as pd
 
 from foretune.features.arrays import Rows
 from foretune.features.featureset import FeatureSet
-from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.distinct_problems import distinct_problems, exact_problems, has_few_problems
 from foretune.models.experts import Experts, RegressorFactory, SmoothExpert, Stack, Table
@@ -23,9 +22,10 @@ from foretune.models.holdouts import holdout_kinds, mixed_holdouts
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import INTERPOLATION, Axis, NeighborIndex, RepeatedSize
 from foretune.models.repeats import Repeats
+from foretune.models.splits import fold_of_rows
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
-from foretune.models.validation.splits import fold_of_rows
+from foretune.support.files import read_json
 
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
 SMALL_TABLE_ROWS = 5_000  # tables up to this size get more hold-outs, which are cheap there

@@ -15,13 +15,13 @@ from foretune.datasets.runs import newest_runs, problems_of
 from foretune.datasets.schema import validate
 from foretune.errors import DataWarning, PredictorError, require_known
 from foretune.family import Family
+from foretune.models.data_checks import drop_implausible
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
+from foretune.models.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
 from foretune.models.targets import MIN_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import predict_baselines
-from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
 from foretune.result import Result, plain
 
 Scores = dict[str, dict[str, dict[str, float]]]  # split -> model or baseline -> metric -> value
@@ -341,7 +341,7 @@ def train_predictor(
         model: name of a registered model; see `Predictor`, also for the following.
         targets: the targets to learn.
         group: what the grouped split holds out together (see
-            `foretune.models.validation.splits.group_columns`).
+            `foretune.models.splits.group_columns`).
         seed: random seed.
         kernel: cost model and derived features.
         splits: validation splits; None: see `cross_validate`.

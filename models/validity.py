@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.features.featureset import FeatureSet
-from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
+from foretune.support.files import read_json
 
 MIN_FAILURES = 5
 _LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy_exports
+from foretune.support.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.search.factory import make_searcher

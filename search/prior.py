@@ -11,8 +11,8 @@ from foretune.device import Device
 from foretune.errors import PredictorError, RunTableError
 from foretune.features.candidates import rows_of
 from foretune.measurement import Measurement
+from foretune.models.guides.guide import GuideModel, SearchPredictor
 from foretune.models.predictor import Predictor
-from foretune.models.saved.guides import GuideModel, SearchPredictor
 from foretune.models.targets import MIN_ROWS
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
@@ -39,7 +39,7 @@ def prior_from_predictor(
 ) -> Prior:
     """Return the prior of all (or the given) configurations of ``space``.
 
-    ``guide`` may be any model (`foretune.models.saved.guides.make_guide`). The probability to run
+    ``guide`` may be any model (`foretune.models.guides.guide.make_guide`). The probability to run
     includes the probability of staying within ``limits``. Raises PredictorError if a target that
     ``objective`` needs, or a column of the training data, is missing, or a user's model fails or
     predicts nothing in the space.

@@ -6,7 +6,7 @@ import pytest
 
 from foretune import errors
 from foretune.errors import ForetuneError, MissingExtra, UnknownName
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 
 def subclasses(kind):

@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from foretune.errors import OutputError
-from foretune.files import Lock
+from foretune.support.files import Lock
 
 RACE = """
 import sys
 from pathlib import Path
 from foretune.errors import OutputError
-from foretune.files import Lock
+from foretune.support.files import Lock
 path, count = Path(sys.argv[1]), 0
 while count < 200:
     try:

@@ -3,7 +3,7 @@
 import pytest
 
 from foretune.errors import OutputError, StoreError
-from foretune.files import atomic_write
+from foretune.support.files import atomic_write
 
 
 def test_the_new_file_is_there_when_all_is_written(tmp_path):

@@ -211,7 +211,7 @@ def test_what_is_kept_is_its_owners_alone(tmp_path):
 
 @pytest.mark.usefixtures("_open_umask")
 def test_what_is_asked_for_can_be_shared(tmp_path):
-    from foretune.files import atomic_write
+    from foretune.support.files import atomic_write
 
     with atomic_write(tmp_path / "report.html") as new:
         new.write_text("")

@@ -12,8 +12,8 @@ from toy_kernel import DEVICE, FakeRunner, Toy, config
 from foretune.datasets import card, load, shipped
 from foretune.device import Device
 from foretune.models import find_pretrained
+from foretune.models.guides.guide import PredictorRequest
 from foretune.models.saved import pretrained
-from foretune.models.saved.guides import PredictorRequest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = Device(DEVICE.name, "cpu", "toy", DEVICE.specs)

@@ -21,7 +21,7 @@ from foretune.collect.compiled.arguments import DTYPES
 from foretune.datasets.runs import from_measurements
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
-from foretune.models.validation.splits import fold_of_rows
+from foretune.models.splits import fold_of_rows
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.efficiency import EfficiencyTable, Score, fill_missing
@@ -61,7 +61,7 @@ def export_function(
 
     While configurations are chosen, unmeasured pairs are estimated cautiously. Scores leave them
     out and count them. ``group`` names the columns held out together
-    (`foretune.models.validation.splits.group_columns`). Raises UsageError if ``max_leaves`` is
+    (`foretune.models.splits.group_columns`). Raises UsageError if ``max_leaves`` is
     below 1, UnknownName if the problems lack a column of the group.
     """
     if max_leaves < 1:

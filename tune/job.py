@@ -21,17 +21,17 @@ from foretune.errors import (
 )
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.saved.guides import PredictorRequest, SearchPredictor
+from foretune.models.guides.guide import PredictorRequest, SearchPredictor
 from foretune.models.saved.lookup import PredictorSource, find_search_predictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.registry import load, registered
 from foretune.search.loop import SearchResult, run, search
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import AskTell, Prior
 from foretune.search.stopping import DEFAULT_BUDGET, Stopping, make_stopping
 from foretune.space import Configuration, SearchSpace
+from foretune.support.progress import SILENT, Progress
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from foretune.collect.wrapped.values import relative_difference
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.result import Result
+from foretune.support.progress import SILENT, Progress
 from foretune.tune.results import Comparison, NoiseEstimate, Outcome
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
 

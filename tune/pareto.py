@@ -20,7 +20,7 @@ from foretune.datasets.run_log import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.saved.guides import SearchPredictor
+from foretune.models.guides.guide import SearchPredictor
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem

@@ -15,7 +15,7 @@ from foretune.datasets.run_log import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.saved.guides import GuideModel, SearchPredictor
+from foretune.models.guides.guide import GuideModel, SearchPredictor
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import ConstrainedObjective, Objective, violated_limits
 from foretune.problem import Problem

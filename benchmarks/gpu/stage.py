@@ -29,11 +29,11 @@ from foretune.datasets.runs import (
 )
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
-from foretune.files import atomic_write
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.files import atomic_write
 
 __all__ = [
     "Bests",

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import SearchSpace
+from foretune.support.lazy import require
 from peers.pulling import CallbackToAskTell
 
 MIN_SPACE_SIZE = 100

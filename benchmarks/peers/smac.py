@@ -8,9 +8,9 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import Configuration
+from foretune.support.lazy import require
 
 PLANNED_TRIALS = 100
 """Number of evaluations it plans for; a quarter is its initial design."""

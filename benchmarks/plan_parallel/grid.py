@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.progress import Progress
+from foretune.support.progress import Progress
 from plan_parallel.arrangement import RANK_MODES, RankMode
 from plan_parallel.ranks import RankGroup
 

@@ -22,7 +22,7 @@ from foretune.errors import MeasurementError
 from foretune.plan.cost.steps import StepTimer, operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.description import ModelDescription
-from foretune.progress import Progress
+from foretune.support.progress import Progress
 from plan_parallel.arrangement import (
     PRIOR_COEFFICIENTS,
     TERMS,

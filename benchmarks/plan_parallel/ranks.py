@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from foretune.collect.worker_process import exit_cause
 from foretune.errors import MeasurementError, MissingExtra
-from foretune.lazy import EXTRA_OF
+from foretune.support.lazy import EXTRA_OF
 
 MODULE = "plan_parallel.rank_process"
 START_S = 120.0

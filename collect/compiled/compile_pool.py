@@ -21,10 +21,10 @@ from foretune.collect.compiled.static_features import occupancy_of, static_featu
 from foretune.collect.worker_process import WorkerProcess
 from foretune.device import available_cores
 from foretune.errors import UsageError
-from foretune.lazy import require
 from foretune.measurement import Status
 from foretune.registry import object_at
 from foretune.space import Configuration
+from foretune.support.lazy import require
 
 LIMIT_S = 60.0
 MAX_ERROR_LENGTH = 300  # maximum characters kept of a compiler's message

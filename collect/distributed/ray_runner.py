@@ -16,7 +16,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-from foretune.code_hash import uninstalled_sources
 from foretune.collect.benchmark import measurement
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_devices
@@ -35,10 +34,11 @@ from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError, describe_error
 from foretune.kernel import Kernel
-from foretune.lazy import require
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.code_hash import uninstalled_sources
+from foretune.support.lazy import require
 
 LOCAL = "local"  # the address that starts a temporary cluster on this machine
 RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretune.device import available_cores
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 BUILD_FOLDER = "FORETUNE_BUILD_FOLDER"
 """Environment variable: the folder of compiled code that the processes of a runner share."""

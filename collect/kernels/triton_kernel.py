@@ -17,10 +17,10 @@ import numpy as np
 from foretune.errors import MeasurementError, ProblemError
 from foretune.family import Quantity
 from foretune.kernel import Inputs, Kernel, Launch
-from foretune.lazy import require
 from foretune.problem import Problem, ProblemParameter
 from foretune.relative_error import combine, tensor_errors, tensor_size
 from foretune.space import Configuration
+from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     import torch

@@ -23,7 +23,7 @@ from foretune.device import Device
 from foretune.errors import describe_error
 from foretune.kernel import Launch
 from foretune.measurement import Measurement, Status
-from foretune.progress import SILENT, Progress
+from foretune.support.progress import SILENT, Progress
 
 ROUNDS, WARM_UP_ROUNDS = 15, 2
 GROUP_BYTES = 2**25

@@ -14,10 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from foretune.errors import ForetuneError, UsageError, first_line
-from foretune.files import require_regular_file
 from foretune.kernel import Launch
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.files import require_regular_file
 
 MIN_SCALED = 16  # smallest size that neighbors change: smaller ones are filters, groups, or flags
 FACTORS = (0.5, 2.0)  # sizes of neighbors, relative to the operator's own

@@ -25,8 +25,8 @@ from foretune.errors import MeasurementError, describe_error
 from foretune.kernel import Launch
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
+from foretune.support.progress import SILENT, Progress
 
 
 class OperatorRun(Protocol):

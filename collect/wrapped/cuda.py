@@ -6,7 +6,7 @@ from typing import Any
 from foretune.collect.wrapped.call_arguments import ResettingLaunch
 from foretune.collect.wrapped.gpu import Launcher, check_constant, check_index, launch_on_gpu
 from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 PURPOSE = "a CUDA kernel"
 

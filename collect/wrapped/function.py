@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
@@ -16,6 +15,7 @@ from foretune.errors import MeasurementError, UsageError, describe_error, warn
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
+from foretune.support.code_hash import source_hash_of_function
 from foretune.values import Value
 
 OutputCheck = Callable[[Any, Any], bool]

@@ -21,7 +21,7 @@ from foretune.collect.wrapped.call_arguments import ResettingLaunch
 from foretune.collect.wrapped.gpu import Launcher, check_constant, check_index, launch_on_gpu
 from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
 from foretune.errors import UsageError
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 PURPOSE = "a HIP kernel"
 RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"

@@ -11,7 +11,7 @@ from foretune.collect.wrapped.call_arguments import Arguments, ResettingLaunch
 from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
 from foretune.errors import UsageError
 from foretune.kernel import Clock
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 
 def toolchain(source: Source) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.expression import Expression
+from foretune.support.expression import Expression
 
 BLOCK = ("block_size_x", "block_size_y", "block_size_z")
 GRID = ("grid_size_x", "grid_size_y", "grid_size_z")

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped import cuda, hip, native, opencl
 from foretune.collect.wrapped import source as sources
 from foretune.collect.wrapped import values as arrays
@@ -18,6 +17,7 @@ from foretune.errors import MeasurementError, UsageError, first_line, warn
 from foretune.kernel import Inputs, Launch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.code_hash import source_hash_of_function
 from foretune.values import Value
 
 BACKENDS: dict[sources.Language, Any] = {"C": native, "OpenCL": opencl, "CUDA": cuda, "HIP": hip}

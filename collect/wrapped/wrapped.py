@@ -15,13 +15,13 @@ from typing import Any, Self
 import cloudpickle
 import numpy as np
 
-from foretune.code_hash import source_hash_of_function
 from foretune.errors import MeasurementError, UsageError
 from foretune.family import Cost
 from foretune.kernel import Kernel
 from foretune.problem import Problem, ProblemParameter
 from foretune.restriction import adapt_mapping_rule
 from foretune.space import Configuration, SearchSpace
+from foretune.support.code_hash import source_hash_of_function
 from foretune.values import Value
 
 MAX_INLINE_BYTES = 2**18

@@ -14,8 +14,8 @@ from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, 
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import is_run_column, valid_rows
 from foretune.errors import RunTableError, UsageError, require_known
-from foretune.files import translate_read_errors
-from foretune.progress import SILENT, Progress
+from foretune.support.files import translate_read_errors
+from foretune.support.progress import SILENT, Progress
 from foretune.values import Value
 
 Reader = Callable[[Path, Request], pd.DataFrame]

@@ -22,7 +22,7 @@ from foretune.datasets.importers.files import Request, WrongFile, read_table, re
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
-from foretune.operator_package import installed_tables
+from foretune.support.operator_package import installed_tables
 
 KERNELS = {
     "gemm": "gemm",

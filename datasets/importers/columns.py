@@ -10,7 +10,7 @@ import pandas as pd
 
 from foretune.datasets.plain_tables import typed_runs
 from foretune.device import canonical_name
-from foretune.files import require_cells
+from foretune.support.files import require_cells
 from foretune.values import parse_value
 
 

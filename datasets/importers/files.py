@@ -13,8 +13,8 @@ import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
 from foretune.errors import RunTableError, UsageError
-from foretune.files import parse_json, read_bytes, require_cells, translate_read_errors
-from foretune.parquet import read_parquet
+from foretune.support.files import parse_json, read_bytes, require_cells, translate_read_errors
+from foretune.support.parquet import read_parquet
 from foretune.values import Value
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".txt")  # suffixes of the tables that `read_table` reads

@@ -14,7 +14,7 @@ from foretune.datasets.importers.files import Request, read_table
 from foretune.datasets.plain_tables import typed_runs
 from foretune.datasets.schema import NUMBERS, PLAIN_GROUPS, TEXT, is_run_column
 from foretune.errors import SpaceError, UsageError
-from foretune.expression import Expression
+from foretune.support.expression import Expression
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:

@@ -16,8 +16,8 @@ from foretune.datasets.importers.columns import is_counter, table_from_records
 from foretune.datasets.importers.files import Request, read_text, require
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
-from foretune.files import parse_json
 from foretune.measurement import Status
+from foretune.support.files import parse_json
 
 FAILURES = {
     "InvalidConfig": Status.INVALID,

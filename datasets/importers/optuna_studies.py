@@ -18,9 +18,9 @@ from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile
 from foretune.datasets.runs import to_measurements
 from foretune.errors import OutputError, UsageError
-from foretune.expression import Expression
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
+from foretune.support.expression import Expression
 
 MAGIC = b"SQLite format 3\0"
 TABLES = {"studies", "trials"}  # some of the tables of Optuna's databases

@@ -6,10 +6,10 @@ import numpy as np
 
 from foretune.device import roofline_terms_ms
 from foretune.errors import PredictorError, UsageError
-from foretune.expression import Expression
 from foretune.family import Cells, Cost, Family, Quantity
 from foretune.features.families import formats
 from foretune.features.families.tiles import cores_of, wave_features
+from foretune.support.expression import Expression
 
 FLOPS, BYTES = "flops", "bytes"
 """``problem.flops`` and ``problem.bytes`` define the work of unknown kernels."""

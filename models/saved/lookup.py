@@ -1,6 +1,6 @@
 """Finds a predictor by the name that a user gives.
 
-- a `Predictor`, or a user's own model (`foretune.models.saved.guides.make_guide`);
+- a `Predictor`, or a user's own model (`foretune.models.guides.guide.make_guide`);
 - a folder that contains one, directly or in a subfolder (such as a campaign's);
 - ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/ID``: a predictor or any other model
   in MLflow;
@@ -26,14 +26,21 @@ from foretune.errors import (
     TrackingError,
     UsageError,
 )
-from foretune.models.saved import guides
-from foretune.models.saved.folder import CARD
+from foretune.models.card import CARD
+from foretune.models.guides.guide import (
+    GuideModel,
+    PredictorRequest,
+    SearchPredictor,
+    make_guide,
+    mlflow_guide,
+    onnx_guide,
+)
 from foretune.models.saved.pretrained import NotShipped, find_pretrained
 from foretune.registry import is_code_location, object_at
 
 if TYPE_CHECKING:
+    from foretune.models.guides.guide import SpacePredictor
     from foretune.models.predictor import Predictor
-    from foretune.models.saved.guides import SpacePredictor
 
 PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
 """A model (`make_guide`), or a name as text or path."""
@@ -78,13 +85,13 @@ def read_predictor(source: PredictorSource) -> "Predictor":
     return found
 
 
-def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":
+def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
     """Return the predictor or user's model ``source``, which may be a name.
 
     Raises UsageError if it is not a model; else see `read_predictor`.
     """
     if source is None or not isinstance(source, (str, os.PathLike)):
-        return guides.make_guide(source)
+        return make_guide(source)
     name = str(source)
     if name.endswith(PICKLES):
         raise UsageError(
@@ -92,7 +99,7 @@ def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":
             f"joblib.load({name!r}), and give FILE.py:model"
         )
     if name.endswith(".onnx"):
-        return guides.onnx_guide(name)
+        return onnx_guide(name)
     if name.startswith(MLFLOW_PREFIXES):
         from foretune.models.predictor import Predictor
 
@@ -100,15 +107,15 @@ def read_guide(source: PredictorSource) -> "Predictor | guides.GuideModel":
             saved = _predictor_folder(folder)
             if (saved / CARD).exists():
                 return Predictor.load(saved)
-            return guides.mlflow_guide(connect(), str(folder), name)
+            return mlflow_guide(connect(), str(folder), name)
     if is_code_location(name) and not Path(name).is_dir():
-        return guides.make_guide(object_at(name), name)
+        return make_guide(object_at(name), name)
     return read_predictor(source)
 
 
 def find_search_predictor(
-    source: PredictorSource, request: guides.PredictorRequest, say: Callable[[str], None]
-) -> guides.SearchPredictor | None:
+    source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
+) -> SearchPredictor | None:
     """Return the predictor named ``source`` for ``request``; None for ``none``.
 
     Raises PredictorError, TrackingError, UsageError if the named predictor cannot be used. ``say``
@@ -119,16 +126,14 @@ def find_search_predictor(
     if isinstance(source, str) and source == AUTO:
         found = _shipped(request, say)
     else:
-        found = guides.SearchPredictor.for_device(read_guide(source), request.device)
+        found = SearchPredictor.for_device(read_guide(source), request.device)
         request.check(found.predictor)
     if found is not None and found.mismatch:
         say(f"measurements check and correct the predictor: {found.mismatch}")
     return found
 
 
-def _shipped(
-    request: guides.PredictorRequest, say: Callable[[str], None]
-) -> guides.SearchPredictor | None:
+def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> SearchPredictor | None:
     try:
         found = find_pretrained(request)
     except NotShipped as e:

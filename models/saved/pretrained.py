@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.files import read_json, translate_read_errors
-from foretune.models.saved import guides
+from foretune.models.guides.guide import PredictorRequest, SearchPredictor
+from foretune.support.files import read_json, translate_read_errors
 
 if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
@@ -63,7 +63,7 @@ class Pretrained:
         return found
 
 
-def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
+def find_pretrained(request: PredictorRequest) -> SearchPredictor:
     """Return the most similar shipped predictor of the requested kernel.
 
     One of other code and of another device is not similar. Raises NotShipped if there is none;
@@ -82,7 +82,7 @@ def find_pretrained(request: guides.PredictorRequest) -> guides.SearchPredictor:
         if missing := request.missing_targets(found):
             reasons.append(f"{card.table} has no {', '.join(missing)}")
             continue
-        return guides.SearchPredictor(
+        return SearchPredictor(
             found, "; ".join(card.differences(request.source_hash, request.device)), shipped=True
         )
     raise NotShipped(
@@ -106,9 +106,7 @@ def load_pretrained(kernel: str, device: str | None = None) -> "Predictor":
     return Predictor.load(cards[0].folder(SHIPPED))
 
 
-def _mismatch_rank(
-    card: Pretrained, request: guides.PredictorRequest
-) -> tuple[bool, bool, bool, int]:
+def _mismatch_rank(card: Pretrained, request: PredictorRequest) -> tuple[bool, bool, bool, int]:
     """Return a sort key of the differences: code, device, architecture, sizes."""
     device = request.device
     return (

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.files import read_arrays
-from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
 from foretune.models.trees.saved_trees import boosted_arrays, boosted_model
+from foretune.support.files import read_arrays
+from foretune.support.lazy import require
 
 
 @dataclass(eq=False, repr=False)

@@ -6,9 +6,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.files import read_arrays
 from foretune.models.trees.regressor import Regressor, threads_for
 from foretune.models.trees.saved_trees import require_fields, require_trees
+from foretune.support.files import read_arrays
 
 NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
 """Fields that scikit-learn needs of a node to predict."""

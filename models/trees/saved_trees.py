@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.files import parse_json
+from foretune.support.files import parse_json
 
 MAX_DEPTH = 1000  # maximum levels of a tree
 MAX_COLUMNS = 1 << 20

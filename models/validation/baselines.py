@@ -9,8 +9,8 @@ from foretune.family import Family
 from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_roofline_ms
 from foretune.models.neighbors import INTERPOLATION, NeighborIndex
+from foretune.models.splits import group_columns
 from foretune.models.targets import Target, TargetScale
-from foretune.models.validation.splits import group_columns
 
 BASELINES = (
     "roofline",

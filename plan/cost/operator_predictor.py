@@ -23,16 +23,16 @@ import pandas as pd
 import foretune.features
 import foretune.models
 import foretune.plan.cost
-from foretune.code_hash import packages_hash
 from foretune.collect.devices import cache_directory
 from foretune.errors import OutputError, PredictorError
 from foretune.family import Family
 from foretune.features.featureset import FeatureSet
-from foretune.files import read_json, translate_read_errors
 from foretune.models.targets import Target, TargetScale, present_targets, usable_rows
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import parallel_map
-from foretune.progress import SILENT, Progress
+from foretune.support.code_hash import packages_hash
+from foretune.support.files import read_json, translate_read_errors
+from foretune.support.progress import SILENT, Progress
 
 CARD = "operators.json"
 

@@ -16,9 +16,9 @@ from foretune.datasets.runs import newest_runs, read_runs, with_specs_of
 from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
-from foretune.operator_package import installed_tables
 from foretune.plan.cost.kinds import CONVERTERS, KINDS, MODULES, RECURRENT
 from foretune.plan.describe.engines import ENGINES
+from foretune.support.operator_package import installed_tables
 
 MIN_COMPLETE_SHARE = 0.4
 """A version counts as complete if it has this share of the largest version's rows."""

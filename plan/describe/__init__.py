@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from foretune.errors import RunTableError
-from foretune.files import read_bytes, translate_read_errors
+from foretune.support.files import read_bytes, translate_read_errors
 
 
 def shipped_rows(name: str, package: str = __name__) -> list[dict[str, str]]:

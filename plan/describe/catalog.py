@@ -13,7 +13,6 @@ from typing import Any, Self
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import MissingExtra, RunTableError, UnknownName, UsageError
-from foretune.operator_package import package_folder
 from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
 from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
 from foretune.plan.describe.formats import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
@@ -25,6 +24,7 @@ from foretune.plan.describe.huggingface import (
     read_folder,
     read_json,
 )
+from foretune.support.operator_package import package_folder
 
 PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction; assumed for unknown links."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foretune import files
 from foretune.errors import UsageError
 from foretune.plan.describe import shipped_json
 from foretune.plan.describe.description import (
@@ -19,6 +18,7 @@ from foretune.plan.describe.description import (
 )
 from foretune.plan.describe.formats import stored_formats
 from foretune.plan.describe.mixed_layers import mixed_layers
+from foretune.support import files
 
 Fields = Mapping[str, Any]
 

@@ -21,9 +21,9 @@ import pandas as pd
 
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
-from foretune.files import translate_read_errors
 from foretune.plan.describe.catalog import System
 from foretune.plan.engine.stage_times import Stages, StepLoad
+from foretune.support.files import translate_read_errors
 
 COLUMNS = ("at_s", "isl", "osl")
 """Columns of a trace: arrival in seconds, tokens of the prompt and of the answer."""

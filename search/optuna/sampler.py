@@ -15,8 +15,8 @@ from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.models.covariance import LinearCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.models.guides.guide import SearchPredictor
 from foretune.models.predictor import Predictor
-from foretune.models.saved.guides import SearchPredictor
 from foretune.models.saved.lookup import NONE, PredictorSource, read_guide
 from foretune.objective import Objective
 from foretune.problem import Problem

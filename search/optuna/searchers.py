@@ -12,9 +12,9 @@ from optuna.samplers import BaseSampler
 from optuna.trial import Trial, TrialState, create_trial
 
 from foretune.errors import UsageError
-from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import ABSENT, Configuration
+from foretune.support.lazy import require
 from foretune.values import Value
 
 MAX_RETRIES = 20  # invalid or repeated proposals before the nearest free configuration is taken

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretune.lazy import require
 from foretune.search.policies.decisions import Decisions
+from foretune.support.lazy import require
 
 require("torch", "rl", "a policy")
 import torch  # noqa: E402

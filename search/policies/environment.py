@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.lazy import require
 from foretune.search.policies.decisions import (
     FAILURE_REWARD,
     MAX_OBSERVATION,
@@ -26,6 +25,7 @@ from foretune.search.policies.decisions import (
     Task,
 )
 from foretune.space import Configuration
+from foretune.support.lazy import require
 
 require("gymnasium", "rl", "an environment")
 import gymnasium  # noqa: E402

@@ -14,7 +14,6 @@ import numpy as np
 
 from foretune.device import Device
 from foretune.kernel import Kernel
-from foretune.lazy import require
 from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -29,6 +28,7 @@ from foretune.search.policies.decisions import ConfigurationDecisions, Context, 
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import Prior, Searcher
 from foretune.space import Configuration, SearchSpace
+from foretune.support.lazy import require
 
 require("torch", "rl", "a policy")
 import torch  # noqa: E402

@@ -8,8 +8,8 @@ from textwrap import fill
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.files import atomic_write
 from foretune.search.replay.replay import ReplayResult
+from foretune.support.files import atomic_write
 
 FORMATS = (".svg", ".png")
 MAX_COLUMNS = 4  # maximum number of spaces side by side

@@ -13,8 +13,8 @@ from foretune.datasets.runs import problems_of
 from foretune.device import canonical_name
 from foretune.errors import PredictorError, UsageError
 from foretune.measurement import Measurement
+from foretune.models.guides.guide import GuideModel, require_kernel
 from foretune.models.predictor import Predictor
-from foretune.models.saved.guides import GuideModel, require_kernel
 from foretune.search.factory import SearcherKind, make_searcher, searcher_name
 from foretune.search.loop import run, search
 from foretune.search.prior import prior_from_predictor

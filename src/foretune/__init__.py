@@ -8,7 +8,7 @@ Names are imported on first use, so `import foretune` is fast.
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy_exports
+from foretune.support.lazy import lazy_exports
 from foretune.version import __version__
 
 if TYPE_CHECKING:

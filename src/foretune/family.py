@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foretune.code_hash import code_hash
+from foretune.support.code_hash import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
 Cells = Mapping[str, Any]  # values by short name: numbers for one run, arrays for many
@@ -56,7 +56,7 @@ class Family(ABC):
 
     @cached_property  # pickled with a kernel from a script, whose code is nowhere else
     def source_hash(self) -> str:
-        """Hash of the code, 16 hexadecimal digits; see `foretune.code_hash`."""
+        """Hash of the code, 16 hexadecimal digits; see `foretune.support.code_hash`."""
         return code_hash(type(self), Family)
 
     @abstractmethod

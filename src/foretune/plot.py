@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError, require_known
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

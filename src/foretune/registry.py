@@ -21,7 +21,7 @@ from foretune.errors import (
     warn,
 )
 from foretune.kernel import Kernel
-from foretune.lazy import EXTRA_OF
+from foretune.support.lazy import EXTRA_OF
 
 TUNABLE_EXAMPLE = "@foretune.tunable(KNOB=[…], inputs=…)"
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.errors import SpaceError
-from foretune.expression import Columns, Expression
+from foretune.support.expression import Columns, Expression
 
 
 class Restriction:

@@ -11,7 +11,7 @@ from launch_training import (
 )
 
 from foretune.features.launches import MAX_LOG_RATIO, LaunchFeatures
-from foretune.models.launch_order import LaunchOrder
+from foretune.tune.triton.launch_order import LaunchOrder
 
 
 def problems(kernel, count, seed, slope=1.0, candidates=12):

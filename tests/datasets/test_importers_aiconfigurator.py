@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune import operator_package
 from foretune.datasets import import_runs
 from foretune.datasets.importers import aiconfigurator
 from foretune.datasets.importers.aiconfigurator import operation_of
 from foretune.errors import RunTableError
+from foretune.support import operator_package
 
 LABELS = {"framework": ["TRTLLM"], "version": ["1.3.0rc20"], "device": ["NVIDIA H200"]}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from commands import run_json
 
-from foretune.code_hash import uninstalled_sources
 from foretune.kernel import Kernel
 from foretune.registry import get_kernel, registered
+from foretune.support.code_hash import uninstalled_sources
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kernels"
 KERNELS = {

@@ -7,7 +7,7 @@ from foretune.collect.wrapped.function import FunctionKernel
 from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.models.code_time import CodePredictor, CodeTime
-from foretune.models.saved.guides import make_guide
+from foretune.models.guides.guide import make_guide
 
 
 def test_shipped_costs_order_the_caches():

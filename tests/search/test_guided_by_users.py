@@ -11,7 +11,7 @@ from toy_models import BEST, PROBLEM, SPACE, TIMES
 
 import foretune as ft
 from foretune.errors import PredictorError, UsageError
-from foretune.models.saved.guides import make_guide
+from foretune.models.guides.guide import make_guide
 from foretune.search import SurrogateSampler
 from foretune.search.encoding import KernelRuns
 from foretune.search.factory import make_searcher

@@ -247,7 +247,7 @@ def _trees(model: str) -> Callable[[Path], None]:
 def _read_trees(model: str) -> Callable[[Path], int]:
     def read(folder: Path) -> int:
         from foretune.errors import PredictorError
-        from foretune.files import translate_read_errors
+        from foretune.support.files import translate_read_errors
 
         kind = _model(model)
         with translate_read_errors(folder, PredictorError, "is damaged ({})"):
@@ -279,7 +279,7 @@ def _layer(folder: Path) -> None:
 
 
 def _read_layer(folder: Path) -> int:
-    from foretune.tune.store.vllm import read_vllm
+    from foretune.tune.doors.vllm import read_vllm
 
     return len(read_vllm(folder / LAYER).configs)
 

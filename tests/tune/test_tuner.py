@@ -13,7 +13,7 @@ from foretune.datasets import RunLog, from_measurements
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, MeterUnavailable, PredictorError
 from foretune.models import Predictor
-from foretune.models.saved.guides import SearchPredictor
+from foretune.models.guides.guide import SearchPredictor
 from foretune.objective import Objective
 from foretune.tune import job, tune_problem, verifier
 from foretune.tune.job import TuningJob

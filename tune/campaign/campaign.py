@@ -21,19 +21,19 @@ from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
 from foretune.errors import ProblemError, UsageError, require_known
-from foretune.files import require_writable, translate_read_errors
 from foretune.kernel import Kernel
+from foretune.models.guides.guide import SearchPredictor, SpacePredictor
 from foretune.models.predictor import Predictor
-from foretune.models.saved.guides import SearchPredictor, SpacePredictor
 from foretune.models.saved.lookup import PredictorSource
 from foretune.models.training import VALIDATION_LEVELS, Training, ValidationLevel, train_predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.redaction import redact
 from foretune.registry import get_kernel, load
 from foretune.search.factory import searcher_name
 from foretune.space import Configuration
+from foretune.support.files import require_writable, translate_read_errors
+from foretune.support.progress import SILENT, Progress
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,

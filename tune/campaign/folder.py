@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foretune.errors import UsageError
-from foretune.files import atomic_write, read_json, translate_read_errors
+from foretune.support.files import atomic_write, read_json, translate_read_errors
 
 STATE = "campaign.json"
 _STATE_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": (int, float)}

@@ -10,8 +10,8 @@ import pandas as pd
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.models.training import Training
-from foretune.progress import SILENT, Progress
 from foretune.result import Result
+from foretune.support.progress import SILENT, Progress
 from foretune.tune.campaign.folder import CampaignFolder
 from foretune.tune.results import TuneResult, results_frame
 

@@ -32,10 +32,10 @@ from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.datasets.importers.kerneltuner import parse
 from foretune.device import Device
 from foretune.errors import MeterUnavailable, UnknownName, UsageError, require_known
-from foretune.expression import Expression
-from foretune.files import atomic_write
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
+from foretune.support.expression import Expression
+from foretune.support.files import atomic_write
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, WrappedOptions, tune_wrapped
 from foretune.tune.job import check_options

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError, require_known
-from foretune.files import atomic_write
 from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.registry import load
 from foretune.result import Result
+from foretune.support.files import atomic_write
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import StoreLocation
 from foretune.tune.store.store import Store

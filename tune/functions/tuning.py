@@ -13,15 +13,15 @@ from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
 from foretune.collect.timing import Timing
 from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
-from foretune.console import progress_bar
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.measurement import Status
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
+from foretune.support.console import progress_bar
+from foretune.support.progress import SILENT, Progress
 from foretune.tune.functions.result import Best
 from foretune.tune.job import SearchOptions, check_options, limits_of
 from foretune.tune.results import Comparison, TuneResult

@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from foretune import plot
 from foretune.collect.benchmark import environment
 from foretune.errors import TrackingError
-from foretune.progress import SILENT, Progress
+from foretune.support.progress import SILENT, Progress
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.results import TuneResult

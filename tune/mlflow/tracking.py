@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import ForetuneError, TrackingError
+from foretune.models.card import RUNS_FILE
+from foretune.models.guides.guide import SearchPredictor
 from foretune.models.predictor import Predictor
-from foretune.models.saved.folder import RUNS_FILE
-from foretune.models.saved.guides import SearchPredictor
 from foretune.models.saved.lookup import DEFAULT_URI, connect, read_predictor, root_cause
 from foretune.models.training import Training
 from foretune.redaction import redact

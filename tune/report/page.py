@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from foretune.errors import OutputError
-from foretune.files import atomic_write
+from foretune.support.files import atomic_write
 from foretune.values import counted
 
 

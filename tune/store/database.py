@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from foretune.errors import StoreError
-from foretune.files import open_private
 from foretune.redaction import redact
+from foretune.support.files import open_private
 from foretune.tune.store.sql import StoreTransaction
 
 PATH_ADVICE = "set FORETUNE_STORE to a file you can write"

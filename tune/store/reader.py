@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import StoreError, UnknownName, UsageError
-from foretune.files import atomic_write, parse_json, read_bytes, translate_read_errors
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.files import atomic_write, parse_json, read_bytes, translate_read_errors
 from foretune.tune.store.subject import (
     Choice,
     Subject,

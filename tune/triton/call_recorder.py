@@ -15,7 +15,7 @@ import triton
 
 from foretune.collect.compiled.arguments import Tensor, describe
 from foretune.errors import UsageError, warn
-from foretune.files import parse_json, read_bytes, translate_read_errors
+from foretune.support.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.problem_key import is_descriptor
 

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError
-from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.space import SearchSpace
+from foretune.support.lazy import require
 from foretune.tune.triton.options import Budget, Mode, Options
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError, warn
-from foretune.lazy import require
 from foretune.measurement import Status
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.lazy import require
 from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError, warn
-from foretune.lazy import require
 from foretune.measurement import Measurement, Status
+from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     from foretune.tune.store.cache import StoreLocation

@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Any
 
 from foretune.errors import warn
-from foretune.lazy import require
+from foretune.support.lazy import require
 from foretune.tune.triton.decorator import autotune, is_disabled
 
 

@@ -12,12 +12,11 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, warn
 from foretune.features.launches import launch_features
 from foretune.measurement import Measurement
-from foretune.models.launch_order import SPREAD, LaunchOrder, shipped_order
-from foretune.models.popular import shipped_tunings
-from foretune.models.saved.guides import PredictorRequest, SearchPredictor
+from foretune.models.guides.guide import PredictorRequest, SearchPredictor
 from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
 from foretune.space import Configuration
+from foretune.tune.triton.launch_order import SPREAD, LaunchOrder, shipped_order
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.problem_key import (
     Call,
@@ -25,6 +24,7 @@ from foretune.tune.triton.problem_key import (
     triton_parameters,
     undecorated_kernel,
 )
+from foretune.tune.triton.published import shipped_tunings
 from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
 
 

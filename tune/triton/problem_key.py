@@ -13,13 +13,13 @@ from weakref import WeakKeyDictionary
 import triton
 from triton.runtime.jit import JITFunction
 
-from foretune.code_hash import function_code
 from foretune.collect.versions import toolchain
 from foretune.device import Device
 from foretune.errors import describe_error
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.code_hash import function_code
 from foretune.tune.store import Subject
 from foretune.tune.triton.runtime import current_device_index, device_at
 from foretune.values import Value

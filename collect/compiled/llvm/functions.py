@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from foretune.errors import ForetuneError
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 CONVERSIONS = ("fptosi", "fptoui", "sitofp", "uitofp", "fpext", "fptrunc")
 POINTER_CASTS = ("bitcast", "ptrtoint", "inttoptr", "addrspacecast")

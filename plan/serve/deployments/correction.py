@@ -25,11 +25,8 @@ import foretune.models
 import foretune.plan.cost
 import foretune.plan.describe
 import foretune.plan.serve.deployments
-from foretune.code_hash import packages_hash
 from foretune.collect.devices import cache_directory
 from foretune.errors import MissingExtra, OutputError, PredictorError, RunTableError, UsageError
-from foretune.files import atomic_write, read_bytes, read_json, translate_read_errors
-from foretune.operator_package import package_folder
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
@@ -45,6 +42,9 @@ from foretune.plan.serve.deployments.group_process import (
     GroupedGaussianProcess,
     deployment_points,
 )
+from foretune.support.code_hash import packages_hash
+from foretune.support.files import atomic_write, read_bytes, read_json, translate_read_errors
+from foretune.support.operator_package import package_folder
 from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")

@@ -8,8 +8,8 @@ import typer
 from foretune.cli import options, run_files
 from foretune.cli.output import Output
 from foretune.errors import UsageError
-from foretune.files import atomic_write
 from foretune.registry import registered
+from foretune.support.files import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd

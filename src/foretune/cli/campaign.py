@@ -10,12 +10,12 @@ import typer
 from foretune.cli import options
 from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carbon
 from foretune.cli.output import METRIC_COLUMNS, Output, format_config, metric_rows
-from foretune.console import progress_bar
 from foretune.errors import require_known
-from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.problem import Problem, shared_values
 from foretune.registry import load
+from foretune.support.console import progress_bar
+from foretune.support.lazy import require
 from foretune.values import short_number
 
 if TYPE_CHECKING:

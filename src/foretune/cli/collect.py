@@ -8,10 +8,10 @@ import typer
 
 from foretune.cli import networks, options
 from foretune.cli.output import Output
-from foretune.console import progress_bar
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.lazy import require
+from foretune.support.console import progress_bar
+from foretune.support.lazy import require
 
 TYPICAL = "typical"  # name of the set of models whose operators also serve to plan other models
 MIN_RUNS_IN_BUDGET = 1000  # an operator is left out if fewer runs of it fit in the time given

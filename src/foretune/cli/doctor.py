@@ -13,13 +13,13 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.console import progress_bar
 from foretune.device import Device, known_devices
 from foretune.errors import ForetuneError, OutputError, UsageError
-from foretune.files import require_writable
-from foretune.lazy import require
 from foretune.redaction import redact
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
+from foretune.support.console import progress_bar
+from foretune.support.files import require_writable
+from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     from foretune.collect.devices import Probe

@@ -10,8 +10,8 @@ from foretune.cli.output import Output
 from foretune.cli.run_files import read_files, select_rows
 from foretune.cli.store import open_tuned
 from foretune.errors import UsageError
-from foretune.files import atomic_write
 from foretune.objective import Objective
+from foretune.support.files import atomic_write
 from foretune.values import counted, percent
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.console import progress_bar
 from foretune.errors import UsageError, require_known
+from foretune.support.console import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd

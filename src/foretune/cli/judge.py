@@ -4,8 +4,8 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.console import progress_bar
 from foretune.problem import Problem
+from foretune.support.console import progress_bar
 from foretune.values import short_number
 
 

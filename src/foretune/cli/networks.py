@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli.output import Output, format_config
-from foretune.console import progress_bar
 from foretune.device import available_cores
 from foretune.errors import UsageError
-from foretune.lazy import require
+from foretune.support.console import progress_bar
+from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     from foretune.collect.collection import CollectSummary

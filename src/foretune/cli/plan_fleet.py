@@ -8,8 +8,8 @@ import typer
 
 from foretune.cli import options, plan_options
 from foretune.cli.output import Output
-from foretune.console import progress_bar
 from foretune.errors import UsageError
+from foretune.support.console import progress_bar
 from foretune.values import percent
 
 if TYPE_CHECKING:

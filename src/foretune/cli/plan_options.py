@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options
-from foretune.console import progress_bar
 from foretune.errors import UsageError, require_known
+from foretune.support.console import progress_bar
 
 if TYPE_CHECKING:
     from foretune.plan import Requirements

@@ -13,7 +13,7 @@ from foretune.cli import options, plan_options
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
 from foretune.errors import UsageError
-from foretune.files import translate_write_errors
+from foretune.support.files import translate_write_errors
 
 if TYPE_CHECKING:
     import pandas as pd

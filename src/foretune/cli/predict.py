@@ -130,7 +130,7 @@ def _rank_by_code(
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
-    from foretune.models.saved.guides import require_kernel
+    from foretune.models.guides.guide import require_kernel
     from foretune.models.saved.lookup import AUTO, read_predictor
     from foretune.models.saved.pretrained import load_pretrained
 

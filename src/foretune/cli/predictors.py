@@ -68,12 +68,12 @@ def train(
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
     from foretune.features.families.user_defined import UserDefinedCost
+    from foretune.models.card import CARD, require_writable_folder
     from foretune.models.predictor import Predictor, require_single_kernel
-    from foretune.models.saved.folder import CARD, require_writable_folder
     from foretune.models.saved.lookup import read_predictor
+    from foretune.models.splits import group_columns, group_numbers
     from foretune.models.targets import TARGETS
     from foretune.models.training import train_predictor
-    from foretune.models.validation.splits import group_columns, group_numbers
 
     root = options.root_options(context)
     output = Output(root.as_json)
@@ -120,8 +120,8 @@ def train(
 
 
 def _parse_validate(text: str) -> tuple[Any, Any, bool]:
+    from foretune.models.splits import SPLITS
     from foretune.models.training import VALIDATION_LEVELS
-    from foretune.models.validation.splits import SPLITS
 
     parts = [part.strip() for part in text.split(",")]
     require_known("validation", parts, (*VALIDATION_LEVELS, *SPLITS, CURVE))

@@ -9,18 +9,18 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.run_files import read_files
-from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.registry import load
+from foretune.support.console import progress_bar
+from foretune.support.lazy import require
 from foretune.values import counted, short_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from foretune.models.guides.guide import GuideModel
     from foretune.models.predictor import Predictor
-    from foretune.models.saved.guides import GuideModel
     from foretune.search.replay.scores import Figures, Scores
 
 SHOWN_EVALUATIONS = (10, 50, 200)

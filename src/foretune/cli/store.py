@@ -16,9 +16,9 @@ from foretune.values import counted, percent
 if TYPE_CHECKING:
     import pandas as pd
 
+    from foretune.tune.doors.vllm import ParameterNames
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.reader import StoreReader
-    from foretune.tune.store.vllm import ParameterNames
 
 MAX_VALUE_LENGTH = 16  # characters of a value in a table; --json has all
 VLLM_KERNEL = "fused_moe"
@@ -180,7 +180,7 @@ def _with_local_specs(runs: "pd.DataFrame") -> "pd.DataFrame":
 def _export_vllm(
     output: Output, where: str | None, kernel: str, target: Path, naming: "ParameterNames"
 ) -> None:
-    from foretune.tune.store.vllm import Layer, export_vllm
+    from foretune.tune.doors.vllm import Layer, export_vllm
 
     tuned, layer = open_tuned(where), Layer.from_file(target)
     subject = tuned.newest_subject(kernel, layer.device)
@@ -214,7 +214,7 @@ def _import_vllm(
     output: Output, target: "Store", file: Path, kernel: str, device: str, naming: "ParameterNames"
 ) -> dict[str, Any]:
     """Add vLLM's choices to the newest version of the kernel; existing choices stay."""
-    from foretune.tune.store.vllm import import_vllm, read_vllm
+    from foretune.tune.doors.vllm import import_vllm, read_vllm
 
     device_name = device or read_vllm(file).layer.device
     known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
@@ -225,7 +225,7 @@ def _import_vllm(
 
 
 def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
-    from foretune.tune.store.vllm import ParameterNames
+    from foretune.tune.doors.vllm import ParameterNames
 
     names = options.parse_key_values(maps, "--map", "NAME=VALUE")
     return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))

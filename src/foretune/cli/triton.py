@@ -8,11 +8,11 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, format_config
-from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.files import require_writable
-from foretune.lazy import require
 from foretune.space import Configuration
+from foretune.support.console import progress_bar
+from foretune.support.files import require_writable
+from foretune.support.lazy import require
 from foretune.values import counted
 
 if TYPE_CHECKING:

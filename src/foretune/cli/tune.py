@@ -15,10 +15,10 @@ from foretune.cli import options, tune_program
 from foretune.cli.campaign import show_results
 from foretune.cli.command import Command, find_program
 from foretune.cli.output import Output, format_config
-from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.files import read_bytes, require_writable
 from foretune.objective import Limit, Objective
+from foretune.support.console import progress_bar
+from foretune.support.files import read_bytes, require_writable
 from foretune.values import short_number
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import numpy as np
 import typer
 
 from foretune.cli import networks, options
-from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.registry import load, object_at
 from foretune.space import Configuration
+from foretune.support.console import progress_bar
 from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:

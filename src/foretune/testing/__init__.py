@@ -6,7 +6,7 @@ run them on everything that is registered.
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy_exports
+from foretune.support.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.testing.contract import ContractViolation

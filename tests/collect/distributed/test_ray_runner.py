@@ -17,7 +17,7 @@ from foretune.collect import IsolatedRunner, RayRunner, Timing, collect_runs, lo
 from foretune.collect.distributed.actor import resource_counts
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
-from foretune.progress import SILENT
+from foretune.support.progress import SILENT
 from foretune.testing import check_runner
 
 pytestmark = [

@@ -13,11 +13,11 @@ from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.models import Predictor
 from foretune.models import find_pretrained as find_guide
+from foretune.models.guides.guide import PredictorRequest
 from foretune.models.saved import pretrained as shipped
-from foretune.models.saved.guides import PredictorRequest
 from foretune.models.saved.pretrained import PRETRAINED_CARD, NotShipped, Pretrained, read_cards
+from foretune.models.splits import task_numbers
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import task_numbers
 from foretune.objective import Objective
 from foretune.registry import get_kernel
 from foretune.tune.job import TuningJob

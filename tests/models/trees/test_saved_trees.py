@@ -1,4 +1,4 @@
-"""A saved model predicts as it did; `tests/test_files.py` has damaged ones."""
+"""A saved model predicts as it did; `tests/support/test_files.py` has damaged ones."""
 
 import numpy as np
 import pytest

@@ -8,13 +8,13 @@ from foretune.datasets import catalog, from_measurements
 from foretune.errors import PredictorError
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
+from foretune.models.splits import task_numbers
 from foretune.models.validation.drift import (
     MIN_BIAS,
     _design_effect,
     _min_coverage,
     check_drift,
 )
-from foretune.models.validation.splits import task_numbers
 
 FRESH_SIZES = [(128, 128, 64), (512, 128, 512), (768, 384, 96), (192, 960, 256), (640, 640, 640)]
 

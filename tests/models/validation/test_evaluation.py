@@ -11,10 +11,10 @@ import pytest
 from foretune.datasets import from_measurements
 from foretune.errors import DataWarning, PredictorError, RunTableError, UnknownName
 from foretune.models import Predictor, evaluate_predictor, train_predictor
+from foretune.models.splits import fold_of_rows, task_numbers
 from foretune.models.training import count_seen_before, cross_validate
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import METRICS
-from foretune.models.validation.splits import fold_of_rows, task_numbers
 
 QUICK = {"rounds": 10, "rate": 0.5}
 

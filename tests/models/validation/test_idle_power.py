@@ -13,7 +13,7 @@ from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
-from foretune.models.validation.data_checks import drop_implausible, is_idle_power
+from foretune.models.data_checks import drop_implausible, is_idle_power
 
 QUICK = {"rounds": 15}
 

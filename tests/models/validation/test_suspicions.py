@@ -14,8 +14,8 @@ from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
+from foretune.models.data_checks import warn_about_data
 from foretune.models.targets import present_targets
-from foretune.models.validation.data_checks import warn_about_data
 
 QUICK = {"rounds": 15}
 H100 = "NVIDIA H100 80GB HBM3"

@@ -6,8 +6,8 @@ import pytest
 
 from foretune.device import Device, find_device
 from foretune.errors import RunTableError, UnknownName
-from foretune.operator_package import installed_tables
 from foretune.plan import System, find_system, known_systems, published_prices, read_prices
+from foretune.support.operator_package import installed_tables
 
 NAMED = (
     "a100_sxm",

@@ -19,8 +19,8 @@ from foretune import Device, Store
 from foretune.datasets import from_measurements
 from foretune.errors import ForetuneWarning
 from foretune.models import Predictor
+from foretune.models.guides.guide import PredictorRequest
 from foretune.models.saved import pretrained
-from foretune.models.saved.guides import PredictorRequest
 from foretune.models.saved.pretrained import NotShipped, Pretrained, find_pretrained
 from foretune.problem import Problem
 from foretune.registry import get_kernel

@@ -2,7 +2,7 @@
 
 import sys
 
-from foretune.console import progress_bar
+from foretune.support.console import progress_bar
 
 
 def work():

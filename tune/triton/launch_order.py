@@ -17,7 +17,7 @@ import numpy as np
 
 from foretune.errors import PredictorError
 from foretune.features.launches import LaunchFeatures
-from foretune.files import read_arrays, translate_read_errors
+from foretune.support.files import read_arrays, translate_read_errors
 
 SHIPPED = Path(__file__).parent / "shipped" / "launches.npz"
 SPREAD = 0.15

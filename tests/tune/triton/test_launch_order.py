@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from foretune.models.launch_order import SHIPPED, shipped_order
+from foretune.tune.triton.launch_order import SHIPPED, shipped_order
 
 
 def test_the_shipped_one_is_small_and_says_what_it_learned_from():
@@ -21,7 +21,7 @@ def test_the_shipped_one_is_small_and_says_what_it_learned_from():
 def test_the_shipped_one_is_read_without_what_it_was_made_with():
     code = (
         "import sys\n"
-        "from foretune.models.launch_order import shipped_order\n"
+        "from foretune.tune.triton.launch_order import shipped_order\n"
         "shipped_order()\n"
         "print({'pandas', 'sklearn', 'xgboost', 'scipy'} & set(sys.modules))"
     )

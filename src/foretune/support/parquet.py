@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from foretune.files import StrPath, require_cells, require_regular_file, require_size
+from foretune.support.files import StrPath, require_cells, require_regular_file, require_size
 
 
 class ParquetFile:

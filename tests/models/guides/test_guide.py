@@ -13,7 +13,7 @@ from toy_models import PROBLEM, SPACE
 
 from foretune.errors import MissingExtra, PredictorError, TrackingError, UsageError
 from foretune.models import Predictor
-from foretune.models.saved.guides import DEFAULT_LOG_SPREAD, make_guide, select_columns
+from foretune.models.guides.guide import DEFAULT_LOG_SPREAD, make_guide, select_columns
 from foretune.models.saved.lookup import read_guide
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem

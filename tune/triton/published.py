@@ -16,8 +16,8 @@ import numpy as np
 
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.files import read_arrays, translate_read_errors
 from foretune.space import Configuration
+from foretune.support.files import read_arrays, translate_read_errors
 
 POPULAR = Path(__file__).parent / "shipped" / "popular.npz"
 SIZE_DISTANCE = np.array([1.0, 0.5, 0.5])

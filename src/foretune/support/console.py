@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from foretune.progress import Progress as ProgressSeam
+from foretune.support.progress import Progress as ProgressSeam
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from foretune.errors import StoreError, UsageError
-from foretune.files import atomic_write, read_json
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.files import atomic_write, read_json
 from foretune.tune.store import Choice, Store, Subject
 from foretune.tune.store.reader import StoreReader
 from foretune.tune.store.subject import OBJECTIVE_TAG, matches

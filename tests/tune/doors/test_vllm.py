@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from foretune.errors import StoreError, UsageError
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store import Choice, Store, Subject
-from foretune.tune.store.vllm import (
+from foretune.tune.doors.vllm import (
     REQUIRED,
     Layer,
     ParameterNames,
@@ -21,6 +20,7 @@ from foretune.tune.store.vllm import (
     read_vllm,
     write_vllm,
 )
+from foretune.tune.store import Choice, Store, Subject
 
 NAMES = (*REQUIRED, "num_stages")
 FILES = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from foretune.device import canonical_name
 from foretune.errors import ForetuneError, PredictorError, UsageError, describe_error
-from foretune.lazy import require
+from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     import pandas as pd

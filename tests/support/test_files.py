@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from fuzzing import DECODERS, Decoder, fuzz, gemms
 
-from foretune import files
 from foretune.datasets import import_runs, read_runs
 from foretune.errors import (
     PredictorError,
@@ -22,12 +21,13 @@ from foretune.errors import (
     StoreError,
     UsageError,
 )
-from foretune.files import MAX_COLUMNS, read_arrays, read_bytes, read_json
 from foretune.models import Predictor
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.forest import ForestModel
-from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
+from foretune.support import files
+from foretune.support.files import MAX_COLUMNS, read_arrays, read_bytes, read_json
+from foretune.support.parquet import ParquetFile, read_parquet
 from foretune.tune.campaign.folder import read_state
 
 SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4}

@@ -13,8 +13,8 @@ import numpy as np
 
 from foretune.errors import OutputError, PredictorError
 from foretune.features.featureset import FEATURES_VERSION
-from foretune.files import read_json, require_regular_file, translate_read_errors
 from foretune.models.targets import TARGETS
+from foretune.support.files import read_json, require_regular_file, translate_read_errors
 
 FORMAT_VERSION = 11
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"

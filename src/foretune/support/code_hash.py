@@ -22,7 +22,7 @@ from typing import Any
 HASHED_PREFIXES = ("foretune.collect.", "foretune.features.families.")
 INSTALL_FOLDERS = ("site-packages", "dist-packages")
 """Folders whose files are unrelated to each other."""
-_FORETUNE_ROOT = Path(__file__).parents[1]
+_FORETUNE_ROOT = Path(__file__).parents[2]
 _PLAIN = int | float | str | bytes | bool | None
 
 

@@ -12,14 +12,14 @@ from foretune import Device
 from foretune.collect.compiled.arguments import Tensor
 from foretune.device import find_device
 from foretune.errors import PredictorError
-from foretune.models import popular
-from foretune.models.popular import Tunings, knob_meaning, shipped_tunings
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
+from foretune.tune.triton import published
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import KERNELS, UNFIT_PROBABILITY, PriorFactory, popular_log_shares
 from foretune.tune.triton.problem_key import Call
+from foretune.tune.triton.published import Tunings, knob_meaning, shipped_tunings
 
 H100 = find_device("NVIDIA H100 80GB HBM3")
 GEMM, MOE = "_w8a8_block_fp8_matmul", "fused_moe_kernel"
@@ -107,9 +107,9 @@ def test_the_prior_starts_with_the_popular_and_knows_what_fits():
 
 def test_every_recognized_kernel_has_tunings_under_the_apache_license():
     assert {kernel.family for kernel in KERNELS.values()} == shipped_tunings().keys()
-    card = json.loads(popular.POPULAR.with_suffix(".json").read_text())
+    card = json.loads(published.POPULAR.with_suffix(".json").read_text())
     assert card["licence"] == "Apache-2.0"
-    assert popular.POPULAR.stat().st_size < 200_000
+    assert published.POPULAR.stat().st_size < 200_000
 
 
 def tunings(devices, winners, configs):
@@ -149,13 +149,13 @@ def test_votes_on_one_tile_count_together():
 
 
 def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(popular, "POPULAR", tmp_path / "popular.npz")
+    monkeypatch.setattr(published, "POPULAR", tmp_path / "popular.npz")
     shipped_tunings.cache_clear()
     try:
-        popular.POPULAR.write_bytes(b"nothing")
+        published.POPULAR.write_bytes(b"nothing")
         with pytest.raises(PredictorError, match="damaged"):
             shipped_tunings()
-        np.savez_compressed(popular.POPULAR)
+        np.savez_compressed(published.POPULAR)
         assert shipped_tunings() == {}
     finally:
         shipped_tunings.cache_clear()

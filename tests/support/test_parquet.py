@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from spoiling import spoil_bytes
 
-from foretune.parquet import ParquetFile, decoded_size
+from foretune.support.parquet import ParquetFile, decoded_size
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import UnknownName
-from foretune.models.validation.splits import (
+from foretune.models.splits import (
     FOLDS,
     NO_FOLD,
     fold_of_rows,

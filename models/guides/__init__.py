@@ -1,0 +1,1 @@
+"""Guides: predict the configurations of one search, and know how far to trust themselves."""
