@@ -1,15 +1,26 @@
-"""What `pyproject.toml` cannot say: a build without the linked packages must not pass as one."""
+"""Finds the packages. In a checkout without links, the folders at the root take their place.
 
-import sys
+Git writes a link as a text file where the system, or its settings, has no links. So do some
+programs that unpack a zip archive.
+"""
+
 from pathlib import Path
 
-for link in Path(__file__).parent.glob("src/foretune/*"):
-    if link.is_file() and (Path(__file__).parent / link.name).is_dir():  # the text of a link
-        sys.exit(
-            f"src/foretune/{link.name} must be a link to {link.name}/, and this checkout has no "
-            "links: clone it again with 'git clone -c core.symlinks=true'"
-        )
+from setuptools import find_packages, setup
 
-from setuptools import setup  # noqa: E402
+FOLDERS = ("collect", "datasets", "features", "models", "plan", "search", "tune")
+"""The packages at the root; `src/foretune/` has a link to each."""
 
-setup()
+packages = find_packages("src")
+package_dir = {"": "src"}
+
+for folder in FOLDERS:
+    if Path("src", "foretune", folder).is_dir():
+        continue  # a link; in a source distribution, the folder itself
+
+    package = f"foretune.{folder}"
+    package_dir[package] = folder
+    packages.append(package)
+    packages += [f"{package}.{inside}" for inside in find_packages(folder)]
+
+setup(packages=packages, package_dir=package_dir)
