@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +18,8 @@ BUILT = ("*.egg-info", "__pycache__", "build", ".*", "mlruns", "campaigns")
 NOT_INSTALLED = {"foretune/datasets/README.md"}
 OLDEST_SETUPTOOLS = 77
 """The first that reads the license as pyproject.toml writes it."""
-RELATIVE_LINK = re.compile(r"\]\((?!\w+:|#)[^)]*\)")
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SOURCE = SETTINGS["project"]["urls"]["Source"]
 
 
 def setuptools_version() -> int:
@@ -106,14 +108,27 @@ def test_build_without_links_has_every_module(checkout, without):
     assert wheel_files(checkout) == expected
 
 
-def test_metadata_has_no_relative_links(checkout):
-    """A package index shows the README, and has no files beside it."""
+def test_metadata_links_are_absolute(checkout):
+    """A package index shows the README without the files beside it."""
     with zipfile.ZipFile(build(checkout, "build_wheel")) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
         metadata = wheel.read(name).decode()
 
-    assert "# Foretune" in metadata
-    assert RELATIVE_LINK.findall(metadata) == []
+    targets = re.findall(r"\]\(([^)#]+)", metadata)
+    ours = [target for target in targets if target.startswith(f"{SOURCE}/")]
+    assert len(ours) > 20
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+    # Ours lead to files: as a page, or as the file itself (raw).
+    paths = [re.sub(f"{re.escape(SOURCE)}/(blob|raw)/main/", "", target) for target in ours]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert f"({SOURCE}/raw/main/docs/evaluations.svg)" in metadata
+
+
+@pytest.mark.parametrize("label", ["Homepage", "Documentation", "Source", "Changelog", "Issues"])
+def test_urls_start_with_address_of_source(label):
+    """Whoever publishes the repository replaces one address."""
+    assert SETTINGS["project"]["urls"][label].startswith(SOURCE)
 
 
 def test_source_distribution_has_all_that_its_tests_need(checkout):
