@@ -1,4 +1,4 @@
-"""Wheels and source distributions, built from a checkout with and without its links."""
+"""Tests wheels and source distributions, built from a checkout with and without its links."""
 
 import os
 import re
