@@ -323,7 +323,7 @@ def _prices(path: Path) -> Any:
 
 
 def _accuracy(path: Path) -> Any:
-    from foretune.plan.describe.formats import read_accuracy
+    from foretune.plan.describe.accuracy import read_accuracy
 
     return read_accuracy(path)
 
