@@ -10,12 +10,13 @@ import numpy as np
 
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
+from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import MeasurementError, UsageError, describe_error, warn
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import NOTHING, identify, name_work, unique_digest
 from foretune.values import Value
 
 OutputCheck = Callable[[Any, Any], bool]
@@ -48,6 +49,8 @@ class FunctionKernel(WrappedKernel):
         cost: CostOf | None = None,
         device_kind: Literal["cpu", "gpu"] = "cpu",
         pinned: Sequence[str] = (),
+        identity: str | None = None,
+        floats_are_data: bool = True,
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
@@ -57,15 +60,29 @@ class FunctionKernel(WrappedKernel):
         if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
         named = _named_arguments(parameters, () if callable(args) else tuple(args), kwargs)
-        problem = {} if callable(args) else arrays.describe_arguments(*named)
-        check_hashes = [
-            f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
+        # What the function reads: its code and captured values here, its arguments in the problem.
+        if callable(args):
+            problem = ArgumentsProblem({})
+            made_by = identify((args, kwargs), owner=f"args or kwargs of {name}")
+        else:
+            problem = problem_of_arguments(*named, floats_are_data=floats_are_data)
+            made_by = NOTHING
+        works = [
+            identify(function, owner=name) if identity is None else name_work(function, identity),
+            made_by,
+            identify(verify, owner=f"verify of {name}"),
         ]
-        right = None if check is None or callable(check) else arrays.content_hash(check)
-        code = repr(
-            (source_hash_of_function(function), name, check is None, right, check_hashes, tolerance)
-        )
-        super().__init__(name, knobs, restrictions, default, problem, code, cost)
+        if check is None or callable(check):
+            works.append(identify(check, owner=f"the check of {name}"))
+            right = None
+        else:
+            right = arrays.content_hash(check)
+        # Work that cannot be read completely has a code of its own: nothing is reused for it.
+        unreadable = (*problem.unreadable, *(part for work in works for part in work.unreadable))
+        self.unreadable = unreadable if identity is None else ()
+        only_here = unique_digest() if self.unreadable else ""
+        code = repr(([work.digest for work in works], only_here, name, right, tolerance))
+        super().__init__(name, knobs, restrictions, default, problem.values, code, cost)
         self.function = function
         self.args = args if callable(args) else tuple(args)
         self.kwargs = kwargs

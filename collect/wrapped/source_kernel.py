@@ -17,7 +17,7 @@ from foretune.errors import MeasurementError, UsageError, first_line, warn
 from foretune.kernel import Inputs, Launch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import source_hash_of_function
 from foretune.values import Value
 
 BACKENDS: dict[sources.Language, Any] = {"C": native, "OpenCL": opencl, "CUDA": cuda, "HIP": hip}
