@@ -97,7 +97,8 @@ def test_no_message_goes_to_stdout_where_stderr_is_closed():
 
 def test_a_busy_machine_is_said(capsys, monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
-    monkeypatch.setattr(machine_load, "OBSERVE_S", 0.01)
+    several_clock_ticks_s = 0.05
+    monkeypatch.setattr(machine_load, "OBSERVE_S", several_clock_ticks_s)
     arguments = ["collect", "toy", "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
     assert main([*arguments, "--wait-quiet", "0.001", "--json"]) == 0
     captured = capsys.readouterr()
