@@ -15,7 +15,7 @@ from machine import markdown
 
 from foretune.datasets.schema import validate
 from foretune.device import find_device
-from foretune.models.saved.lookup import read_guide
+from foretune.models.saved.lookup import read_model
 from foretune.models.saved.pretrained import SHIPPED
 from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import prior_from_source, replay
@@ -72,7 +72,7 @@ def as_gemm(table: pd.DataFrame, problems: int) -> pd.DataFrame:
 
 def compared(runs: pd.DataFrame, predictor: Path, repeats: int) -> str:
     """Return what searches keep of the best of each list, with and without the predictor."""
-    guide, spaces = read_guide(predictor), recorded_spaces(runs, "list")
+    guide, spaces = read_model(predictor), recorded_spaces(runs, "list")
     rows = []
     for name, source in (("with the shipped predictor", guide), ("without", None)):
         curves = []
