@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from foretune.collect import dissection
-from foretune.collect.dissection import (
+from machine_probe import dissection
+from machine_probe.dissection import (
     Dissection,
     Level,
     MemoryCurve,
     find_levels,
     working_sets,
 )
+
 from foretune.device import SPECS, available_cores
 
 SIZES = working_sets(1 << 17)

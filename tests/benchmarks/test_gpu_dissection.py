@@ -1,17 +1,19 @@
-"""The GPU's probe: right in the interpreter, and it compiles for GPUs that are not here."""
+"""Kernels that probe a GPU's memory: what they compute in Triton's interpreter."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 INTERPRETED = """
 import torch
-from foretune.collect import gpu_dissection as probe
+from machine_probe import gpu_dissection as probe
 from foretune.collect.timing import CPU_TIMER
 
 memory = torch.zeros(4096, dtype=torch.int32)
@@ -30,20 +32,9 @@ assert probe.read_gbps(memory, 4, 2, CPU_TIMER) > 0
 """
 
 
-def test_what_the_kernels_compute():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+def test_gpu_dissection_interpreted_kernels_chase_and_read():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(BENCHMARKS)}
     done = subprocess.run(
         [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_they_compile(compiled, target):
-    from foretune.collect import gpu_dissection as probe
-
-    pointer = torch.int32
-    made, _ = compiled(probe.chase, [pointer, pointer, 100], {}, target)
-    assert made.asm
-    made, _ = compiled(probe.read, [pointer, pointer, 8, 3], {"BLOCK": 1024}, target)
-    assert made.asm

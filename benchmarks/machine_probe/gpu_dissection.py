@@ -1,4 +1,4 @@
-"""Latency and bandwidth of a GPU's caches and memory; the twin of `foretune.collect.dissection`.
+"""Latency and bandwidth of a GPU's caches and memory; the twin of `machine_probe.dissection`.
 
 One program follows pointers; all multiprocessors read the working set repeatedly.
 """
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretune.collect.dissection import LINE_BYTES, ROUNDS, MemoryCurve, working_sets
-from foretune.collect.kernels.triton_probe import chase, read
 from foretune.collect.timing import Timer, gpu_timer
 from foretune.device import Device
 from foretune.support.progress import SILENT, Progress
+from machine_probe.dissection import LINE_BYTES, ROUNDS, MemoryCurve, working_sets
+from machine_probe.triton_probe import chase, read
 
 STEPS = 4096  # dependent loads per launch
 BLOCK, PROGRAMS_PER_CORE = 1024, 8

@@ -1,14 +1,13 @@
-"""LLVM's machine code analyzer (llvm-mca), a baseline of from_code.py."""
+"""LLVM's machine code analyzer (llvm-mca), a baseline of measure_costs.py."""
 
 import re
 import subprocess
 from functools import lru_cache
 
 import llvmlite.binding as llvm
-
-from foretune.collect.compiled.llvm.calls import Code
-from foretune.collect.compiled.llvm.functions import read_function
-from foretune.collect.compiled.llvm.sampled_run import SampledRun
+from predict_from_code.calls import Code
+from predict_from_code.functions import read_function
+from predict_from_code.sampled_run import SampledRun
 
 SIMULATED_TIMES = 50
 SIMULATED_CPU = "icelake-server"

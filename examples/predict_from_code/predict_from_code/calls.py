@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.compiled.llvm.functions import REGION_BITS, read_function
-from foretune.collect.compiled.llvm.operations import Operations, Traffic
-from foretune.collect.compiled.llvm.sampled_run import SampledRun
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.support.lazy import require
+from predict_from_code.functions import REGION_BITS, read_function
+from predict_from_code.operations import Operations, Traffic
+from predict_from_code.sampled_run import SampledRun
 
 CACHES = {"l1": ("l1_kib", 32.0), "l2": ("l2_kib", 1024.0), "l3": ("l3_kib", 32768.0)}
 """Caches: the device's spec, and its usual size in KiB."""

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 pytest.importorskip("llvmlite")
-from from_code import START_NS, learn_costs, save_costs
 from mca import simulated_cycles
+from measure_costs import START_NS, learn_costs, save_costs
+from predict_from_code.calls import code_of
+from predict_from_code.code_time import CodeTime
 
-from foretune.collect.compiled.llvm.calls import code_of
 from foretune.collect.wrapped.source import LaunchShape, Source
 from foretune.collect.wrapped.source_kernel import SourceKernel
-from foretune.models.code_time import CodeTime
 
 
 def test_costs_are_learned_from_times(tmp_path):

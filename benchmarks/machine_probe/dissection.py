@@ -282,7 +282,7 @@ def _read_source() -> str:
 
 def _core_to_core_ns() -> dict[str, float]:
     """Return the time to send a cache line between cores; empty with one core."""
-    from foretune.collect.ping_pong import bounce
+    from machine_probe.ping_pong import bounce
 
     cores = available_cores()
     others = sorted({int(c) for c in np.linspace(1, cores - 1, CORE_PAIRS)}) if cores > 1 else []

@@ -15,7 +15,7 @@ from foretune.problem import Problem
 from foretune.space import SearchSpace
 from foretune.support.files import StrPath, read_json
 
-SHIPPED = Path(__file__).parent / "shipped" / "code_time.json"
+SHIPPED = Path(__file__).parent / "code_time.json"
 MAX_CONFIGURATIONS = 1000  # every configuration is compiled: larger spaces are refused
 COSTS = ("cycles", "l1", "l2", "l3", "call")  # cycles, lines that enter each cache, and calls
 OVERLAP = 4.0  # exponent of the norm that joins core and memory where they overlap
@@ -23,7 +23,7 @@ OVERLAP = 4.0  # exponent of the norm that joins core and memory where they over
 
 @dataclass(frozen=True)
 class CodeTime:
-    """Costs in ns of the counts from `foretune.collect.compiled.llvm.calls.count_code`.
+    """Costs in ns of the counts from `predict_from_code.calls.count_code`.
 
     They were measured on ``device``. For kernels that were left out of the fit, 90 % of the runs
     are within ``factor`` of the prediction.
@@ -51,7 +51,7 @@ class CodeTime:
             return cls(costs, str(content["device"]), float(content["factor"]))
         except (KeyError, TypeError, ValueError) as e:
             raise PredictorError(
-                f"{path} holds no costs of code: benchmarks/from_code.py --out writes them"
+                f"{path} holds no costs of code: measure/measure_costs.py --out writes them"
             ) from e
 
 
@@ -73,7 +73,7 @@ class CodePredictor:
 
         Raises PredictorError if there are too many configurations to compile.
         """
-        from foretune.collect.compiled.llvm.calls import cache_bytes, code_of, count_code
+        from predict_from_code.calls import cache_bytes, code_of, count_code
 
         selected = range(len(space)) if indices is None else indices.tolist()
         if len(selected) > MAX_CONFIGURATIONS:

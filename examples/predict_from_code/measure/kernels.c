@@ -1,4 +1,4 @@
-// Small CPU kernels of benchmarks/from_code.py. The knobs VW (vector width), IL (interleaved or unrolled
+// Small CPU kernels of measure_costs.py. The knobs VW (vector width), IL (interleaved or unrolled
 // iterations), TI and TJ (tiles), JB (a register block) and ORDER (of loops) are defined per configuration.
 #define TEXT(x) #x
 #define PRAGMA(x) _Pragma(TEXT(x))

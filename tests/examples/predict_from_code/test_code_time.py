@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from predict_from_code.code_time import CodePredictor, CodeTime
 
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.models.code_time import CodePredictor, CodeTime
 from foretune.models.guides.guide import make_guide
 
 

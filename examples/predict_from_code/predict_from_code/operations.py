@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.compiled.llvm import functions as ir
-from foretune.collect.compiled.llvm.sampled_run import Counts, SampledRun, region_of
+from predict_from_code import functions as ir
+from predict_from_code.sampled_run import Counts, SampledRun, region_of
 
 UNIT_BYTES = 32  # width of an execution unit; wider vectors count several times
 WINDOW = 256  # operations that a core keeps in flight

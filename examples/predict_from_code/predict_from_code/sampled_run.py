@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.compiled.llvm import functions as ir
+from predict_from_code import functions as ir
 
 PLAIN: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,

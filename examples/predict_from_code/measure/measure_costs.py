@@ -1,11 +1,11 @@
 """How well is a kernel's time predicted from its code alone? Whole kernels are left out.
 
-python benchmarks/from_code.py [--rounds 2] [--table FILE] [--out COSTS]
+python examples/predict_from_code/measure/measure_costs.py [--rounds 2] [--table FILE] [--out COSTS]
 
-Compiles the kernels of from_code.c with clang, measures them on one core, counts their LLVM IR,
+Compiles the kernels of kernels.c with clang, measures them on one core, counts their LLVM IR,
 and learns the costs of what it counts: half an hour. Needs clang, llvm-mca and the extras cpu and
 learn. --table keeps times and counts: if the file exists, nothing is measured. --out writes the
-costs for 'foretune predict FILE:NAME --from COSTS.json'.
+costs for 'predict-from-code FILE:NAME --costs COSTS.json'.
 """
 
 import argparse
@@ -25,17 +25,16 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pandas as pd
-from machine import heading, markdown
 from mca import simulated_cycles
+from predict_from_code.calls import Code, cache_bytes, count_code
+from predict_from_code.code_time import COSTS, CodeTime
+from predict_from_code.functions import REGION_BITS
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
 from foretune.collect import local_device
-from foretune.collect.compiled.llvm.calls import Code, cache_bytes, count_code
-from foretune.collect.compiled.llvm.functions import REGION_BITS
-from foretune.models.code_time import COSTS, CodeTime
 
-SOURCE = Path(__file__).with_suffix(".c")
+SOURCE = Path(__file__).with_name("kernels.c")
 WIDEST = ("-O3", "-march=native", "-mprefer-vector-width=512", "-w")
 OPTIONS = (*WIDEST, "-fno-math-errno", "-ffp-contract=fast", "-fno-trapping-math")
 HARNESS = """
@@ -434,7 +433,7 @@ def left_out(
 
 def report(table: pd.DataFrame, out: Path | None) -> None:
     device = local_device("cpu", measure=False)
-    print(heading("Time from code", device))
+    print(f"Time from code on {device.name}, {device.architecture}\n")
     count = table["kernel"].nunique()
     print(f"{len(table):,} runs of {count} kernels, each left out with a tenth of them\n")
     rows, predicted = [], {}
@@ -455,7 +454,7 @@ def report(table: pd.DataFrame, out: Path | None) -> None:
         )
     *_, random = ranking(table, predicted["from code"])
     rows.append(["any order", *[""] * 5, f"{random:.2f}"])
-    print(markdown(COLUMNS, rows))
+    print(pd.DataFrame(rows, columns=list(COLUMNS)).to_string(index=False), "\n")
     ratio = predicted["from code"] / table["ms"]
     errors = np.abs(ratio - 1).groupby(table["kernel"]).mean().sort_values()
     listed = ", ".join(f"{kernel} {error:.0%}" for kernel, error in errors.items())

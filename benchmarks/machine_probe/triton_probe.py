@@ -1,4 +1,4 @@
-"""Triton kernels that take a GPU's memory apart (`foretune.collect.gpu_dissection`)."""
+"""Triton kernels that take a GPU's memory apart (`machine_probe.gpu_dissection`)."""
 
 import triton
 import triton.language as tl

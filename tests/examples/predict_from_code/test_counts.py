@@ -4,11 +4,11 @@ import shutil
 
 import numpy as np
 import pytest
+from predict_from_code.calls import code_of, count_code
+from predict_from_code.functions import REGION_BITS, read_function
+from predict_from_code.operations import Operations, Traffic
+from predict_from_code.sampled_run import UNKNOWN_TRIPS, SampledRun
 
-from foretune.collect.compiled.llvm.calls import code_of, count_code
-from foretune.collect.compiled.llvm.functions import REGION_BITS, read_function
-from foretune.collect.compiled.llvm.operations import Operations, Traffic
-from foretune.collect.compiled.llvm.sampled_run import UNKNOWN_TRIPS, SampledRun
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.collect.wrapped.source import LaunchShape, Source
 from foretune.collect.wrapped.source_kernel import SourceKernel
