@@ -194,7 +194,7 @@ def row_log_ratios(law: ShapeLaw, rows: KernelRuns) -> np.ndarray:
 
     With few elements, a thread idles while it waits for memory; with many, registers spill.
     """
-    elements = np.array([law.sizes(config)[0] for config in rows.configs])
+    elements = np.array([law.elements(config) for config in rows.configs])
     octaves = np.log2(elements / (32.0 * rows.warps) / ROW_ELEMENTS_PER_THREAD)
     cost = ROW_COST_PER_OCTAVE * np.abs(octaves)
     return cost - cost.min(initial=math.inf)
