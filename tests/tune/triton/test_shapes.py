@@ -12,8 +12,9 @@ import triton.language as tl
 from foretune import Configuration, Device, Problem
 from foretune.search.encoding import KernelRuns
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import PriorFactory, row_log_ratios
+from foretune.tune.triton.prior import PriorFactory
 from foretune.tune.triton.problem_key import Call
+from foretune.tune.triton.row_order import row_log_ratios
 from foretune.tune.triton.tiles import BlockShapes, TileShape, shape_law, tile_launches
 
 M, N, K = 1024, 512, 2048
