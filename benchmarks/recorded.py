@@ -39,7 +39,7 @@ from foretune.search.encoding import nearest_first
 from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.triton.choice import CallTuner, CallTunerFactory
+from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
 from foretune.tune.triton.launch_order import LaunchOrder
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
@@ -113,33 +113,37 @@ class Replayed:
             call.kernel, call.source, call.device, options, self._order
         )
         spending = Options(store=False, budget=len(problem.configs))
-        tuning = CallTuner(call, problem.configs, spending, cache, self._priors)
+        tuner = CallTuner.for_call(
+            call, problem.configs, options=spending, cache=cache, priors=self._priors
+        )
         automatic = Stopping(None, options.regret)
         found: dict[str, Chosen] = {}
-        loop = tuning.start_search()
+        loop = tuner.search.start()
         batch: Batch[Configuration] | None = next(loop)
         while True:
-            now = tuning.best, tuning.new_count, self._promised(tuning, problem)
-            if tuning.new_count in budgets:
-                found[str(tuning.new_count)] = now
-            reason = automatic.reason(tuning.searcher, tuning.new_count)
+            now = tuner.search.best, tuner.history.new_count, self._promised(tuner, problem)
+            if tuner.history.new_count in budgets:
+                found[str(tuner.history.new_count)] = now
+            reason = automatic.reason(tuner.search.searcher, tuner.history.new_count)
             if "auto" not in found and reason is not None:
                 found["auto"] = now
-                self.runs = tuning.runs
-            if batch is None or ("auto" in found and tuning.new_count >= max(budgets, default=0)):
+                self.runs = tuner.history.runs
+            if batch is None or (
+                "auto" in found and tuner.history.new_count >= max(budgets, default=0)
+            ):
                 break
             try:
                 batch = loop.send([problem.run(c) for c in batch.start])
             except StopIteration:
                 batch = None
         if "auto" not in found:
-            found["auto"], self.runs = now, tuning.runs
+            found["auto"], self.runs = now, tuner.history.runs
         return found | {str(b): now for b in budgets if str(b) not in found}
 
     @staticmethod
-    def _promised(tuning: CallTuner, problem: Recorded) -> float:
-        complete = tuning.new_count == len(problem.configs)
-        return 0.0 if complete else min(tuning.searcher.search_posterior.expected_regret, 9.0)
+    def _promised(tuner: CallTuner, problem: Recorded) -> float:
+        complete = tuner.history.new_count == len(problem.configs)
+        return 0.0 if complete else min(tuner.search.searcher.search_posterior.expected_regret, 9.0)
 
 
 Case = tuple[Recorded, Replayed, Sequence[Recorded]]
