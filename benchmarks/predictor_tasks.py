@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from neusight import convert
+from vidur import read_profiles
 
 from foretune.datasets import import_runs, read_runs
 from foretune.datasets.importers.aiconfigurator import installed_tables
@@ -259,7 +260,7 @@ def spaces(data: Path, draw: int = 0) -> Iterator[Task]:
 
 def vidur(data: Path, draw: int = 0) -> Iterator[Task]:
     """Whole models held out of Vidur's MLP profiles."""
-    runs = import_runs(data / "llm" / "vidur_mlp.parquet", "vidur").runs
+    runs = read_profiles(data / "llm" / "vidur_mlp.parquet")
     for kernel in ("gemm", "norm", "elementwise"):
         rows = runs[runs["kernel"] == kernel].reset_index(drop=True).dropna(axis=1, how="all")
         for models in (["CodeLlama-34b"], ["Llama-2-70b", "Llama-3-70B"]):

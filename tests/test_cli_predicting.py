@@ -61,23 +61,6 @@ def test_calibrate(capsys, gemm_predictor, toy_place):
     assert Predictor.load("calibrated").training_["calibrated"] == ["NVIDIA L40S"]
 
 
-def test_a_kernel_that_never_ran_is_ranked_by_its_code(capsys, toy_place):
-    text = """
-import numba, numpy as np, foretune
-@foretune.tunable(step=(1, 4), inputs=lambda n=1000: (np.ones(n),))
-@numba.njit
-def add(x, step=1):
-    for i in range(0, x.size, step):
-        x[i] += 1 / x[i]
-"""
-    (toy_place / "added.py").write_text(text)
-    ranked = run_json(capsys, "predict", "added.py:add", "--from", "code", "--problem", "n=64000")
-    times = {c["config"]["step"]: c["time_ms"] for c in ranked["configs"]}
-    assert times[4] < times[1]
-    says = fails(capsys, 1, "predict", "added.py:add", "--from", "nowhere.json")
-    assert "nowhere.json" in says
-
-
 def test_settings_that_a_device_does_not_have(capsys, toy_place):
     """Runs of a CPU with threads and of a GPU with warps; a size that only some runs have."""
     sizes, blocks = [64 * (1 + i % 10) for i in range(60)], [16, 32, 64] * 20

@@ -17,14 +17,36 @@ PACKAGES = ["datasets", "collect", "features", "models", "search", "tune", "plan
 """Each may import those before it and the root modules, none after it; the CLI imports all."""
 
 
+needs_links = pytest.mark.skipif(
+    (ROOT / "PKG-INFO").exists(),
+    reason="needs a checkout: a source distribution has the folders themselves",
+)
+
+
+@needs_links
 @pytest.mark.parametrize("name", PACKAGES)
-def test_every_folder_is_linked_into_the_package(name):
-    if (ROOT / "PKG-INFO").exists():
-        pytest.skip("needs a checkout: a source distribution has the folders themselves")
+def test_links_lead_to_folders_at_root(name):
     link = ROOT / "src" / "foretune" / name
     assert link.is_symlink()
     assert link.resolve() == ROOT / name
     assert (ROOT / name / "__init__.py").exists()
+
+
+@needs_links
+def test_links_are_all_packages():
+    links = [path.name for path in (ROOT / "src" / "foretune").iterdir() if path.is_symlink()]
+    assert sorted(links) == sorted(PACKAGES)
+
+
+def test_setup_maps_all_packages():
+    """A build without links takes the list of setup.py; one with links does not read it."""
+    setup = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    (folders,) = (
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "FOLDERS"
+    )
+    assert sorted(folders) == sorted(PACKAGES)
 
 
 @pytest.mark.parametrize("name", ["datasets", "models"])

@@ -55,6 +55,8 @@ _MLFLOW_DEFAULTS = {
 }
 MLFLOW_PREFIXES = ("models:/", "runs:/")
 PICKLES = (".joblib", ".pkl", ".pickle")
+PLUGINS = {"code": "pip install ./examples/predict_from_code"}
+"""Predictors that are not part of Foretune: name -> how a checkout installs one."""
 MAX_FOLDER_DEPTH = 3
 """Levels below a folder that are searched; an MLflow model has its predictor two levels below."""
 SOURCE_KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
@@ -110,6 +112,8 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
             return mlflow_guide(connect(), str(folder), name)
     if is_code_location(name) and not Path(name).is_dir():
         return make_guide(object_at(name), name)
+    if name in PLUGINS and not Path(name).exists():
+        raise PredictorError(f"predictor {name!r} is a plug-in, not installed: {PLUGINS[name]}")
     return read_predictor(source)
 
 
