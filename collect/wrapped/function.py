@@ -65,7 +65,9 @@ class FunctionKernel(WrappedKernel):
             problem = ArgumentsProblem({})
             made_by = identify((args, kwargs), owner=f"args or kwargs of {name}")
         else:
-            problem = problem_of_arguments(*named, floats_are_data=floats_are_data)
+            problem = problem_of_arguments(
+                *named, floats_are_data=floats_are_data, is_named=identity is not None
+            )
             made_by = NOTHING
         works = [
             identify(function, owner=name) if identity is None else name_work(function, identity),

@@ -33,11 +33,15 @@ class ArgumentsProblem:
 
 
 def problem_of_arguments(
-    names: Sequence[str], values: Sequence[Any], floats_are_data: bool = True
+    names: Sequence[str],
+    values: Sequence[Any],
+    floats_are_data: bool = True,
+    is_named: bool = False,
 ) -> ArgumentsProblem:
     """Return what identifies the work of a call with these arguments.
 
-    Without ``floats_are_data``, floating-point numbers count by content, too.
+    Without ``floats_are_data``, floating-point numbers count by content, too. If the user named the
+    work (``is_named``), objects count by class and shape only.
     """
     found: dict[str, Value] = {}
     is_complete = floats_are_data
@@ -45,7 +49,7 @@ def problem_of_arguments(
         told = _tell(value)
         is_complete &= told.is_complete
         add_sizes(found, {f"{name}{end}": v for end, v in told.values.items()})
-    if is_complete:
+    if is_complete or is_named:
         return ArgumentsProblem(found)
 
     # The names of unreadable parts begin with their argument.
