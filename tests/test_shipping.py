@@ -12,7 +12,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy, config
 from foretune.datasets import card, load, shipped
 from foretune.device import Device
 from foretune.models import find_pretrained
-from foretune.models.guides.guide import PredictorRequest
+from foretune.models.guides.request import PredictorRequest
 from foretune.models.saved import pretrained
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
