@@ -98,7 +98,7 @@ def record(name: str, device: Device, options: argparse.Namespace) -> Table:
 def evaluate(
     table: Table, device: Device, orders: int
 ) -> list[tuple[str, list[float], list[float]]]:
-    """Return per way of choosing: the shares of the best it kept, and what it measured."""
+    """Return for each way of choosing: its name, the shares of the best, and its measurements."""
     shares: dict[str, list[float]] = {}
     spent: dict[str, list[float]] = {}
 

@@ -10,7 +10,8 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, warn
 from foretune.features.launches import launch_features
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import PredictorRequest, SearchPredictor
+from foretune.models.guides.guide import Guide
+from foretune.models.guides.request import PredictorRequest
 from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
 from foretune.space import Configuration
@@ -54,14 +55,14 @@ class PriorFactory:
         self._device = device
         self._order = order
         self._objective = options.parsed_objective
-        self._guide: SearchPredictor | None = None
+        self._guide: Guide | None = None
         self._laws: dict[Any, ShapeLaw | None] = {}
         if options.predictor is not None:
-            from foretune.models.saved.lookup import find_search_predictor
+            from foretune.models.saved.lookup import find_guide
 
             use = PredictorRequest(kernel, source, device, self._objective.needs_power)
             log = logging.getLogger(__name__).info
-            self._guide = find_search_predictor(options.predictor, use, log)
+            self._guide = find_guide(options.predictor, use, log)
 
     @property
     def predicts(self) -> bool:
@@ -73,7 +74,7 @@ class PriorFactory:
         if (predicted := self._predict(rows)) is not None:
             assert self._guide is not None
             # the spread is smaller on devices that the predictor was trained on
-            spread = self._guide.log_spread(self._device)
+            spread = self._guide.log_spread()
             return Prior(
                 predicted[0], spread, predicted[1], bool(self._guide.mismatch), self._log_mean_of
             )
@@ -133,7 +134,7 @@ class PriorFactory:
         from foretune.search.prior import predict_runs
 
         try:
-            return predict_runs(self._guide.predictor, rows, self._device, self._objective)
+            return predict_runs(self._guide, rows, self._objective)
         except ForetuneError as e:
             if not self._guide.shipped:
                 raise
