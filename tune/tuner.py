@@ -3,19 +3,18 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Unpack
+from typing import Self, Unpack
 
 import numpy as np
 
 from foretune.collect.runner import Runner
 from foretune.collect.timing import median_interval
 from foretune.datasets.run_log import RunLog
-from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import GuideModel, SearchPredictor
+from foretune.models.guides.guide import Guide
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import ConstrainedObjective, Objective, violated_limits
 from foretune.problem import Problem
@@ -31,7 +30,9 @@ from foretune.tune.verifier import verify
 from foretune.values import counted, short_number
 
 FINALISTS = 3
-LIMIT_CHECK_RUNS = 3  # new runs of a finalist whose medians must satisfy the limits
+"""Number of candidates that are compared with the default."""
+LIMIT_CHECK_RUNS = 3
+"""New runs of a finalist whose medians must satisfy the limits."""
 
 
 def tune_problem(
@@ -73,68 +74,142 @@ def tune_problem(
     return tune_one(job, problem, job.find_predictor(predictor), verify_s)
 
 
-def tune_one(
-    job: TuningJob, problem: Problem, guide: SearchPredictor | None, verify_s: float
-) -> TuneResult:
+def tune_one(job: TuningJob, problem: Problem, guide: Guide | None, verify_s: float) -> TuneResult:
     """Tune one problem of a job for its first objective; see `tune_problem`."""
     start = time.perf_counter()
     job.wait_until_idle()
-    kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
-    previous_choice = job.cache.choice(problem, objective)
+    earlier = _EarlierSearches.of_problem(job, problem)
+
+    # The searcher starts from the guide's predictions and from other problems' measurements.
+    searcher, used_guide = _make_searcher(job, problem, guide)
+
+    # Measurements of this problem are reused. Only what they leave of the budget is spent.
+    trace = _Trace(job, job.known(problem, searcher.space), used_guide)
+    remaining = _remaining_budget(
+        job.stopping,
+        finished=earlier.finished,
+        unfinished=earlier.unfinished,
+        known=len(trace.known),
+    )
+    job = replace(job, stopping=remaining)
+
+    try:
+        _search(job, problem, searcher, trace)
+        return verify_and_store(
+            job,
+            problem,
+            searcher,
+            trace=trace.steps,
+            previous_choice=earlier.finished,
+            verify_s=verify_s,
+            start=start,
+        )
+    except BaseException as error:
+        # The next run of this problem continues where this one ended.
+        spent = _store_unfinished(job, problem, trace, earlier.unfinished)
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(_interruption_message(job, spent)) from None
+        raise
+
+
+@dataclass(frozen=True)
+class _EarlierSearches:
+    """What earlier searches of a problem left in the store."""
+
+    finished: Choice | None
+    unfinished: Choice | None
+
+    @classmethod
+    def of_problem(cls, job: TuningJob, problem: Problem) -> Self:
+        objective = job.constrained_objectives[0]
+        return cls(
+            finished=job.cache.choice(problem, objective),
+            unfinished=job.cache.choice(problem, objective, unfinished=True),
+        )
+
+
+def _make_searcher(
+    job: TuningJob, problem: Problem, guide: Guide | None
+) -> tuple[Searcher, Guide | None]:
+    """Return the searcher of a problem, and the guide if it predicts the problem's space."""
+    objective = job.constrained_objectives[0]
+    space = job.kernel.space(problem)
+
+    # Measurements of other problems correct the guide. Those that it was trained on teach the
+    # searcher nothing new.
     other_measurements = job.cache.known_for_other_problems(problem)
     if guide is not None:
-        guide = correct_predictor(guide, other_measurements, device)
+        guide = correct_predictor(guide, other_measurements, job.device)
         other_measurements = guide.unlearned(other_measurements)
-    prior = job.prior(problem, kernel.space(problem), guide, objective.objective)
-    search = make_searcher(
+
+    prior = job.prior(problem, space, guide, objective.objective)
+    searcher = make_searcher(
         job.searcher,
-        kernel.space(problem),
+        space,
         objective,
         job.seed,
         prior,
         problem,
-        device,
+        job.device,
         other_measurements,
     )
     if job.stopping.regret is not None:
-        require_regret_estimate(search, searcher_name(job.searcher))
-    if prior is None:
-        guide = None
-    unfinished = job.cache.choice(problem, objective, unfinished=True)
-    trace = _Trace(job, job.known(problem, search.space), guide)
-    count, regret = job.stopping.measurements, job.stopping.regret
-    if (
-        previous_choice is not None
-        and trace.known
-        and (  # a damaged store may have lost them
-            (count is not None and previous_choice.measured >= count)
-            or (regret is not None and previous_choice.regret <= regret)
-        )
-    ):
-        job = replace(job, stopping=Stopping(0))
-    elif previous_choice is None and unfinished is not None and count is not None:
-        spent = min(unfinished.measured, len(trace.known))
-        job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
-    try:
-        _search(job, problem, search, trace)
-        return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
-    except BaseException as e:
-        best = trace.incumbent.config if trace.incumbent else kernel.default(problem)
-        spent = trace.measured + (unfinished.measured if unfinished else 0)
-        if trace.measured:
-            left = Choice(best, spent, math.nan, "measured")
-            job.cache.choose(problem, objective, left, unfinished, unfinished=True)
-        if isinstance(e, KeyboardInterrupt):
-            said = f"interrupted with {counted(spent, 'new measurement')}"
-            kept = "kept; run the same again to go on" if job.cache.is_kept else "not kept"
-            raise KeyboardInterrupt(f"{said} {kept}") from None
-        raise
+        require_regret_estimate(searcher, searcher_name(job.searcher))
+    return searcher, None if prior is None else guide
+
+
+def _remaining_budget(
+    budget: Stopping, *, finished: Choice | None, unfinished: Choice | None, known: int
+) -> Stopping:
+    """Return what earlier searches of the problem leave of the budget.
+
+    ``known`` is the number of their measurements that are still in the store.
+    """
+    # A finished search was at least as thorough: only verify its winner. If the store has lost
+    # the measurements, its choice proves nothing, so search again.
+    if finished is not None:
+        if known and _was_as_thorough(finished, budget):
+            return Stopping(measurements=0)
+        return budget
+
+    # An interrupted search goes on with what is left.
+    if unfinished is not None and budget.measurements is not None:
+        spent = min(unfinished.measured, known)
+        return replace(budget, measurements=max(0, budget.measurements - spent))
+    return budget
+
+
+def _was_as_thorough(choice: Choice, budget: Stopping) -> bool:
+    if budget.measurements is not None and choice.measured >= budget.measurements:
+        return True
+    return budget.regret is not None and choice.regret <= budget.regret
+
+
+def _store_unfinished(
+    job: TuningJob, problem: Problem, trace: "_Trace", unfinished: Choice | None
+) -> int:
+    """Store how much an interrupted search has measured; return that number."""
+    earlier = 0 if unfinished is None else unfinished.measured
+    spent = trace.measured + earlier
+    if trace.measured:
+        incumbent = trace.incumbent
+        best = job.kernel.default(problem) if incumbent is None else incumbent.config
+        left = Choice(config=best, measured=spent, regret=math.nan, how="measured")
+        objective = job.constrained_objectives[0]
+        job.cache.choose(problem, objective, left, replacing=unfinished, unfinished=True)
+    return spent
+
+
+def _interruption_message(job: TuningJob, spent: int) -> str:
+    fate = "kept; run the same again to go on" if job.cache.is_kept else "not kept"
+    return f"interrupted with {counted(spent, 'new measurement')} {fate}"
 
 
 def verify_and_store(
     job: TuningJob,
     problem: Problem,
-    search: Searcher,
+    searcher: Searcher,
+    *,
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
     verify_s: float,
@@ -144,48 +219,67 @@ def verify_and_store(
 
     ``start`` is when the search began, by `time.perf_counter`.
     """
-    kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
-    first = None if previous_choice is None else previous_choice.config
-    feasible = [step for step in trace if math.isfinite(step.objective)]
-    feasible.sort(key=lambda s: (s.config != first, s.objective))
+    objective = job.constrained_objectives[0]
+    default = job.kernel.default(problem)
 
-    def breaks(config: Configuration) -> str:
-        if not objective.limits:
-            return ""
-        runs = job.runner.run(kernel, problem, [config] * LIMIT_CHECK_RUNS)
-        return violated_limits(objective.limits, list(runs))
+    # Candidates have to keep the limits in new runs, too.
+    finalists = _finalists(job, problem, trace, previous_choice)
+    default_breaks = _broken_limits(job, problem, default)
 
-    within = (step.config for step in feasible if not breaks(step.config))
-    default = kernel.default(problem)
-    finalists, default_breaks = list(islice(within, FINALISTS)), breaks(default)
     job.wait_until_idle()
-    contenders, evidence, noise = verify(job, problem, finalists, verify_s)
+    verified = verify(job, problem, finalists, verify_s)
     result = TuneResult(
-        kernel.name,
-        problem,
-        device.name,
-        objective.objective,
-        searcher_name(job.searcher),
-        tuple(trace),
-        tuple(contenders),
-        len(evidence),
-        evidence.rounds,
-        time.perf_counter() - start,
-        objective.limits,
-        default_breaks,
-        noise,
+        kernel=job.kernel.name,
+        problem=problem,
+        device=job.device.name,
+        objective=objective.objective,
+        searcher=searcher_name(job.searcher),
+        trace=tuple(trace),
+        contenders=tuple(verified.contenders),
+        processes=len(verified.evidence),
+        rounds=verified.evidence.rounds,
+        seconds=time.perf_counter() - start,
+        limits=objective.limits,
+        default_breaks=default_breaks,
+        noise=verified.noise,
     )
     if default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), default_breaks)
-    regret = search.expected_regret()
+
+    regret = searcher.expected_regret()
     choice = Choice(
-        result.winner.config or default,
-        len(search.observed),
-        regret if math.isfinite(regret) else math.nan,
-        "measured" if result.verdict == "inconclusive" else "verified",
+        config=result.winner.config or default,
+        measured=len(searcher.observed),
+        regret=regret if math.isfinite(regret) else math.nan,
+        how="measured" if result.verdict == "inconclusive" else "verified",
     )
-    job.cache.choose(problem, objective, choice, previous_choice)
+    job.cache.choose(problem, objective, choice, replacing=previous_choice)
     return result
+
+
+def _finalists(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    previous_choice: Choice | None,
+) -> list[Configuration]:
+    """Return the fastest measured configurations within the limits, an earlier choice first."""
+    first = None if previous_choice is None else previous_choice.config
+    feasible = [step for step in trace if math.isfinite(step.objective)]
+    feasible.sort(key=lambda step: (step.config != first, step.objective))
+    within_limits = (
+        step.config for step in feasible if not _broken_limits(job, problem, step.config)
+    )
+    return list(islice(within_limits, FINALISTS))
+
+
+def _broken_limits(job: TuningJob, problem: Problem, config: Configuration) -> str:
+    """Run a configuration again; return the limits that it violates, empty if none."""
+    limits = job.constrained_objectives[0].limits
+    if not limits:
+        return ""
+    runs = job.runner.run(job.kernel, problem, [config] * LIMIT_CHECK_RUNS)
+    return violated_limits(limits, list(runs))
 
 
 def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace") -> None:
@@ -199,26 +293,27 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
             yield measurement
 
     measured = job.search(searcher, measure, trace.known).measured
+
+    # A search may begin with the default's run; that alone is not worth a word.
     default = job.kernel.default(problem)
-    if any(m.config != default for m in trace.known):  # a search may begin with the default's run
+    if any(m.config != default for m in trace.known):
+        reused = counted(len(trace.known), "measurement")
         summary = f"{measured} new" if measured else "nothing new is measured"
-        count, s = len(trace.known), "s" * (len(trace.known) > 1)
-        job.progress.say(f"{problem}: {count} measurement{s} reused from the store, {summary}")
+        job.progress.say(f"{problem}: {reused} reused from the store, {summary}")
 
 
 class _Trace:
     """The steps of one search, its incumbent, and the predictor corrected by them."""
 
-    def __init__(
-        self, job: TuningJob, known: list[Measurement], predictor: SearchPredictor | None
-    ) -> None:
-        self.known = known
-        self._job, self._objective = job, job.constrained_objectives[0]
-        self.steps = [make_step(m, self._objective, None, job.device, known=True) for m in known]
-        self._predictor = predictor
+    def __init__(self, job: TuningJob, known: list[Measurement], guide: Guide | None) -> None:
+        self._job = job
+        self._objective = job.constrained_objectives[0]
+        self._guide = guide
         self._successful = [m for m in known if m.ok]
+        self._best_value = math.inf
+        self.known = known
+        self.steps = [make_step(m, self._objective, known=True) for m in known]
         self.incumbent: Measurement | None = None
-        self._best = math.inf
         for measurement in known:
             self._update_incumbent(measurement)
 
@@ -237,36 +332,34 @@ class _Trace:
     def add(self, measurement: Measurement) -> None:
         """Record a measurement, and correct the predictor after some of them."""
         job = self._job
-        self.steps.append(make_step(measurement, self._objective, self._predictor, job.device))
+        self.steps.append(make_step(measurement, self._objective, self._guide))
         self._update_incumbent(measurement)
         if measurement.ok:
             self._successful.append(measurement)
-            if self._predictor is not None and len(self._successful) in CORRECTION_COUNTS:
-                self._predictor = correct_predictor(self._predictor, self._successful, job.device)
-        unit = self._objective.objective.unit
-        best = f"best {short_number(self._best)} {unit}" if self._best < math.inf else ""
-        job.progress.advance(best)
+            if self._guide is not None and len(self._successful) in CORRECTION_COUNTS:
+                self._guide = correct_predictor(self._guide, self._successful, job.device)
+        job.progress.advance(self._best_so_far())
 
     def _update_incumbent(self, measurement: Measurement) -> None:
         value = self._objective.value_of(measurement)
-        if value < self._best:
-            self._best, self.incumbent = value, measurement
+        if value < self._best_value:
+            self._best_value = value
+            self.incumbent = measurement
+
+    def _best_so_far(self) -> str:
+        if self._best_value == math.inf:
+            return ""
+        return f"best {short_number(self._best_value)} {self._objective.objective.unit}"
 
 
 def make_step(
     m: Measurement,
     objective: ConstrainedObjective,
-    guide: SearchPredictor | None,
-    device: Device,
+    guide: Guide | None = None,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with the prediction of a `Predictor`."""
-    predicted = {}
-    if guide is not None and not isinstance(guide.predictor, GuideModel):  # its unit is unknown
-        row = guide.predictor.predict_one(m.problem, m.config, device)
-        predicted = {"predicted_ms": row["time_ms"]}
-        if guide.has_valid_interval(device):
-            predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}
+    """Return a measurement as a step of a search, with the guide's prediction."""
+    predicted = {} if guide is None else guide.prediction_of(m)
     status = step_status(m, objective.limits)
     value = objective.value_of(m)
     return SearchStep(

@@ -150,18 +150,20 @@ class _WorkloadSearch:
 
     def verify(self, number: int, verify_s: float, start: float) -> TuneResult:
         """Verify the best of a problem; ``start`` is the search's by `time.perf_counter`."""
-        part, choice = self._parts[number], self._searcher.choice(number)
-        job, trace = self._job_of(part), self._traces[part.kernel, part.problem]
+        part = self._parts[number]
+        choice = self._searcher.choice(number)
+        job = self._job_of(part)
+        trace = self._traces[part.kernel, part.problem]
         if all(step.config != choice for step in trace):  # no choice is left unmeasured
             self._searcher.tell(self._measure([(part, choice)]))
         return verify_and_store(
             job,
             part.problem,
             self._searcher.searcher(number),
-            trace,
-            job.cache.choice(part.problem, self._objective),
-            verify_s,
-            start,
+            trace=trace,
+            previous_choice=job.cache.choice(part.problem, self._objective),
+            verify_s=verify_s,
+            start=start,
         )
 
     def _measure(self, items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
@@ -176,7 +178,7 @@ class _WorkloadSearch:
         return self._jobs[part.kernel, part.problem]
 
     def _add(self, m: Measurement, known: bool = False) -> None:
-        step = make_step(m, self._objective, None, self._job.device, known)
+        step = make_step(m, self._objective, known=known)
         self._traces[m.kernel, m.problem].append(step)
 
 
