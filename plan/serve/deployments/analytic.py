@@ -16,6 +16,7 @@ token.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -29,8 +30,18 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
-StepTimers = Callable[[System, str], StepTimer]
-"""Returns the step timer of an engine on a system."""
+
+class StepTimers(Protocol):
+    """Times the steps of engines on systems, as `StepTimerFactory` does."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether times come from measured tables; if not, they are rooflines."""
+        ...
+
+    def __call__(self, system: System, backend: str) -> StepTimer:
+        """Return the step timer of an engine on a system."""
+        ...
 
 
 def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:
