@@ -9,7 +9,6 @@ import atexit
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,6 +19,8 @@ from foretune.values import counted
 T = TypeVar("T")
 StoreLocation = Store | str | os.PathLike[str] | bool | None
 """A store, its path, or a PostgreSQL URL; None or True is the user's own store, False is none."""
+_UNWRITTEN: "set[FallibleStore]" = set()
+"""Stores for which results wait; they stay alive until these are written."""
 
 
 class FallibleStore:
@@ -31,7 +32,6 @@ class FallibleStore:
         self._retry_at = 0.0
         self._has_warned = False
         self._lock = threading.RLock()
-        _STORES.add(self)
 
     @property
     def is_used(self) -> bool:
@@ -58,13 +58,13 @@ class FallibleStore:
             return default
         with self._lock:
             if not self._write_waiting():
-                self._waiting.append(action)
+                self._keep(action)
                 return default
             started_at = time.monotonic()
             try:
                 return action(self._store())
             except StoreError as e:
-                self._waiting.append(action)
+                self._keep(action)
                 self._report(e, started_at)
             except ForetuneError as e:  # it will not succeed later, either
                 self._report(e, started_at)
@@ -74,13 +74,19 @@ class FallibleStore:
         """Write what is still waiting; warn if that fails."""
         self._retry_at = 0.0
         with self._lock:
+            self._store().close()  # its connection may have been closed by the end of the process
             if not self._write_waiting():
                 warn(f"{counted(len(self._waiting), 'result')} could not be stored")
+            self._store().close()
 
     def forget_waiting(self) -> None:
         """Forget, in a child process, what its parent will write."""
         self._lock = threading.RLock()
         self._waiting = []
+
+    def _keep(self, action: Callable[[Store], object]) -> None:
+        self._waiting.append(action)
+        _UNWRITTEN.add(self)
 
     def _write_waiting(self) -> bool:
         """Write what is waiting, oldest first; return whether nothing waits any more."""
@@ -96,6 +102,7 @@ class FallibleStore:
             except ForetuneError as e:
                 self._report(e, started_at)
             self._waiting.pop(0)
+        _UNWRITTEN.discard(self)
         return True
 
     def _store(self) -> Store:
@@ -116,17 +123,15 @@ class FallibleStore:
             )
 
 
-_STORES: "weakref.WeakSet[FallibleStore]" = weakref.WeakSet()
-
-
 def _write_waiting_at_exit() -> None:
-    for store in list(_STORES):
+    for store in list(_UNWRITTEN):
         store.write_at_exit()
 
 
 def _after_fork_in_child() -> None:
-    for store in list(_STORES):
+    for store in list(_UNWRITTEN):
         store.forget_waiting()
+    _UNWRITTEN.clear()
 
 
 atexit.register(_write_waiting_at_exit)
