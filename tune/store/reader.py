@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 FORMAT = "foretune tuned results"
 VERSION = 1
-MAX_OTHER_ROWS = 500
+MAX_OTHER_ROWS = 400
 """Measurements of other problems that a search begins with. Searchers learn from at most 300, the
-nearest; reading 500 takes about 20 ms."""
+nearest; reading 400 takes about 10 ms."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ FATAL_DEATHS = 2
 """Process deaths after which a configuration is given up; one may have been a kill from outside."""
 MAX_CLOCK_SKEW_S = 3600.0
 """Maximum difference in seconds between the clocks of two machines."""
-MAX_OTHER_PROBLEMS = 1000
+MAX_OTHER_PROBLEMS = 500
 """Problems among which the nearest ones are sought, to keep reading fast."""
 MIN_SHARING_PROBLEMS = 8
 """If there are this many other problems, none provides more than its share of their rows."""
@@ -125,7 +125,7 @@ class Store(StoreReader):
     ) -> ResultRows:
         """Return at most `MAX_OTHER_ROWS` rows of the problems that are nearest to ``problem``."""
         rows = table.problems(subject.id, MAX_OTHER_PROBLEMS)
-        known = self._decode(rows, _problem_of)
+        known = self._decode(rows, lambda row: Problem(json.loads(row.described)))
         others = nearest_problems((p for p in known if p != problem), problem)
         if not others:
             return ResultRows([])
