@@ -37,7 +37,7 @@ WORST_ERROR = 0.04
 
 
 def is_metered(runs: pd.DataFrame) -> pd.Series:
-    """Return which rows are windows of power of their own, and no rows of times that have power."""
+    """Return which rows are windows of power, not rows of times that have power."""
     if "stage" not in runs:
         return pd.Series(False, runs.index)
     return runs["stage"] == "power"

@@ -16,8 +16,8 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
-from foretune.plan.describe.formats import stored_formats
 from foretune.plan.describe.mixed_layers import mixed_layers
+from foretune.plan.describe.quantization import stored_formats
 from foretune.support import files
 
 Fields = Mapping[str, Any]

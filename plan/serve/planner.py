@@ -10,9 +10,10 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
+from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import AccuracyResult, Formats
+from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Offload, Speculation, Workload
 from foretune.plan.serve.candidates import (
     candidate_deployments,

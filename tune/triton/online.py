@@ -48,7 +48,7 @@ class OnlineDriver:
         self._incumbent = self.choice or driver.predicted_best()
         if self.choice is None:
             with driver.lock:
-                self._loop = driver.tuner.start_search()
+                self._loop = driver.tuner.search.start()
             self._advance(None)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,11 +133,11 @@ class OnlineDriver:
         known = [t for t in times if t is not None]
         if len(known) == len(times):
             trial, self._trial = to_configuration(self._trial), None
-            call = self.driver.tuner.call
+            call = self.driver.tuner.history.call
             self._advance([call.success(trial, statistics.median(known), known)])
 
     def _report_failure(self, status: Status, error: Exception) -> None:
         trial, self._trial = self._trial, None
         assert trial is not None
-        call = self.driver.tuner.call
+        call = self.driver.tuner.history.call
         self._advance([call.failure(to_configuration(trial), status, error)])

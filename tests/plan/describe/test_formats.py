@@ -6,11 +6,10 @@ from foretune.device import known_devices
 from foretune.errors import RunTableError, UnknownName
 from foretune.features.families import formats as families
 from foretune.plan import Formats, checkpoint_formats, describe_model, read_accuracy
+from foretune.plan.describe.accuracy import published_accuracy, recovery
 from foretune.plan.describe.formats import (
     CACHE_FORMATS,
     FORMATS,
-    published_accuracy,
-    recovery,
     supported,
     table_name,
 )
