@@ -195,8 +195,8 @@ class Store(StoreReader):
         """Store a choice unless another process was first, and return the stored one.
 
         So processes that tune at the same time agree. A stored choice is replaced only by one that
-        is based on more measurements and names it as ``replacing``. If it is verified again, only
-        its time is updated. Raises UsageError if the choice's method does not exist.
+        names it as ``replacing``, and is based on more measurements, or on as many and verifies or
+        keeps it. Raises UsageError if the choice's method does not exist.
         """
         row = _chosen_row(subject, problem, choice)
         with self._database.transaction(write=True) as table:
@@ -206,11 +206,12 @@ class Store(StoreReader):
             if standing is None:
                 is_damaged = bool(found.rows) or found.unreadable > 0
                 table.upsert("choices", [row], "always" if is_damaged else "never")
-            elif _is_verified_again(standing, choice):
-                renewed = replace(standing, chosen_at=choice.chosen_at)
-                table.upsert("choices", [_chosen_row(subject, problem, renewed)], "not worse")
             elif standing == replacing:
-                table.upsert("choices", [row], "better")
+                kept = choice.how == "verified" or choice.config == standing.config
+                table.upsert("choices", [row], "not worse" if kept else "better")
+            elif _is_verified_again(standing, choice):
+                renewed = replace(choice, measured=standing.measured, regret=standing.regret)
+                table.upsert("choices", [_chosen_row(subject, problem, renewed)], "not worse")
             stored = table.rows("choices", subject.id, problem.id)
         return self._decode_choices(stored).get(problem, choice)
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
@@ -46,11 +46,42 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Allowance:
+    """What a search was allowed to spend; None is no limit.
+
+    It ended at the first limit: measurements, seconds, or an accepted expected regret.
+    """
+
+    measurements: int | None = None
+    seconds: float | None = None
+    regret: float | None = None
+
+    def covers(self, wanted: "Allowance") -> bool:
+        """Return whether a search with ``wanted`` would have ended no later than this one."""
+        return (
+            _is_as_large(self.measurements, wanted.measurements)
+            and _is_as_large(self.seconds, wanted.seconds)
+            and _is_as_strict(self.regret, wanted.regret)
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Invert `dataclasses.asdict`; damaged records raise ValueError or TypeError."""
+        limits = {
+            name: None if record.get(name) is None else kind(record[name])
+            for name, kind in (("measurements", int), ("seconds", float), ("regret", float))
+        }
+        return cls(**limits)
+
+
+@dataclass(frozen=True)
 class Choice:
     """The configuration chosen for a problem after ``measured`` configurations had been measured.
 
     ``regret`` is the expected loss against the best, relative, and NaN if unknown. ``chosen_at``,
-    an ISO time, breaks ties when stores are merged.
+    an ISO time, breaks ties when stores are merged. ``allowed`` is None for a choice that is not
+    from a search, or from an earlier version. ``verification`` has the values of the comparison
+    with the default (`foretune.tune.verification`), if there was one.
     """
 
     config: Configuration
@@ -63,6 +94,8 @@ class Choice:
         ),
         compare=False,
     )
+    allowed: Allowance | None = field(default=None, compare=False, kw_only=True)
+    verification: Mapping[str, Any] | None = field(default=None, compare=False, kw_only=True)
 
     def to_record(self) -> dict[str, Any]:
         """Return the choice without an unknown regret; UsageError for an unknown method."""
@@ -71,19 +104,28 @@ class Choice:
         record: dict[str, Any] = {"config": dict(self.config), "measured": self.measured}
         if not math.isnan(self.regret):
             record["regret"] = self.regret
-        return record | {"how": self.how, "chosen_at": self.chosen_at}
+        record |= {"how": self.how, "chosen_at": self.chosen_at}
+        if self.allowed is not None:
+            record["allowed"] = asdict(self.allowed)
+        if self.verification is not None:
+            record["verification"] = dict(self.verification)
+        return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Invert `to_record`; damaged records raise ValueError, KeyError or TypeError."""
         if record["how"] not in CHOICE_METHODS:
             raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
+        allowed = record.get("allowed")
+        verification = record.get("verification")
         return cls(
             config=Configuration(record["config"]),
             measured=int(record["measured"]),
             regret=float(record.get("regret", math.nan)),
             how=record["how"],
             chosen_at=str(record.get("chosen_at", "")),
+            allowed=None if allowed is None else Allowance.from_record(allowed),
+            verification=None if verification is None else dict(verification),
         )
 
 
@@ -114,6 +156,18 @@ class MergeReport:
             choices=self.choices + other.choices,
             unchanged=self.unchanged + other.unchanged,
         )
+
+
+def _is_as_large(limit: float | None, wanted: float | None) -> bool:
+    if limit is None:
+        return True
+    return wanted is not None and limit >= wanted
+
+
+def _is_as_strict(regret: float | None, wanted: float | None) -> bool:
+    if regret is None:  # the search did not end early
+        return True
+    return wanted is not None and regret <= wanted
 
 
 def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
