@@ -84,10 +84,10 @@ def _tell(value: Any) -> _Told:
     if kind in (float, complex) or isinstance(value, np.inexact):
         return _Told({})
     if kind is bool or isinstance(value, np.bool_):
-        return _Told({"": bool(value)}, is_complete=kind is bool)
+        return _Told({"": bool(value)})
     if kind is int or isinstance(value, np.integer):
         fits = abs(int(value)) < MAX_INTEGER
-        return _Told({"": int(value)} if fits else {}, is_complete=kind is int and fits)
+        return _Told({"": int(value)} if fits else {}, is_complete=fits)
     if kind is str:
         return _Told({"": value}) if len(value) <= MAX_TEXT else _Told({}, is_complete=False)
     if isinstance(value, enum.Enum):

@@ -32,6 +32,7 @@ from foretune.errors import ForetuneError, UsageError, describe_error, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.support.identity import shape_of
 from foretune.support.live_state import LiveState, floats_in, value_key
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
@@ -219,7 +220,7 @@ class Tunable:
     def _changes_with_calls(self, name: str, args: tuple[Any, ...], state: Hashable) -> bool:
         """Whether what the function reads is new in too many calls on arguments of one shape."""
         shapes = tuple(map(_shape_key, args))
-        objects = [value_key(a) for a, shape in zip(args, shapes, strict=True) if shape is type(a)]
+        objects = [value_key(a) for a in args if not hasattr(type(a), "shape")]
         states = self._states[shapes]
         states.add((state, *objects))
         if len(states) <= MAX_STATES:
@@ -381,10 +382,7 @@ def _shape_key(value: Any) -> Hashable:
     """Return what is always known of an argument: a plain value, or shape and type."""
     if isinstance(value, bool | int | str):
         return value
-    shape = value.shape if hasattr(type(value), "shape") else None
-    return (
-        (type(value), str(getattr(value, "dtype", "")), shape) if shape is not None else type(value)
-    )
+    return (type(value), str(getattr(value, "dtype", "")), shape_of(value))
 
 
 def _itself(function: Callable[..., Any]) -> Callable[..., Any]:

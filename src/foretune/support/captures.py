@@ -1,10 +1,10 @@
 """What a Python function reads beside its arguments: globals, closure variables and defaults."""
 
-import contextlib
 import dis
 import functools
 from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from operator import itemgetter
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 _LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -38,12 +38,23 @@ def captured_values(function: FunctionType, with_globals: bool = True) -> Iterat
 
     Globals of an installed package are part of the package: leave them out.
     """
+    global_names, attributes = names_read(function.__code__)
+    variables = []
     if with_globals:
-        yield from _globals_read(function)
-    names = function.__code__.co_freevars
-    for name, cell in zip(names, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # an empty cell
-            yield f"the closure variable {name!r}", cell.cell_contents
+        scope = function.__globals__
+        variables += [(f"the global {name!r}", scope[name]) for name in global_names & scope.keys()]
+    variables += [
+        (f"the closure variable {name!r}", cell.cell_contents)
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        )
+        if not _is_empty(cell)
+    ]
+    for place, value in sorted(variables, key=itemgetter(0)):
+        yield place, value
+        # Values of a module may change after its import, so its source does not tell them.
+        if isinstance(value, ModuleType):
+            yield from _module_values(value, attributes)
 
     for position, value in enumerate(function.__defaults__ or ()):
         yield f"default {position}", value
@@ -54,14 +65,12 @@ def captured_values(function: FunctionType, with_globals: bool = True) -> Iterat
             yield f"the attribute {name!r} of {function.__qualname__}", value
 
 
-def _globals_read(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    global_names, attributes = names_read(function.__code__)
-    for name in sorted(global_names & function.__globals__.keys()):
-        value = function.__globals__[name]
-        yield f"the global {name!r}", value
-        # Values of a module may change after its import, so its source does not tell them.
-        if isinstance(value, ModuleType):
-            yield from _module_values(value, attributes)
+def _is_empty(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
 
 
 def _module_values(module: ModuleType, attributes: frozenset[str]) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ but compares functions, classes and modules by identity, and reads only objects 
 
 import enum
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -72,26 +73,26 @@ class LiveState:
             for name, held in list(vars(code).items()):
                 self._follow(getattr(held, "__func__", held))
                 if type(held) in (*_PLAIN, float, list, dict, set):
-                    self._read(lambda name=name: getattr(code, name, None))
+                    self._read(partial(getattr, code, name, None))
 
     def _follow_function(self, function: FunctionType) -> None:
         names, attributes = names_read(function.__code__)
         scope = function.__globals__
         for name in sorted(names & scope.keys()):
-            self._read(lambda name=name: scope.get(name))
+            self._read(partial(scope.get, name))
             if isinstance(scope[name], ModuleType) and is_user_code(scope[name]):
                 self._follow_module(scope[name], attributes)
             else:
                 self._follow(scope[name])
         for cell in function.__closure__ or ():
-            self._read(lambda cell=cell: _content(cell))
+            self._read(partial(_content, cell))
             self._follow(_content(cell))
         if function.__dict__.keys() - {"__wrapped__"}:
             self._read(lambda: {k: v for k, v in vars(function).items() if k != "__wrapped__"})
 
     def _follow_module(self, module: ModuleType, attributes: frozenset[str]) -> None:
         for name in sorted(attributes & vars(module).keys()):
-            self._read(lambda name=name: vars(module).get(name))
+            self._read(partial(vars(module).get, name))
             self._follow(vars(module)[name])
 
     def _read(self, reader: Callable[[], Any]) -> None:

@@ -11,7 +11,8 @@ import foretune as ft
 from foretune.collect import Timing
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, MeasurementError, OutputError, UsageError
-from foretune.tune.functions import function, tuning
+from foretune.tune.functions import tunable as tunables
+from foretune.tune.functions import tuning
 from foretune.tune.functions.result import best as best_of
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
@@ -21,11 +22,11 @@ QUICK = {"isolated": False, "verify_s": 0.2, "progress": False, "budget": 3}
 
 @pytest.fixture(autouse=True)
 def _no_probe(monkeypatch):
-    for module in (tuning, function):
+    for module in (tuning, tunables):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
     monkeypatch.setattr(Timing, "__init__", lambda self, **_: vars(self).update(vars(quick)))
-    function._device.cache_clear()
+    tunables._device.cache_clear()
 
 
 def doubled(x, block=100):
