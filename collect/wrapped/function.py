@@ -51,6 +51,7 @@ class FunctionKernel(WrappedKernel):
         pinned: Sequence[str] = (),
         identity: str | None = None,
         floats_are_data: bool = True,
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
@@ -66,11 +67,16 @@ class FunctionKernel(WrappedKernel):
             made_by = identify((args, kwargs), owner=f"args or kwargs of {name}")
         else:
             problem = problem_of_arguments(
-                *named, floats_are_data=floats_are_data, is_named=identity is not None
+                *named,
+                floats_are_data=floats_are_data,
+                is_named=identity is not None,
+                ignored=ignored,
             )
             made_by = NOTHING
         works = [
-            identify(function, owner=name) if identity is None else name_work(function, identity),
+            name_work(function, identity)
+            if identity is not None
+            else identify(function, owner=name, ignored=ignored),
             made_by,
             identify(verify, owner=f"verify of {name}"),
         ]

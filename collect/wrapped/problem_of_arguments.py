@@ -37,11 +37,13 @@ def problem_of_arguments(
     values: Sequence[Any],
     floats_are_data: bool = True,
     is_named: bool = False,
+    ignored: frozenset[str] = frozenset(),
 ) -> ArgumentsProblem:
     """Return what identifies the work of a call with these arguments.
 
     Without ``floats_are_data``, floating-point numbers count by content, too. If the user named the
-    work (``is_named``), objects count by class and shape only.
+    work (``is_named``), objects count by class and shape only. ``ignored`` are attributes
+    of objects that do not count (`identify`).
     """
     found: dict[str, Value] = {}
     is_complete = floats_are_data
@@ -54,7 +56,7 @@ def problem_of_arguments(
 
     # The names of unreadable parts begin with their argument.
     parts = [
-        identify(v, owner=f"the argument {n!r}", floats_are_data=floats_are_data)
+        identify(v, owner=f"the argument {n!r}", floats_are_data=floats_are_data, ignored=ignored)
         for n, v in zip(names, values, strict=True)
     ]
     add_sizes(found, {REST: identify([part.digest for part in parts]).digest})

@@ -8,6 +8,9 @@ A choice from the store was made in another process, on other values. So the fir
 uses one checks it: the default and the choice both run on copies of the arguments. If they
 disagree, the choice depends on something that did not count: floating-point arguments count from
 then on; without any, the default runs.
+
+What a call itself changes, such as a counter or a log, is not what it works on. A call with the
+default, before the first choice, shows these variables, and they do not count.
 """
 
 import functools
@@ -16,7 +19,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MethodType
 from typing import Any
 
@@ -33,7 +36,7 @@ from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.support.identity import shape_of
-from foretune.support.live_state import LiveState, floats_in, value_key
+from foretune.support.live_state import LiveState, attribute_keys, floats_in, value_key
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
@@ -79,7 +82,12 @@ class Tunable:
         self._chosen: dict[Hashable, Choice] = {}
         self._checked: dict[Hashable, set[tuple[float, ...]]] = defaultdict(set)
         """Floating-point arguments for which the choice of a kind of call was checked."""
-        self._states: dict[Hashable, set[Hashable]] = defaultdict(set)
+        self._keys: dict[Hashable, set[Hashable]] = defaultdict(set)
+        """Kinds of calls on arguments of one shape."""
+        self._ignored: frozenset[str] = frozenset()
+        """Variables and attributes that the function changes itself, by place."""
+        self._explored: set[tuple[type, ...]] = set()
+        """Classes of arguments for which these are known."""
         self._floats_are_data = True
         self._state: LiveState | None = None
         self._lock = threading.RLock()
@@ -103,11 +111,16 @@ class Tunable:
             args = args[:first]
         if self.knobs.keys() <= kwargs.keys():
             return self.function(*args, **kwargs)
-        arguments, state = self._key(args, kwargs)
-        key = (arguments, state)
+        key = self._key(args, kwargs)
         chosen = self._chosen.get(key)
+        if chosen is not None and not self._must_check(key, args, kwargs):
+            return self.function(*args, **{**chosen, **kwargs})
+
+        # The first call of a kind.
         if chosen is None:
-            chosen = self._choose(arguments, state, args, kwargs)
+            if self._identity is None and self._find_own_records(args, kwargs):
+                key = self._key(args, kwargs)
+            chosen = self._choose(key, args, kwargs)
         if self._must_check(key, args, kwargs):
             chosen = self._check(key, chosen, args, kwargs)
         return self.function(*args, **{**chosen, **kwargs})
@@ -139,6 +152,7 @@ class Tunable:
             kwargs,
             identity=identity,
             floats_are_data=self._floats_are_data,
+            ignored=self._ignored,
             **self._kernel_options,
         )
 
@@ -147,29 +161,61 @@ class Tunable:
         """Whether it can create arguments for a problem."""
         return self._inputs is not None
 
-    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Hashable, Hashable]:
-        """Return the keys of a call: of its arguments, and of what else the function reads."""
+    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+        """Return the key of a kind of call: of its arguments, and of what else is read."""
         if self._identity is not None:
             named = self._identity
             text = named if isinstance(named, str) else named(*args, **kwargs)
             given = [*args, *(value for _, value in sorted(kwargs.items()))]
             return (tuple(map(_shape_key, given)), text)
+        return tuple(self._parts(args, kwargs).items())
+
+    def _parts(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Any, Hashable]:
+        """Return the keys of everything that a call works on, by place."""
         if self._state is None:
             self._state = LiveState(self.function)
-        data = self._floats_are_data
-        keys = [value_key(value, data) for value in args]
-        keys += [(name, value_key(value, data)) for name, value in sorted(kwargs.items())]
-        return (tuple(keys), self._state.key())
+        parts: dict[Any, Hashable] = {}
+        for name, value in (*enumerate(args), *sorted(kwargs.items())):
+            attributes = attribute_keys(value)
+            if attributes is None:
+                parts[name] = value_key(value, self._floats_are_data)
+            else:
+                parts |= {(name, place): key for place, key in attributes.items()}
+        parts |= self._state.keys()
+        return {
+            place: key
+            for place, key in parts.items()
+            if not (isinstance(place, tuple) and place[1] in self._ignored)
+        }
 
-    def _choose(
-        self,
-        arguments: Hashable,
-        state: Hashable,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Choice:
+    def _find_own_records(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Stop counting variables that a call itself changes: a counter, a log, a cache.
+
+        One call with the default, on copies of the arguments, shows them. Returns whether there are
+        new ones.
+        """
+        kinds = tuple(map(type, args))
+        with self._lock:
+            if self._is_tuning or kinds in self._explored or is_worker():
+                return False
+            self._explored.add(kinds)
+            own = {name: value for name, value in kwargs.items() if name not in self.knobs}
+            default = self.kernel(args, own).default(Problem())
+            before = self._parts(args, kwargs)
+            self._is_tuning = True
+            try:
+                with _same_random_numbers(), suppress(Exception):  # the call itself will fail, too
+                    FunctionLaunch(self.function, default, Arguments(args, own))()
+            finally:
+                self._is_tuning = False
+            after = self._parts(args, kwargs)
+            changed = {place for place in before if after.get(place) != before[place]}
+            own_records = {place[1] for place in changed if isinstance(place, tuple)}
+            self._ignored |= own_records
+            return bool(own_records)
+
+    def _choose(self, key: Hashable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Choice:
         """Return the choice for a kind of call that is new in this process."""
-        key = (arguments, state)
         with self._lock:
             if key in self._chosen:
                 return self._chosen[key]
@@ -178,7 +224,7 @@ class Tunable:
             default = dict(kernel.default(kernel.problem()))
             if self._is_tuning:  # it calls itself while it is measured in this process
                 return default
-            if self._changes_with_calls(kernel.name, args, state):
+            if self._changes_with_calls(kernel.name, args, key):
                 return default
             self._is_tuning = True
             try:
@@ -217,15 +263,13 @@ class Tunable:
         choice = cache.choice(problem, objective, among=kernel.space(problem))
         return None if choice is None else dict(choice.config)
 
-    def _changes_with_calls(self, name: str, args: tuple[Any, ...], state: Hashable) -> bool:
+    def _changes_with_calls(self, name: str, args: tuple[Any, ...], key: Hashable) -> bool:
         """Whether what the function reads is new in too many calls on arguments of one shape."""
-        shapes = tuple(map(_shape_key, args))
-        objects = [value_key(a) for a in args if not hasattr(type(a), "shape")]
-        states = self._states[shapes]
-        states.add((state, *objects))
-        if len(states) <= MAX_STATES:
+        keys = self._keys[tuple(map(_shape_key, args))]
+        keys.add(key)
+        if len(keys) <= MAX_STATES:
             return False
-        if len(states) == MAX_STATES + 1:
+        if len(keys) == MAX_STATES + 1:
             warn(
                 f"{name} runs with its default for new work: what it reads had {MAX_STATES} "
                 "different values, and each counts as other work; name the work with identity=",
@@ -272,8 +316,7 @@ class Tunable:
                 self._floats_are_data = False
                 self._chosen.clear()
                 self._checked.clear()
-                arguments, state = self._key(args, kwargs)
-                return self._choose(arguments, state, args, kwargs)
+                return self._choose(self._key(args, kwargs), args, kwargs)
             warn(
                 f"{kernel.name} runs with its default here: its stored choice, {text}, is wrong "
                 f"for these arguments ({reason})",

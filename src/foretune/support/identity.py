@@ -100,13 +100,20 @@ class Identity:
     unreadable: tuple[str, ...] = ()
 
 
-def identify(value: Any, *, owner: str = "it", floats_are_data: bool = False) -> Identity:
+def identify(
+    value: Any,
+    *,
+    owner: str = "it",
+    floats_are_data: bool = False,
+    ignored: frozenset[str] = frozenset(),
+) -> Identity:
     """Return the identity of a value; see the module for what counts.
 
     ``owner`` begins the names of unreadable parts. With ``floats_are_data``, floating-point numbers
     count by type only, in tuples, lists and dicts too: the amount of work rarely depends on them.
+    ``ignored`` are variables and attributes that do not count, as messages name them.
     """
-    reader = _Reader(floats_are_data)
+    reader = _Reader(floats_are_data, ignored)
     with reader.within(owner):
         text = reader.describe(value)
     return Identity(_digest(text), tuple(dict.fromkeys(reader.unreadable)))
@@ -122,6 +129,11 @@ def name_work(function: Any, name: str) -> Identity:
     code = getattr(function, "__func__", function)
     text = function_code(code) if isinstance(code, types.FunctionType) else type(code).__qualname__
     return Identity(_digest(f"{text}\n{name}"))
+
+
+def place_of_attribute(name: str) -> str:
+    """Return how the attribute of an object is named in messages."""
+    return f"the attribute {name!r}"
 
 
 def source_hash_of_function(function: Any) -> str:
@@ -156,8 +168,9 @@ def _digest(text: str) -> str:
 class _Reader:
     """Describes one value and its parts."""
 
-    def __init__(self, floats_are_data: bool) -> None:
+    def __init__(self, floats_are_data: bool, ignored: frozenset[str]) -> None:
         self.unreadable: list[str] = []
+        self._ignored = ignored
         self._floats_are_data = floats_are_data
         """Whether floating-point numbers count by type only; never inside objects and code."""
         self._path: list[str] = []
@@ -340,6 +353,8 @@ class _Reader:
         name = f"{function.__module__}.{function.__qualname__}"
         parts = [function_code(function) if is_user else name]
         for place, value in captured_values(function, with_globals=is_user):
+            if place in self._ignored:
+                continue
             with self.within(place):
                 parts.append(f"{place}: {self.describe(value)}")
         return "\n".join(parts)
@@ -408,7 +423,9 @@ class _Reader:
         place = self._path[-1]
         parts = []
         for name, value in sorted(attributes.items()):
-            with self.within(f"the attribute {name!r} of {place}"):
+            if place_of_attribute(name) in self._ignored:
+                continue
+            with self.within(f"{place_of_attribute(name)} of {place}"):
                 parts.append(f"{name}: {self.describe(value)}")
         return ", ".join(parts)
 

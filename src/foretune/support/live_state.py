@@ -1,4 +1,4 @@
-"""Keys of values that are fast to compare in every call of a function.
+"""What a call works on, as keys that are fast to compare in every call.
 
 `identify` reads everything, which takes too long for each call. A key tells the same values apart,
 but compares functions, classes and modules by identity, and reads only objects in full.
@@ -14,11 +14,12 @@ import numpy as np
 
 from foretune.support.captures import names_read
 from foretune.support.code_hash import is_user_code
-from foretune.support.identity import identify, strides_text
+from foretune.support.identity import identify, place_of_attribute, strides_text
 
 _PLAIN = (int, str, bytes, bool, type(None), complex, range)
 _KEEPS_IDENTITY = (FunctionType, type, ModuleType, type(len), enum.Enum)
 """Code and members of enums are the same while they are the same object."""
+_HOLDS_VALUES = (*_PLAIN, float, list, dict, set)
 
 
 def value_key(value: Any, floats_are_data: bool = False) -> Hashable:
@@ -35,6 +36,18 @@ def value_key(value: Any, floats_are_data: bool = False) -> Hashable:
     if kind in (tuple, list):
         return (kind, *(value_key(part, floats_are_data) for part in value))
     return (kind.__qualname__, identify(value, floats_are_data=floats_are_data).digest)
+
+
+def attribute_keys(value: Any) -> dict[str, Hashable] | None:
+    """Return the key of each attribute of a user's object; None for other values."""
+    kind = type(value)
+    if isinstance(value, _KEEPS_IDENTITY) or not is_user_code(kind):
+        return None
+    held = getattr(value, "__dict__", None)
+    if not isinstance(held, dict) or isinstance(value, tuple | list | dict | set | str):
+        return None
+    keys = {place_of_attribute(name): value_key(part) for name, part in held.items()}
+    return {"its class": kind, **keys}
 
 
 def floats_in(values: Any) -> Iterator[float]:
@@ -55,13 +68,15 @@ class LiveState:
     """
 
     def __init__(self, function: Any) -> None:
-        self._readers: list[Callable[[], Any]] = []
+        self._readers: list[tuple[str, Callable[[], Any]]] = []
         self._seen: set[int] = set()
         self._follow(getattr(function, "__func__", function))
 
-    def key(self) -> tuple[Hashable, ...]:
-        """Return the key of all values as they are now."""
-        return tuple(value_key(read()) for read in self._readers)
+    def keys(self) -> dict[tuple[int, str], Hashable]:
+        """Return the keys of all values as they are now, by number and place."""
+        return {
+            (number, place): value_key(read()) for number, (place, read) in enumerate(self._readers)
+        }
 
     def _follow(self, code: Any) -> None:
         if id(code) in self._seen:
@@ -72,31 +87,33 @@ class LiveState:
         elif isinstance(code, type) and is_user_code(code) and not issubclass(code, enum.Enum):
             for name, held in list(vars(code).items()):
                 self._follow(getattr(held, "__func__", held))
-                if type(held) in (*_PLAIN, float, list, dict, set):
-                    self._read(partial(getattr, code, name, None))
+                if type(held) in _HOLDS_VALUES and not name.startswith("__"):
+                    self._read(f"{code.__qualname__}.{name}", partial(getattr, code, name, None))
 
     def _follow_function(self, function: FunctionType) -> None:
         names, attributes = names_read(function.__code__)
         scope = function.__globals__
         for name in sorted(names & scope.keys()):
-            self._read(partial(scope.get, name))
-            if isinstance(scope[name], ModuleType) and is_user_code(scope[name]):
-                self._follow_module(scope[name], attributes)
-            else:
-                self._follow(scope[name])
-        for cell in function.__closure__ or ():
-            self._read(partial(_content, cell))
-            self._follow(_content(cell))
-        if function.__dict__.keys() - {"__wrapped__"}:
-            self._read(lambda: {k: v for k, v in vars(function).items() if k != "__wrapped__"})
+            self._read(f"the global {name!r}", partial(scope.get, name))
+            self._follow_value(scope[name], attributes)
+        cells = function.__closure__ or ()
+        for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+            self._read(f"the closure variable {name!r}", partial(_content, cell))
+            self._follow_value(_content(cell), attributes)
+        for name in sorted(function.__dict__.keys() - {"__wrapped__"}):
+            place = f"the attribute {name!r} of {function.__qualname__}"
+            self._read(place, partial(vars(function).get, name))
 
-    def _follow_module(self, module: ModuleType, attributes: frozenset[str]) -> None:
-        for name in sorted(attributes & vars(module).keys()):
-            self._read(partial(vars(module).get, name))
-            self._follow(vars(module)[name])
+    def _follow_value(self, value: Any, attributes: frozenset[str]) -> None:
+        if not isinstance(value, ModuleType):
+            self._follow(value)
+        elif is_user_code(value):
+            for name in sorted(attributes & vars(value).keys()):
+                self._read(f"{value.__name__}.{name}", partial(vars(value).get, name))
+                self._follow(vars(value)[name])
 
-    def _read(self, reader: Callable[[], Any]) -> None:
-        self._readers.append(reader)
+    def _read(self, place: str, reader: Callable[[], Any]) -> None:
+        self._readers.append((place, reader))
 
 
 def _content(cell: Any) -> Any:
