@@ -14,7 +14,8 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array
 from foretune.models import gaussian_process as gp
-from foretune.models.interval import MIN_ERROR, conformal_quantile
+from foretune.models.conformal import conformal_quantile
+from foretune.models.error_model import MIN_ERROR
 from foretune.models.targets import MIN_ROWS, Target, present_targets, training_rows, usable_rows
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.boosting import BoostingModel

@@ -297,9 +297,13 @@ class Predictor(Estimator):
         """Return the log of the uncorrected prediction, and the correction's features."""
         X, columns = self.features_.matrix(rows), self.features_.columns_ or ()
         inside = np.zeros(len(rows))
-        model = self.targets_[target]
-        plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
-        return plain, CorrectionFeatures.from_prediction(columns, X, plain, differences)
+        predicted = self.targets_[target].predict(
+            self.features_, rows, X, outside=inside, beyond=inside
+        )
+        correction_features = CorrectionFeatures.from_prediction(
+            columns, X, predicted.log_value, predicted.expert_differences
+        )
+        return predicted.log_value, correction_features
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return `predict` for one chunk as an array (columns, rows)."""
@@ -311,9 +315,13 @@ class Predictor(Estimator):
             beyond = outside
             if outside.any():
                 beyond = calibration.octaves_outside(rows, known, model.reach)
-            log_value, width, differences = model.predict(self.features_, rows, X, outside, beyond)
+            predicted = model.predict(self.features_, rows, X, outside=outside, beyond=beyond)
+            log_value = predicted.log_value
+            width = predicted.half_width
             if calibration.ranges:
-                features = CorrectionFeatures.from_prediction(columns, X, log_value, differences)
+                features = CorrectionFeatures.from_prediction(
+                    columns, X, log_value, predicted.expert_differences
+                )
                 calibration.correct(target, rows, features, log_value, width)
             log_values = np.array([log_value, log_value - width, log_value + width])
             if (log_range := model.scale.log_range(rows)) is not None:
