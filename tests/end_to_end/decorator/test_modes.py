@@ -226,13 +226,13 @@ class TestOnline:
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
     def test_a_plan_that_fails_ends_the_search_with_a_warning(self, device, tensors, monkeypatch):
-        from foretune.tune.triton import choice
+        from foretune.tune.triton import call_search
 
         def broken(self, n=1):
             raise ZeroDivisionError("ours")
 
         kernel = make(configs(64, 128, 256), mode="online", budget=5)
-        monkeypatch.setattr(choice.CallTuner, "ask", broken)
+        monkeypatch.setattr(call_search.CallSearch, "ask", broken)
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             until_settled(kernel, tensors)
         assert kernel.best_config in kernel.configs

@@ -1,4 +1,4 @@
-"""Hard limits: how they are written, when they hold, how likely they are to."""
+"""Tests hard limits: parsing, when they hold, how likely they hold: `foretune.objective`."""
 
 import math
 
@@ -34,7 +34,7 @@ def run(status=Status.OK, time_ms=2.0, power_w=250.0, **more):
         ("static.shared_bytes=49152", Limit("static.shared_bytes", 49152.0)),
     ],
 )
-def test_a_limit_is_read(text, limit):
+def test_limit_parse_reads_column_and_bound(text, limit):
     assert Limit.parse(text) == limit
 
 
@@ -51,30 +51,30 @@ def test_a_limit_is_read(text, limit):
         ("power_w=inf", "'inf' is not a number above 0"),
     ],
 )
-def test_what_is_no_limit_is_refused(text, message):
+def test_limit_parse_refuses_other_text(text, message):
     with pytest.raises(UsageError, match=message):
         Limit.parse(text)
 
 
-def test_what_can_be_limited():
+def test_limitable_columns_are_those_measured():
     m = run(relative_error=1e-3, static={"registers": 64.0})
     assert limitable_columns_of(m) == ["time_ms", "power_w", "relative_error", "static.registers"]
     assert [Limit(c, 1.0).value_of(m) for c in limitable_columns_of(m)] == [2.0, 250.0, 1e-3, 64.0]
     assert set(LIMITABLE_COLUMNS) <= set(vars(m))
 
 
-def test_the_bound_itself_is_allowed_and_the_unknown_is_not():
+def test_limit_allows_bound_but_not_unknown_value():
     assert Limit("power_w", 250).is_satisfied_by(run())
     assert not Limit("power_w", 249.9).is_satisfied_by(run())
     assert not Limit("power_w", 300).is_satisfied_by(run(power_w=math.nan))
     assert not Limit("static.registers", 300).is_satisfied_by(run())
 
 
-def test_only_power_and_energy_need_a_meter():
+def test_limit_needs_meter_for_power_and_energy():
     assert [c for c in LIMITABLE_COLUMNS if Limit(c, 1.0).needs_power] == ["power_w", "energy_mj"]
 
 
-def test_what_breaks_a_limit_counts_as_failed():
+def test_constrained_objective_violation_counts_as_failure():
     goal = ConstrainedObjective(Objective.ENERGY, (Limit("power_w", 300.0), Limit("time_ms", 3.0)))
     assert goal.value_of(run()) == 500.0
     assert goal.value_of(run(power_w=301.0)) == math.inf
@@ -83,7 +83,7 @@ def test_what_breaks_a_limit_counts_as_failed():
     assert goal.value_of(run(power_w=math.nan)) == math.inf
 
 
-def test_a_measurement_may_say_too_little():
+def test_constrained_objective_is_known_if_its_columns_are():
     goal = ConstrainedObjective(Objective.TIME, (Limit("power_w", 300.0),))
     assert goal.is_known(run())
     assert goal.is_known(run(Status.COMPILE_ERROR))
@@ -92,7 +92,7 @@ def test_a_measurement_may_say_too_little():
     assert not ConstrainedObjective(Objective.EDP, ()).is_known(run(power_w=math.nan))
 
 
-def test_medians_decide():
+def test_violated_limits_compares_medians():
     limits = [Limit("power_w", 300.0), Limit("time_ms", 1.0)]
     assert violated_limits(limits[:1], [run(power_w=p) for p in (299, 400, 290)]) == ""
     assert violated_limits(limits, [run(power_w=p) for p in (301, 400, 290)]) == (
@@ -106,7 +106,7 @@ def predicted(**columns):
     return pd.DataFrame({"p_valid": np.ones(3), **columns})
 
 
-def test_how_likely_a_limit_holds():
+def test_limit_probability_follows_log_normal_error():
     """A log error that is normal with 10 %: certain far below, even at the bound."""
     value, factor = np.array([100.0, 300.0, 330.0]), math.exp(0.1 * 1.645)
     table = predicted(power_w=value, power_w_low=value / factor, power_w_high=value * factor)
@@ -115,16 +115,16 @@ def test_how_likely_a_limit_holds():
     assert Limit("power_w", 300).probability(table)[1] == pytest.approx(0.5)
 
 
-def test_what_is_not_predicted_limits_nothing():
+def test_limit_probability_of_unpredicted_energy_is_1():
     assert (Limit("energy_mj", 150).probability(predicted()) == 1).all()
 
 
-def test_what_is_not_predicted_may_hold():
+def test_limit_probability_of_unpredicted_columns_is_1():
     assert list(Limit("power_w", 300).probability(predicted())) == [1, 1, 1]
     assert list(Limit("static.registers", 64).probability(predicted())) == [1, 1, 1]
 
 
-def test_a_prediction_without_spread_is_a_step():
+def test_limit_probability_without_spread_is_step():
     value = np.array([299.0, 300.0, 301.0])
     table = predicted(power_w=value, power_w_low=value, power_w_high=value)
     assert Limit("power_w", 300).probability(table) == pytest.approx([1, 0.5, 0])

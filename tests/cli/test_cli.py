@@ -24,7 +24,7 @@ PROBLEM = "n=30"
 @pytest.fixture(autouse=True)
 def place(toy_place, monkeypatch):
     """`toy_place`, whose kernel other processes find, and where they hang for a second."""
-    toy = str(Path(__file__).parent / "toy")
+    toy = str(Path(__file__).parents[1] / "toy")
     path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     quick = runner.IsolatedRunner
@@ -82,7 +82,7 @@ def test_collect_and_go_on(capsys):
 
 
 def test_a_kernel_in_a_file_is_gone_on_with(capsys):
-    kernel = f"{Path(__file__).parent / 'toy' / 'toy_kernel.py'}:Toy"
+    kernel = f"{Path(__file__).parents[1] / 'toy' / 'toy_kernel.py'}:Toy"
     arguments = ["collect", kernel, "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
     assert run_json(capsys, *arguments)["rows"] == 2
     assert run_json(capsys, *arguments)["reused"] == 2
@@ -97,7 +97,8 @@ def test_no_message_goes_to_stdout_where_stderr_is_closed():
 
 def test_a_busy_machine_is_said(capsys, monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
-    monkeypatch.setattr(machine_load, "OBSERVE_S", 0.01)
+    several_clock_ticks_s = 0.05
+    monkeypatch.setattr(machine_load, "OBSERVE_S", several_clock_ticks_s)
     arguments = ["collect", "toy", "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
     assert main([*arguments, "--wait-quiet", "0.001", "--json"]) == 0
     captured = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""One writer at a time, whoever dies or is quick."""
+"""Tests locks between processes: `Lock` in `foretune.support.files`."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ while count < 200:
 """
 
 
-def test_only_one_holds_it(tmp_path):
+def test_lock_is_held_once(tmp_path):
     lock = Lock(tmp_path / "x")
     with pytest.raises(OutputError, match="in use by another process"):
         Lock(tmp_path / "x")
@@ -35,7 +35,7 @@ def test_only_one_holds_it(tmp_path):
     Lock(tmp_path / "x").release()
 
 
-def test_who_waits_for_a_lock_that_is_removed_does_not_hold_it(tmp_path):
+def test_lock_removed_while_waiting_is_not_held(tmp_path):
     path = tmp_path / "x"
     path.write_text("0")
     run = [sys.executable, "-c", RACE, str(path)]
@@ -44,7 +44,7 @@ def test_who_waits_for_a_lock_that_is_removed_does_not_hold_it(tmp_path):
     assert path.read_text() == "600"
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
+def test_lock_unwritable_path_is_output_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write to"):
         Lock(tmp_path / "file" / "x")

@@ -1,4 +1,4 @@
-"""Kernels by FILE.py:NAME or MODULE:NAME, and what is said where there is none."""
+"""Tests kernels given as FILE.py:NAME or MODULE:NAME: `object_at` in `foretune.registry`."""
 
 import sys
 
@@ -59,13 +59,13 @@ def _folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["my_file.py:RowSums", "my_file:RowSums", "my_file.py:made"])
-def test_a_class_or_an_object_in_a_file(place):
+def test_get_kernel_takes_class_or_object_of_file(place):
     kernel = get_kernel(place)
     assert type(kernel).__name__ == "RowSums"
     assert load("kernels", kernel.name) is type(kernel), "its runs are understood, too"
 
 
-def test_a_tunable_function_in_a_file():
+def test_get_kernel_takes_tunable_function_of_file():
     kernel = get_kernel("my_file.py:sums")
     assert kernel.problem(N=3) == {"N": 3}
     assert len(kernel.space(kernel.problem())) == 2
@@ -90,7 +90,7 @@ def test_a_tunable_function_in_a_file():
         ("csaxpy", r"or your own, FILE\.py:NAME"),
     ],
 )
-def test_what_is_no_kernel_is_said_in_one_line(place, message):
+def test_get_kernel_refuses_what_is_no_kernel(place, message):
     with pytest.raises(UsageError, match=message):
         get_kernel(place)
 
@@ -99,13 +99,13 @@ def test_what_is_no_kernel_is_said_in_one_line(place, message):
     ("place", "message"),
     [("broken_file.py:x", "ZeroDivisionError"), ("asking.py:x", "No module named 'nothing_of_th")],
 )
-def test_code_that_fails_says_why(place, message):
+def test_get_kernel_failing_code_gives_reason(place, message):
     with pytest.raises(ForetuneError, match=message):
         get_kernel(place)
 
 
 @pytest.mark.usefixtures("toy_place")
-def test_it_is_tuned_from_the_command_line(tmp_path, capsys, monkeypatch):
+def test_tune_takes_tunable_function_of_file(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(verifier, "LOOKS", {1: 1.0})
     out = run_json(
         capsys, "tune", str(tmp_path / "my_file.py:sums"), "--problem", "N=64", "--budget", "2"

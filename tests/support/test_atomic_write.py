@@ -1,4 +1,4 @@
-"""Writing in one step: the old file or the new one, and nothing beside them."""
+"""Tests writing a file in one step: `atomic_write` in `foretune.support.files`."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from foretune.errors import OutputError, StoreError
 from foretune.support.files import atomic_write
 
 
-def test_the_new_file_is_there_when_all_is_written(tmp_path):
+def test_atomic_write_replaces_file(tmp_path):
     path = tmp_path / "deep" / "file.txt"
     for text in ("one", "two"):
         with atomic_write(path) as new:
@@ -15,7 +15,7 @@ def test_the_new_file_is_there_when_all_is_written(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_fails_half_way_leaves_the_old_one(tmp_path):
+def test_atomic_write_failure_keeps_old_file(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
 
@@ -30,7 +30,7 @@ def test_what_fails_half_way_leaves_the_old_one(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_cannot_be_written_is_said(tmp_path):
+def test_atomic_write_unwritable_path_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "below"
     with pytest.raises(OutputError, match=f"cannot write {path}: "), atomic_write(path):

@@ -1,4 +1,4 @@
-"""Passwords and tokens do not get into what is shown, stored or tracked; others cannot read it."""
+"""Tests that secrets are not shown, stored or tracked: `foretune.redaction`."""
 
 import json
 import os
@@ -44,7 +44,7 @@ SECRETS = ("hunter22", "tok-abcdef", "k3y-from-env", "given-by-env")
         ("error: unexpected token: ';'", "error: unexpected token: ';'"),
     ],
 )
-def test_what_is_hidden(text, shown):
+def test_redact_hides_secrets_in_text_and_errors(text, shown):
     assert redact(text) == shown
     for kind in (StoreError, UsageError, ForetuneWarning):
         error = kind(f"cannot open {text}: it is asleep")
@@ -52,7 +52,7 @@ def test_what_is_hidden(text, shown):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_values_of_environment_variables_are_hidden_anywhere(monkeypatch):
+def test_redact_hides_values_of_secret_environment_variables(monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "k3y-from-env")
     monkeypatch.setenv("SHORT_TOKEN", "abc")
     monkeypatch.setenv("PWD", "/home/ann")
@@ -82,11 +82,11 @@ def test_values_of_environment_variables_are_hidden_anywhere(monkeypatch):
         ),
     ],
 )
-def test_commands(words, shown, secrets):
+def test_redact_command_hides_options_that_hold_secrets(words, shown, secrets):
     assert redact_command(words) == (shown, secrets)
 
 
-def test_secrets_do_not_identify_a_program():
+def test_program_hash_ignores_secrets():
     """Nobody can guess a password from the hash, and a new one keeps what was measured."""
 
     def made(password, **more):
@@ -104,7 +104,7 @@ def test_secrets_do_not_identify_a_program():
     assert made("abc", build="make").source_hash != made("abc", build="make all").source_hash
 
 
-def test_no_secret_of_a_program_is_printed_stored_or_exported(tmp_path, monkeypatch, capfd):
+def test_program_secrets_are_not_printed_stored_or_exported(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_API_KEY", "k3y-from-env")
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
@@ -136,7 +136,7 @@ def test_no_secret_of_a_program_is_printed_stored_or_exported(tmp_path, monkeypa
         assert secret not in "".join(capfd.readouterr())
 
 
-def test_unexpected_errors_and_tracebacks_are_hidden(monkeypatch, capsys):
+def test_main_hides_secrets_of_unexpected_errors(monkeypatch, capsys):
     def fail(*_, **__):
         raise ZeroDivisionError("https://ann:hunter22@host")
 
@@ -148,7 +148,7 @@ def test_unexpected_errors_and_tracebacks_are_hidden(monkeypatch, capsys):
     assert "hunter22" not in printed
 
 
-def test_addresses_that_commands_print(monkeypatch, capsys):
+def test_commands_hide_passwords_of_addresses(monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:hunter22@host")
     assert doctor._mlflow().note == "https://ann:***@host"
     assert main(["store", "--store", "postgresql://ann:hunter22@no-such-host/d"]) == 1
@@ -157,7 +157,7 @@ def test_addresses_that_commands_print(monkeypatch, capsys):
     assert "hunter22" not in printed
 
 
-def test_tags_in_mlflow(monkeypatch):
+def test_mlflow_tags_hide_passwords(monkeypatch):
     registry = pytest.importorskip("mlflow.tracking.context.registry")
     from foretune.tune.mlflow.tracking import provenance
 
@@ -178,7 +178,7 @@ def _open_umask():
 
 
 @pytest.mark.usefixtures("_open_umask")
-def test_what_is_kept_is_its_owners_alone(tmp_path):
+def test_logs_stores_and_states_are_readable_by_owner_only(tmp_path):
     log = RunLog(tmp_path / "runs.parquet")
     failed = Measurement(
         "toy",
@@ -210,7 +210,7 @@ def test_what_is_kept_is_its_owners_alone(tmp_path):
 
 
 @pytest.mark.usefixtures("_open_umask")
-def test_what_is_asked_for_can_be_shared(tmp_path):
+def test_reports_are_readable_by_others(tmp_path):
     from foretune.support.files import atomic_write
 
     with atomic_write(tmp_path / "report.html") as new:

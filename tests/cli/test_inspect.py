@@ -33,7 +33,7 @@ LIMIT = ("--time-limit", "120")
 @pytest.fixture(autouse=True)
 def place(tmp_path, tmp_path_factory, monkeypatch):
     """A folder with a module of kernels that is on nobody's path."""
-    shutil.copy(Path(__file__).parent / "toy" / "triton_toys.py", tmp_path / "here_only.py")
+    shutil.copy(Path(__file__).parents[1] / "toy" / "triton_toys.py", tmp_path / "here_only.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))

@@ -1,4 +1,4 @@
-"""Grams of CO2 of metered launches."""
+"""Tests grams of CO2 of measured launches: `foretune.cli.carbon`."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ def result(power_w):
     return SimpleNamespace(problem="n=8", baseline=default, winner=best, trace=trace)
 
 
-def test_energy_is_time_by_power_of_default_and_winner(capsys):
+def test_carbon_is_energy_of_default_and_winner_times_grams(capsys):
     energies = launch_energies([result(90.0)])
     assert energies == {"n=8 default": 180.0, "n=8 best": 90.0}
     shown = show_carbon(Output(False), 400.0, energies, "launches")["carbon"]
@@ -24,7 +24,7 @@ def test_energy_is_time_by_power_of_default_and_winner(capsys):
     assert "n=8 best 10 g (400 g/kWh, as given)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_without_a_meter_nothing_is_invented(capsys):
+def test_carbon_without_meter_is_nan(capsys):
     shown = show_carbon(Output(False), 400.0, launch_energies([result(float("nan"))]), "launches")
     assert all(g != g for g in shown["carbon"]["g_per_million_launches"].values())
     assert "because their power is unknown" in " ".join(capsys.readouterr().out.split())
