@@ -12,8 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.models import gaussian_process as gp
-from foretune.models.calibration import WORK_FEATURES
+from foretune.models.feature_process import WORK_FEATURES, Scaling, fit_process
+from foretune.models.gaussian_process import Posterior
+from foretune.models.gp_files import process_arrays, process_from_arrays
 from foretune.support.files import read_arrays
 
 MAX_ROWS = 1000
@@ -35,33 +36,39 @@ class SmoothExpert:
     order: np.ndarray
     gradual_count: int
     octaves: np.ndarray
-    scaling: gp.Scaling
+    scaling: Scaling
     mean: float
-    posterior: gp.Posterior
+    posterior: Posterior
 
     @classmethod
     def fit_hyperparameters(
         cls, columns: Sequence[str], X: np.ndarray, y: np.ndarray, rng: np.random.Generator
     ) -> Self:
         """Fit hyperparameters on a random subset of the rows."""
-        gradual = np.array([n.startswith(GRADUAL_PREFIXES) or n in WORK_FEATURES for n in columns])
-        order, count = np.argsort(~gradual, kind="stable"), int(gradual.sum())
+        # Gradual features come first; those that are always positive count in octaves.
+        is_gradual = np.array([_is_gradual(name) for name in columns])
+        order = np.argsort(~is_gradual, kind="stable")
+        gradual_count = int(is_gradual.sum())
         octaves = (np.nan_to_num(X[:, order], nan=1.0) > 0.0).all(axis=0)
-        octaves[count:] = False
-        scaling = gp.Scaling.fit(_inputs(X, order, octaves))
+        octaves[gradual_count:] = False
+
+        scaling = Scaling.fit(_inputs(X, order, octaves))
         sampled = rng.permutation(len(X))[:MAX_TUNING_ROWS]
-        points, gradual_count = scaling.points(_inputs(X[sampled], order, octaves), count)
+        inputs = _inputs(X[sampled], order, octaves)
+        points, varying_gradual_count = scaling.points(inputs, gradual_count)
         mean = float(y[sampled].mean())
-        process = gp.fit_process(points, y[sampled] - mean, gradual_count)
-        posterior = gp.Posterior(process, points, y[sampled] - mean)
-        return cls(order, count, octaves, scaling, mean, posterior)
+        residuals = y[sampled] - mean
+        process = fit_process(points, residuals, varying_gradual_count)
+        posterior = Posterior(process, points, residuals)
+        return cls(order, gradual_count, octaves, scaling, mean, posterior)
 
     def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
         """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""
         sampled = rng.permutation(len(X))[:MAX_ROWS]
         mean = float(y[sampled].mean())
-        process, points = self.posterior.process, self._points(X[sampled])
-        return replace(self, mean=mean, posterior=gp.Posterior(process, points, y[sampled] - mean))
+        points = self._points(X[sampled])
+        posterior = Posterior(self.posterior.process, points, y[sampled] - mean)
+        return replace(self, mean=mean, posterior=posterior)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Predict, clipped to the range of the training values."""
@@ -76,18 +83,25 @@ class SmoothExpert:
             first=self.gradual_count,
             octaves=self.octaves,
             mean=self.mean,
-            **gp.process_arrays(self.scaling, self.posterior),
+            **process_arrays(self.scaling, self.posterior),
         )
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read from a file."""
-        data = read_arrays(path)
-        scaling, posterior = gp.process_from_arrays(data)
-        first, mean = int(data["first"]), float(data["mean"])
-        return cls(data["order"], first, data["octaves"], scaling, mean, posterior)
+        arrays = read_arrays(path)
+        scaling, posterior = process_from_arrays(arrays)
+        return cls(
+            order=arrays["order"],
+            gradual_count=int(arrays["first"]),
+            octaves=arrays["octaves"],
+            scaling=scaling,
+            mean=float(arrays["mean"]),
+            posterior=posterior,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
+        """Leave the cached function out: it cannot be pickled."""
         return {name: value for name, value in vars(self).items() if name != "_mean_function"}
 
     @cached_property
@@ -99,10 +113,16 @@ class SmoothExpert:
         return self.posterior.mean_function()
 
     def _points(self, X: np.ndarray) -> np.ndarray:
-        return self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual_count)[0]
+        points, _ = self.scaling.points(_inputs(X, self.order, self.octaves), self.gradual_count)
+        return points
+
+
+def _is_gradual(column: str) -> bool:
+    return column.startswith(GRADUAL_PREFIXES) or column in WORK_FEATURES
 
 
 def _inputs(X: np.ndarray, order: np.ndarray, octaves: np.ndarray) -> np.ndarray:
+    """Return the features in another order, some on a log2 scale; NaN if that is not finite."""
     inputs = X[:, order].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         np.log2(inputs, out=inputs, where=octaves)
