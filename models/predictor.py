@@ -278,10 +278,12 @@ class Predictor(Estimator):
 
         Calibrated devices have their own.
         """
-        interval = self.calibration_.corrections.get((target, device))
-        if interval is None:
-            interval = self.targets_[target].interval
-        return interval.median_half_width / INTERVAL_DEVIATIONS
+        correction = self.calibration_.corrections.get((target, device))
+        interval = self.targets_[target].interval
+        half_width = (
+            interval.median_half_width if correction is None else correction.median_half_width
+        )
+        return half_width / INTERVAL_DEVIATIONS
 
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.
