@@ -31,10 +31,11 @@ class Watched(SurrogateSearcher):
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         number = super()._best_candidate(free, chosen)
         assert self._posterior is not None
+        posterior = self._posterior.posterior
         place = int(np.searchsorted(self._pool, number))
-        noise = self._scale**2 * self._posterior.process.noise
-        spread = np.sqrt(self._posterior.spread[place] ** 2 + noise)
-        self.expected[number] = float(self._posterior.mean[place]), float(spread)
+        noise = posterior.scale**2 * posterior.process.noise
+        spread = np.sqrt(posterior.spread[place] ** 2 + noise)
+        self.expected[number] = float(posterior.mean[place]), float(spread)
         return number
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from foretune.models.covariance import GroupCovariance, Hyperprior, MaternCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.search.blas_threads import one_blas_thread
 from foretune.search.encoding import KernelRuns, nearest_first, problem_distance
 from foretune.search.posterior import SearchPosterior
 from foretune.search.searcher import Searcher
-from foretune.search.surrogate_process import FIT_STEPS, one_blas_thread
+from foretune.search.surrogate_model import FIT_STEPS
 from foretune.space import Configuration
 
 MAX_ROWS, MAX_DISTANCE = 300, 16.0

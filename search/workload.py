@@ -18,7 +18,8 @@ from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.searcher import AskTell
-from foretune.search.surrogate import Fits, SurrogateSearcher
+from foretune.search.surrogate import SurrogateSearcher
+from foretune.search.surrogate_model import FitCache
 from foretune.space import Configuration, SearchSpace
 
 MIN_SUCCESSES = 8  # number of successes of a kernel from which a choice is predicted
@@ -66,7 +67,7 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
     ) -> None:
         self.parts, self.objective, self.seed, self.device = list(parts), objective, seed, device
         self.measured: list[list[Measurement]] = [[] for _ in parts]  # measurements of each part
-        self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
+        self._fits: dict[str, FitCache] = {part.kernel: FitCache() for part in self.parts}
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
         self._searchers: dict[int, tuple[int, SurrogateSearcher]] = {}
         """Searcher of each part, with the number of measurements when it was made."""

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -13,24 +13,25 @@ from optuna.trial import FrozenTrial, TrialState
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.models.covariance import LinearCovariance
-from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.models.gaussian_process import Posterior
 from foretune.models.guides.guide import SearchPredictor
 from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import NONE, PredictorSource, read_guide
 from foretune.objective import Objective
 from foretune.problem import Problem
+from foretune.search.blas_threads import one_blas_thread
+from foretune.search.design import farthest
 from foretune.search.encoding import KernelRuns
 from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
 from foretune.search.posterior import log_expected_improvement, log_probability_below
 from foretune.search.prior import ANY_DEVICE, predict_runs
 from foretune.search.searcher import PRIOR_CHECKS
-from foretune.search.surrogate_process import (
-    FIT_STEPS,
-    MULTIPLE,
-    OFFSET,
-    REFIT_FACTOR,
-    one_blas_thread,
+from foretune.search.surrogate_model import (
+    Evidence,
+    FailureRule,
+    Points,
+    PriorScale,
+    SurrogateModel,
     subsample_measurements,
     surrogate_process,
 )
@@ -91,15 +92,10 @@ MAX_COVARIANCE_SIZE = 200_000
 """Maximum trials × candidates per suggestion; this many take about ten milliseconds."""
 MIN_CANDIDATES = 500  # minimum number of candidates
 EXPANDED_BEST = 5  # half of the candidates are near this many of the best trials
+FAILURES_ARE_BAD = FailureRule(margin=None, shift_losses=False)
 
 _SUGGEST_LOCK = threading.Lock()
 """Threads of one process suggest one at a time, so that each knows the others' running trials."""
-
-
-class _Fit(NamedTuple):
-    search_space: Mapping[str, BaseDistribution]
-    trials: int
-    process: GaussianProcess
 
 
 class SurrogateSampler(BaseSampler):
@@ -171,8 +167,10 @@ class SurrogateSampler(BaseSampler):
         """Parameters with one value, which the predictor also needs."""
         self._random_rows: tuple[Mapping[str, BaseDistribution], np.ndarray] | None = None
         """Random rows of a large search space, kept because each is predicted."""
-        self._fits: dict[str, _Fit] = {}
-        """The last fit of each process, from which the next one starts."""
+        self._model = SurrogateModel()
+        """Keeps the last fit of each process, from which the next one starts."""
+        self._fitted_space: Mapping[str, BaseDistribution] = {}
+        """The search space of the fits."""
         self._history: StudyHistory | None = None
         """The last study's data."""
 
@@ -235,77 +233,108 @@ class SurrogateSampler(BaseSampler):
         return history
 
     def _suggest(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
+        """Return the row to try next."""
         candidates = self._candidates(dimensions, evidence)
-        others = np.vstack([evidence.finished, evidence.running])
-        ran, prior = np.isfinite(evidence.losses).any(), self._prior
-        if prior is None:
-            explores = not ran or len(evidence.finished) < self._n_startup_trials
-        else:
-            explores = prior.foreign and len(others) in PRIOR_CHECKS
-        if explores:
-            units, known = dimensions.to_cube(candidates), dimensions.to_cube(others)
-            return candidates[self._farthest(units, known)]
-        logs, valid = self._predict(dimensions, candidates)
-        if not ran:
-            return candidates[np.argmin(logs - np.log(valid))]
-        score = np.log(valid)
+        any_ran = bool(np.isfinite(evidence.losses).any())
+
+        # The initial design, or a look at where the predictor was not checked yet.
+        if self._explores(evidence, any_ran):
+            others = np.vstack([evidence.finished, evidence.running])
+            if not len(others):
+                return candidates[self._rng.integers(len(candidates))]
+            positions = dimensions.to_cube(candidates)
+            known_positions = dimensions.to_cube(others)
+            return candidates[farthest(positions, known_positions, periodic=True)]
+
+        # Before the first success, only the predictor tells candidates apart.
+        predicted, p_valid = self._predict(dimensions, candidates)
+        if not any_ran:
+            return candidates[np.argmin(predicted - np.log(p_valid))]
+
+        # Expected improvement, times the probabilities to run and to satisfy the constraints.
+        if dimensions.search_space != self._fitted_space:
+            self._model = SurrogateModel()
+            self._fitted_space = dimensions.search_space
+        score = np.log(p_valid)
         if evidence.feasible.any():
-            posterior, best = self._objective_posterior(dimensions, evidence, candidates, logs)
-            score += log_expected_improvement(posterior, best)
+            score += self._log_improvement(dimensions, evidence, candidates, predicted)
         if (evidence.violations > 0).any():
-            known = np.flatnonzero(np.isfinite(evidence.violations))
-            known = known[subsample_measurements(evidence.violations[known], self._rng)]
-            X, y = dimensions.points(evidence.finished[known]), evidence.violations[known]
-            process = surrogate_process(X.shape[1])
-            process = self._fitted("constraints", process, dimensions, X, y, len(evidence.finished))
-            constraint = Posterior(process, X, y, dimensions.points(candidates))
-            constraint.add(dimensions.points(evidence.running))
-            score += log_probability_below(constraint, 0.0)
+            score += self._log_probability_feasible(dimensions, evidence, candidates)
         return candidates[np.argmax(score)]
 
-    def _objective_posterior(
+    def _explores(self, evidence: Observations, any_ran: bool) -> bool:
+        """Whether the next trial is far from all others."""
+        if self._prior is None:
+            return not any_ran or len(evidence.finished) < self._n_startup_trials
+        count = len(evidence.finished) + len(evidence.running)
+        return self._prior.foreign and count in PRIOR_CHECKS
+
+    def _log_improvement(
         self,
         dimensions: Dimensions,
         evidence: Observations,
         candidates: np.ndarray,
-        logs: np.ndarray,
-    ) -> tuple[Posterior, float]:
-        """Return the candidates' posterior loss, and the smallest loss so far in its units.
+        predicted: np.ndarray,
+    ) -> np.ndarray:
+        """Return the log expected improvement of ``candidates`` on the best feasible trial.
 
-        The process models the errors of the predictions ``logs`` in units of their spread, or the
-        scaled losses without a predictor. A failure counts as the worst of all others, at least one
-        unit above the median.
+        ``predicted`` are the candidates' log values, zeros without a predictor.
         """
         known = subsample_measurements(evidence.losses, self._rng)
-        rows = np.vstack([evidence.finished[known], evidence.running, candidates])
-        losses, ran = evidence.losses[known], np.isfinite(evidence.losses[known])
-        X, prior_mean = dimensions.points(rows), np.zeros(len(rows))
-        process, scale = surrogate_process(X.shape[1]), float(np.std(losses[ran])) or 1.0
-        if self._prior is not None:
-            predicted = self._predict(dimensions, rows[: -len(candidates)])[0]
-            prior_mean = (np.concatenate([predicted, logs]) - logs.mean()) / evidence.unit
-            scale = float(np.std(prior_mean[-len(candidates) :])) or 1.0
-            prior_mean /= scale
-            amplitude = float(np.clip(self._prior.spread / evidence.unit / scale, 0.2, 1.0))
-            axes = X.shape[1]
-            process = surrogate_process(axes, amplitude, (OFFSET, LinearCovariance(axes, MULTIPLE)))
-            X = np.column_stack([X, prior_mean])
-        y = losses / scale
-        y[~ran] = max(y[ran].max(), np.median(y[ran]) + 1.0)
-        y -= prior_mean[: len(y)]
-        offset = float(np.median(y[ran]))
-        process = self._fitted(
-            "objective", process, dimensions, X[: len(y)], y - offset, len(evidence.finished)
+        center = float(predicted.mean())
+        candidate_points = self._points(dimensions, evidence, candidates, predicted - center)
+        prior_scale = None
+        if self._prior is not None and candidate_points.prior_mean is not None:
+            spread = self._prior.spread / evidence.unit
+            prior_scale = PriorScale.of_prior(candidate_points.prior_mean, spread)
+
+        def points_of(rows: np.ndarray) -> Points:
+            predicted_rows, _ = self._predict(dimensions, rows)
+            return self._points(dimensions, evidence, rows, predicted_rows - center)
+
+        posterior = self._model.condition(
+            Evidence(points_of(evidence.finished[known]), evidence.losses[known], FAILURES_ARE_BAD),
+            candidate_points,
+            key="objective",
+            n_measured=len(evidence.finished),
+            prior_scale=prior_scale,
         )
-        posterior = Posterior(
-            process,
-            X[: len(y)],
-            y - offset,
-            X[-len(candidates) :],
-            prior=prior_mean[-len(candidates) :] + offset,
+        best_loss = float(evidence.losses[evidence.feasible].min())
+        with posterior.pending(points_of(evidence.running)) as with_running:
+            return log_expected_improvement(with_running, best_loss)
+
+    def _points(
+        self,
+        dimensions: Dimensions,
+        evidence: Observations,
+        rows: np.ndarray,
+        predicted: np.ndarray,
+    ) -> Points:
+        """Return rows as the process sees them; ``predicted`` are log values around zero."""
+        if self._prior is None:
+            return Points(dimensions.points(rows))
+        return Points(dimensions.points(rows), prior_mean=predicted / evidence.unit)
+
+    def _log_probability_feasible(
+        self, dimensions: Dimensions, evidence: Observations, candidates: np.ndarray
+    ) -> np.ndarray:
+        """Return the log probability of each candidate to satisfy the constraints."""
+        known = np.flatnonzero(np.isfinite(evidence.violations))
+        known = known[subsample_measurements(evidence.violations[known], self._rng)]
+        violations = evidence.violations[known]
+        points = Points(dimensions.points(evidence.finished[known]))
+        inputs = points.inputs(unit=1.0)
+
+        process = self._model.fits.fitted(
+            "constraints",
+            start=surrogate_process(points),
+            inputs=inputs,
+            targets=violations,
+            n_measured=len(evidence.finished),
         )
-        posterior.add(X[len(y) : -len(candidates)])
-        return posterior, float(evidence.losses[evidence.feasible].min()) / scale
+        posterior = Posterior(process, inputs, violations, dimensions.points(candidates))
+        posterior.add(dimensions.points(evidence.running))
+        return log_probability_below(posterior, 0.0)
 
     def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the predicted log values of rows, and their probabilities to run."""
@@ -341,33 +370,3 @@ class SurrogateSampler(BaseSampler):
         if self._prior is None and len(rows) > n:
             rows = rows[self._rng.choice(len(rows), n // 2, replace=False)]
         return np.vstack([rows, near])
-
-    def _farthest(self, units: np.ndarray, others: np.ndarray) -> int:
-        """Return the row that is farthest from all others.
-
-        Distances wrap around the cube, because otherwise its corners come first.
-        """
-        if not len(others):
-            return int(self._rng.integers(len(units)))
-        apart = np.abs(units[:, None] - others)
-        squares = np.minimum(apart, 1 - apart) ** 2
-        return int(np.argmax(squares.sum(axis=2).min(axis=1)))
-
-    def _fitted(
-        self,
-        key: str,
-        process: GaussianProcess,
-        dimensions: Dimensions,
-        X: np.ndarray,
-        y: np.ndarray,
-        trials: int,
-    ) -> GaussianProcess:
-        """Return a fitted process; it is refitted when there is enough new data."""
-        last = self._fits.get(key)
-        if last and last.search_space == dimensions.search_space:
-            process = last.process
-            if last.trials <= trials < REFIT_FACTOR * last.trials:
-                return process
-        process = process.fitted(X, y, FIT_STEPS)
-        self._fits[key] = _Fit(dimensions.search_space, trials, process)
-        return process
