@@ -12,10 +12,9 @@ import numpy as np
 from foretune.collect.runner import Runner
 from foretune.collect.timing import median_interval
 from foretune.datasets.run_log import RunLog
-from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import GuideModel, SearchPredictor
+from foretune.models.guides.guide import Guide
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import ConstrainedObjective, Objective, violated_limits
 from foretune.problem import Problem
@@ -75,9 +74,7 @@ def tune_problem(
     return tune_one(job, problem, job.find_predictor(predictor), verify_s)
 
 
-def tune_one(
-    job: TuningJob, problem: Problem, guide: SearchPredictor | None, verify_s: float
-) -> TuneResult:
+def tune_one(job: TuningJob, problem: Problem, guide: Guide | None, verify_s: float) -> TuneResult:
     """Tune one problem of a job for its first objective; see `tune_problem`."""
     start = time.perf_counter()
     job.wait_until_idle()
@@ -132,8 +129,8 @@ class _EarlierSearches:
 
 
 def _make_searcher(
-    job: TuningJob, problem: Problem, guide: SearchPredictor | None
-) -> tuple[Searcher, SearchPredictor | None]:
+    job: TuningJob, problem: Problem, guide: Guide | None
+) -> tuple[Searcher, Guide | None]:
     """Return the searcher of a problem, and the guide if it predicts the problem's space."""
     objective = job.constrained_objectives[0]
     space = job.kernel.space(problem)
@@ -308,16 +305,14 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
 class _Trace:
     """The steps of one search, its incumbent, and the predictor corrected by them."""
 
-    def __init__(
-        self, job: TuningJob, known: list[Measurement], predictor: SearchPredictor | None
-    ) -> None:
+    def __init__(self, job: TuningJob, known: list[Measurement], guide: Guide | None) -> None:
         self._job = job
         self._objective = job.constrained_objectives[0]
-        self._predictor = predictor
+        self._guide = guide
         self._successful = [m for m in known if m.ok]
         self._best_value = math.inf
         self.known = known
-        self.steps = [make_step(m, self._objective, None, job.device, known=True) for m in known]
+        self.steps = [make_step(m, self._objective, known=True) for m in known]
         self.incumbent: Measurement | None = None
         for measurement in known:
             self._update_incumbent(measurement)
@@ -337,12 +332,12 @@ class _Trace:
     def add(self, measurement: Measurement) -> None:
         """Record a measurement, and correct the predictor after some of them."""
         job = self._job
-        self.steps.append(make_step(measurement, self._objective, self._predictor, job.device))
+        self.steps.append(make_step(measurement, self._objective, self._guide))
         self._update_incumbent(measurement)
         if measurement.ok:
             self._successful.append(measurement)
-            if self._predictor is not None and len(self._successful) in CORRECTION_COUNTS:
-                self._predictor = correct_predictor(self._predictor, self._successful, job.device)
+            if self._guide is not None and len(self._successful) in CORRECTION_COUNTS:
+                self._guide = correct_predictor(self._guide, self._successful, job.device)
         job.progress.advance(self._best_so_far())
 
     def _update_incumbent(self, measurement: Measurement) -> None:
@@ -360,17 +355,11 @@ class _Trace:
 def make_step(
     m: Measurement,
     objective: ConstrainedObjective,
-    guide: SearchPredictor | None,
-    device: Device,
+    guide: Guide | None = None,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with the prediction of a `Predictor`."""
-    predicted = {}
-    if guide is not None and not isinstance(guide.predictor, GuideModel):  # its unit is unknown
-        row = guide.predictor.predict_one(m.problem, m.config, device)
-        predicted = {"predicted_ms": row["time_ms"]}
-        if guide.has_valid_interval(device):
-            predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}
+    """Return a measurement as a step of a search, with the guide's prediction."""
+    predicted = {} if guide is None else guide.prediction_of(m)
     status = step_status(m, objective.limits)
     value = objective.value_of(m)
     return SearchStep(

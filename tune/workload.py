@@ -178,7 +178,7 @@ class _WorkloadSearch:
         return self._jobs[part.kernel, part.problem]
 
     def _add(self, m: Measurement, known: bool = False) -> None:
-        step = make_step(m, self._objective, None, self._job.device, known)
+        step = make_step(m, self._objective, known=known)
         self._traces[m.kernel, m.problem].append(step)
 
 

@@ -25,9 +25,13 @@ from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
 from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.catalog import System
+from foretune.plan.describe.formats import base_format
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
+
+WEIGHT_BITS = {"bf16": 16, "nvfp4": 4}
+"""Weight format -> bits that the correction sees; others count as 8."""
 
 StepTimers = Callable[[System, str], StepTimer]
 """Returns the step timer of an engine on a system."""
@@ -201,7 +205,7 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
             weight_bytes(model, layout, deployment.formats) - deployment.offloaded_weight_bytes
         )
         / memory,
-        "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
+        "weight_bits": float(WEIGHT_BITS.get(base_format(deployment.formats.weights), 8)),
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(_prompts_per_step(deployment)),
         "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * deployment.prefill_layout.pp,

@@ -87,7 +87,7 @@ def predict(
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
-    from foretune.models.guides.guide import require_kernel
+    from foretune.models.guides.request import require_kernel
     from foretune.models.saved.lookup import AUTO, read_predictor
     from foretune.models.saved.pretrained import load_pretrained
 

@@ -32,8 +32,8 @@ def test_a_search_is_guided_by_code_and_not_by_too_much_of_it():
 
     kernel = FunctionKernel(count, {"step": tuple(range(1, 1002))}, (np.zeros(100_000),))
     problem, device = kernel.problem(), Device("this CPU", "cpu")
-    guide = make_guide(CodePredictor(kernel))
-    found = guide.predict_space(problem, kernel.space(problem), device, np.array([0, 99]))
+    guide = make_guide(CodePredictor(kernel), device)
+    found = guide.predict_space(problem, kernel.space(problem), np.array([0, 99]))
     assert found["time_ms"][1] < found["time_ms"][0] < found["time_ms_high"][0]
     with pytest.raises(PredictorError, match="1,001 configurations are too many"):
-        guide.predict_space(problem, kernel.space(problem), device)
+        guide.predict_space(problem, kernel.space(problem))

@@ -8,7 +8,7 @@ import pytest
 from foretune import registry
 from foretune.cli import main
 from foretune.errors import PredictorError
-from foretune.models.saved.lookup import read_guide
+from foretune.models.saved.lookup import read_model
 
 PROJECT = Path(__file__).parents[3] / "examples" / "predict_from_code" / "pyproject.toml"
 ADDED = """
@@ -54,7 +54,7 @@ def test_plugin_entry_point_guides_a_search(kernel_file, capsys):
 
 def test_missing_plugin_error_says_what_to_install():
     with pytest.raises(PredictorError, match=r"pip install \./examples/predict_from_code"):
-        read_guide("code")
+        read_model("code")
 
 
 def test_command_ranks_larger_step_first(kernel_file, capsys):
