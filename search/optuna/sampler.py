@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,15 @@ from optuna.trial import FrozenTrial, TrialState
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.models.gaussian_process import Posterior
-from foretune.models.guides.guide import make_guide
-from foretune.models.saved.lookup import NONE, PredictorSource, read_model
+from foretune.models.saved.lookup import NONE, PredictorSource
 from foretune.objective import Objective
-from foretune.problem import Problem
 from foretune.search.blas_threads import one_blas_thread
 from foretune.search.design import farthest
-from foretune.search.encoding import KernelRuns
-from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
+from foretune.search.optuna.dimensions import Dimensions
+from foretune.search.optuna.predictor_prior import PredictorPrior
+from foretune.search.optuna.study_history import SUGGESTED, Observations, StudyHistory
 from foretune.search.posterior import log_expected_improvement, log_probability_below
-from foretune.search.prior import predict_runs
+from foretune.search.prior import PriorValues
 from foretune.search.searcher import PRIOR_CHECKS
 from foretune.search.surrogate_model import (
     Evidence,
@@ -34,53 +34,7 @@ from foretune.search.surrogate_model import (
     subsample_measurements,
     surrogate_process,
 )
-from foretune.space import Configuration
 from foretune.values import Value
-
-MIN_P_VALID = 0.05  # lower bound of a predicted probability to run
-
-
-class PredictorPrior:
-    """Predicts log values of a problem's configurations, each once.
-
-    ``named`` is the predictor or any model (`foretune.models.saved.lookup`). ``device`` is by
-    default the predictor's only training device, or none for other models. Raises PredictorError,
-    TrackingError, UsageError if there is no such predictor, no problem is given, or the predictor
-    has several training devices and none is named.
-    """
-
-    def __init__(
-        self,
-        named: PredictorSource,
-        problem: Mapping[str, Value] | None,
-        device: Device | None = None,
-        objective: Objective = Objective.TIME,
-    ) -> None:
-        if problem is None:
-            raise UsageError("a predictor needs the problem: give problem={'M': …, 'N': …}")
-        guide = make_guide(read_model(named), device)
-        self._problem, self._objective = Problem(problem), objective
-        self._guide = guide
-        self._known: dict[Configuration, tuple[float, float]] = {}
-        self.foreign = bool(guide.mismatch)
-        """Whether it comes from another device, which the sampler checks early."""
-        self.spread = guide.log_spread()  # standard deviation of its log errors
-
-    def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return predicted log values and probabilities to run.
-
-        Raises PredictorError if a parameter that it learned from is missing.
-        """
-        configs = [Configuration(p) for p in params]
-        if new := [c for c in dict.fromkeys(configs) if c not in self._known]:
-            rows = KernelRuns([self._problem] * len(new), new, [{}] * len(new))
-            predicted = predict_runs(self._guide, rows, self._objective)
-            self._known.update(
-                zip(new, zip(*(s.tolist() for s in predicted), strict=True), strict=True)
-            )
-        logs, valid = np.array([self._known[c] for c in configs]).reshape(-1, 2).T
-        return logs, np.maximum(valid, MIN_P_VALID)
-
 
 INITIAL_DESIGN_SIZE = 8  # trials of the initial design
 MAX_GRID_SIZE = 8000  # maximum size of a search space that is enumerated
@@ -92,6 +46,14 @@ FAILURES_ARE_BAD = FailureRule(margin=None, shift_losses=False)
 
 _SUGGEST_LOCK = threading.Lock()
 """Threads of one process suggest one at a time, so that each knows the others' running trials."""
+
+
+@dataclass(frozen=True)
+class _RandomRows:
+    """Random rows of a large search space."""
+
+    search_space: Mapping[str, BaseDistribution]
+    rows: np.ndarray
 
 
 class SurrogateSampler(BaseSampler):
@@ -161,8 +123,7 @@ class SurrogateSampler(BaseSampler):
         self._search_space = search_space
         self._constants: dict[str, Any] = {}
         """Parameters with one value, which the predictor also needs."""
-        self._random_rows: tuple[Mapping[str, BaseDistribution], np.ndarray] | None = None
-        """Random rows of a large search space, kept because each is predicted."""
+        self._random_rows: _RandomRows | None = None
         self._model = SurrogateModel()
         """Keeps the last fit of each process, from which the next one starts."""
         self._fitted_space: Mapping[str, BaseDistribution] = {}
@@ -179,11 +140,16 @@ class SurrogateSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have, without those with one value."""
-        space = self._history_of(study).common_parameters() or self._search_space
-        single = {name: d for name, d in (space or {}).items() if d.single()}
-        only = {name: getattr(d, "low", 0.0) for name, d in single.items()}  # 0: the only choice
-        self._constants = {name: single[name].to_external_repr(v) for name, v in only.items()}
-        return {name: d for name, d in sorted((space or {}).items()) if name not in single}
+        space = self._history_of(study).common_parameters() or self._search_space or {}
+        self._constants = {}
+        varying: dict[str, BaseDistribution] = {}
+        for name, distribution in sorted(space.items()):
+            if distribution.single():
+                only_value = getattr(distribution, "low", 0.0)  # 0 is the index of the only choice
+                self._constants[name] = distribution.to_external_repr(only_value)
+            else:
+                varying[name] = distribution
+        return varying
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -243,17 +209,17 @@ class SurrogateSampler(BaseSampler):
             return candidates[farthest(positions, known_positions, periodic=True)]
 
         # Before the first success, only the predictor tells candidates apart.
-        predicted, p_valid = self._predict(dimensions, candidates)
+        predicted = self._predict(dimensions, candidates)
         if not any_ran:
-            return candidates[np.argmin(predicted - np.log(p_valid))]
+            return candidates[np.argmin(predicted.log_mean - np.log(predicted.p_valid))]
 
         # Expected improvement, times the probabilities to run and to satisfy the constraints.
         if dimensions.search_space != self._fitted_space:
             self._model = SurrogateModel()
             self._fitted_space = dimensions.search_space
-        score = np.log(p_valid)
+        score = np.log(predicted.p_valid)
         if evidence.feasible.any():
-            score += self._log_improvement(dimensions, evidence, candidates, predicted)
+            score += self._log_improvement(dimensions, evidence, candidates, predicted.log_mean)
         if (evidence.violations > 0).any():
             score += self._log_probability_feasible(dimensions, evidence, candidates)
         return candidates[np.argmax(score)]
@@ -270,23 +236,23 @@ class SurrogateSampler(BaseSampler):
         dimensions: Dimensions,
         evidence: Observations,
         candidates: np.ndarray,
-        predicted: np.ndarray,
+        log_mean: np.ndarray,
     ) -> np.ndarray:
         """Return the log expected improvement of ``candidates`` on the best feasible trial.
 
-        ``predicted`` are the candidates' log values, zeros without a predictor.
+        ``log_mean`` has the candidates' predicted log values; zeros without a predictor.
         """
         known = subsample_measurements(evidence.losses, self._rng)
-        center = float(predicted.mean())
-        candidate_points = self._points(dimensions, evidence, candidates, predicted - center)
+        center = float(log_mean.mean())
+        candidate_points = self._points(dimensions, evidence, candidates, log_mean - center)
         prior_scale = None
         if self._prior is not None and candidate_points.prior_mean is not None:
             spread = self._prior.spread / evidence.unit
             prior_scale = PriorScale.of_prior(candidate_points.prior_mean, spread)
 
         def points_of(rows: np.ndarray) -> Points:
-            predicted_rows, _ = self._predict(dimensions, rows)
-            return self._points(dimensions, evidence, rows, predicted_rows - center)
+            row_mean = self._predict(dimensions, rows).log_mean
+            return self._points(dimensions, evidence, rows, row_mean - center)
 
         posterior = self._model.condition(
             Evidence(points_of(evidence.finished[known]), evidence.losses[known], FAILURES_ARE_BAD),
@@ -332,37 +298,56 @@ class SurrogateSampler(BaseSampler):
         posterior.add(dimensions.points(evidence.running))
         return log_probability_below(posterior, 0.0)
 
-    def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predicted log values of rows, and their probabilities to run."""
+    def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> PriorValues:
+        """Return what is predicted of rows; without a predictor, all are alike."""
         if self._prior is None or not len(rows):
-            return np.zeros(len(rows)), np.ones(len(rows))
+            return PriorValues(np.zeros(len(rows)), p_valid=np.ones(len(rows)))
         return self._prior.predict([{**self._constants, **dimensions.params(row)} for row in rows])
 
     def _candidates(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
-        """Return candidate rows; in a finite search space, untried ones only."""
-        affordable = MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1)
-        n = int(np.clip(affordable, MIN_CANDIDATES, MAX_GRID_SIZE))
-        listed = math.prod(dimensions.sizes.tolist()) <= MAX_GRID_SIZE  # NumPy would overflow
-        if listed:
+        """Return candidate rows; in a finite search space, untried ones only.
+
+        They are the whole grid if it is small, else random rows and neighbors of the best.
+        """
+        n_affordable = MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1)
+        n = int(np.clip(n_affordable, MIN_CANDIDATES, MAX_GRID_SIZE))
+        grid_size = math.prod(dimensions.sizes.tolist())  # NumPy would overflow
+        is_listed = grid_size <= MAX_GRID_SIZE
+        if is_listed:
             rows = dimensions.grid()
         elif self._prior is None:
             rows = dimensions.random(n // 2, self._rng)
         else:
             n = MIN_CANDIDATES
-            if self._random_rows is None or self._random_rows[0] != dimensions.search_space:
-                grid = dimensions.random(MAX_GRID_SIZE, self._rng)
-                self._random_rows = dimensions.search_space, grid
-            rows = self._random_rows[1]
-        near = rows[:0]
-        if evidence.feasible.any() and not (listed and len(rows) <= n):
-            best = np.argsort(np.where(evidence.feasible, evidence.losses, np.inf))
-            best = best[: min(EXPANDED_BEST, evidence.feasible.sum())]
-            near = dimensions.neighbors(evidence.finished[best], n // 2, self._rng)
+            rows = self._predicted_rows(dimensions)
+
+        neighbors = rows[:0]
+        if evidence.feasible.any() and not (is_listed and len(rows) <= n):
+            neighbors = self._neighbors_of_best(dimensions, evidence, n // 2)
+
         if not evidence.repeatable:
-            taken = {row.tobytes() for row in np.vstack([evidence.finished, evidence.running])}
-            free = [row.tobytes() not in taken for row in rows]
-            rows = rows[free] if any(free) else rows
-            near = near[[row.tobytes() not in taken for row in near]]
+            tried = {row.tobytes() for row in np.vstack([evidence.finished, evidence.running])}
+            untried = np.array([row.tobytes() not in tried for row in rows], dtype=bool)
+            if untried.any():  # else the search space is exhausted
+                rows = rows[untried]
+            is_new = np.array([row.tobytes() not in tried for row in neighbors], dtype=bool)
+            neighbors = neighbors[is_new]
+
         if self._prior is None and len(rows) > n:
             rows = rows[self._rng.choice(len(rows), n // 2, replace=False)]
-        return np.vstack([rows, near])
+        return np.vstack([rows, neighbors])
+
+    def _predicted_rows(self, dimensions: Dimensions) -> np.ndarray:
+        """Return random rows of a large search space, always the same: each is predicted once."""
+        if self._random_rows is None or self._random_rows.search_space != dimensions.search_space:
+            rows = dimensions.random(MAX_GRID_SIZE, self._rng)
+            self._random_rows = _RandomRows(dimensions.search_space, rows)
+        return self._random_rows.rows
+
+    def _neighbors_of_best(
+        self, dimensions: Dimensions, evidence: Observations, n: int
+    ) -> np.ndarray:
+        feasible_losses = np.where(evidence.feasible, evidence.losses, np.inf)
+        n_best = min(EXPANDED_BEST, evidence.feasible.sum())
+        best = np.argsort(feasible_losses)[:n_best]
+        return dimensions.neighbors(evidence.finished[best], n, self._rng)

@@ -22,7 +22,7 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from foretune.search import SurrogateSampler
-from foretune.search.optuna.study_space import Dimensions
+from foretune.search.optuna.dimensions import Dimensions
 
 
 class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObjectiveSamplerTestCase):
