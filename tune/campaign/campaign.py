@@ -58,7 +58,7 @@ class Preset:
         tune_problems: number of problems to tune, none of which was profiled.
         budget: measurements of each search.
         box_s: maximum seconds of timing per configuration.
-        verify_s: seconds of interleaved rounds in each process of a verification.
+        verify_s: maximum seconds of a verification.
     """
 
     train_problems: int
@@ -75,8 +75,8 @@ class Preset:
 
 
 PRESETS = {
-    "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
-    "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
+    "quick": Preset(10, 8, 4, 2, 10, 0.05, 30.0),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 60.0),
 }
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem from which the second round of profiling takes promising ones."""
