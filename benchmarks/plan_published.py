@@ -201,7 +201,7 @@ def tuned(fit: float, isl: int, osl: int, pp: int) -> tuple[int, int]:
 def _asked(rival: Path, scored: pd.DataFrame) -> "pd.Series[float]":
     """Return AIConfigurator's throughput of the same rows; NaN if it refuses.
 
-    The most of what it says of as many requests in flight as the replay has, and of fewer.
+    It is the largest of its answers for the requests in flight of the replay, and for fewer.
     """
     names = {
         "tp_size": "tp",

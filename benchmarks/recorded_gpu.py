@@ -39,7 +39,7 @@ from foretune.tune.triton.tiles import tile_launches
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 MIN_CONFIGURATIONS = 4
-"""A problem of a run table needs so many: an order of fewer says little."""
+"""Smallest list of a problem of a run table: an order of fewer says little."""
 MAX_TIME_MS = 1e30
 """Recordings write a larger time, or none, for a configuration that did not run."""
 Times = Mapping[frozenset[tuple[str, Any]], float]

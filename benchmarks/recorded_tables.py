@@ -38,7 +38,7 @@ RANDOM_LIST_LENGTH = 24
 RANDOM_LISTS = 60
 """Configurations of a random list, and random lists of a problem."""
 MIN_RUNNING = 4
-"""A list needs so many configurations that run."""
+"""Smallest number of configurations in a list that must run."""
 
 Times = dict[tuple[int, ...], float]
 """Time by the values of `PRODUCT_KNOBS`; infinite where it failed."""

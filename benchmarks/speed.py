@@ -86,7 +86,7 @@ def enumeration() -> list[list[str]]:
 
 
 def prediction() -> list[list[str]]:
-    """A predictor of 2,000 rows of synthetic times: its speed does not depend on what they are."""
+    """A predictor of 2,000 rows of synthetic times; its speed does not depend on their values."""
     device, kernel = local_device(), get_kernel("matmul")
     rng = np.random.default_rng(0)
     problems = kernel.training_problems(20)

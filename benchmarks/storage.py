@@ -1,11 +1,11 @@
-"""What keeping measurements costs: seconds and memory of a long table, of a long run, of the store.
+"""What does keeping measurements cost? Time and memory of a long table, a long run, and the store.
 
-python benchmarks/storage.py [--table 1000000] [--run 20000] [--kernel 1000000]
+    python benchmarks/storage.py [--table 1000000] [--run 20000] [--kernel 1000000]
 
 ``--kernel`` is the number of rows of one kernel in the store with which a search begins.
 
-Each line is a process of its own. Memory is the most it ever held, beyond what it held once its
-modules were loaded.
+Each line is a separate process. Memory is its peak, beyond the memory after its modules were
+loaded.
 """
 
 import argparse

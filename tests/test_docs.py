@@ -10,7 +10,14 @@ import foretune
 ROOT = Path(__file__).parents[1]
 PAGES = [
     path
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "datasets/*.md", "examples/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "benchmarks/**/*.md",
+        "datasets/*.md",
+        "examples/*.md",
+        "tests/toy/*.md",
+    )
     for path in sorted(ROOT.glob(pattern))
     if path.name != "CHANGELOG.md"  # speaks of what was
 ]
@@ -113,3 +120,11 @@ def test_install_page_has_size_of_every_extra():
     sizes = re.findall(r"^\|.*\| ([^|]+) \|$", table, flags=re.M)[1:]
     assert len(sizes) > 10
     assert not [size for size in sizes if not re.match(r"\d|as |---", size)]
+
+
+def test_toy_page_lists_every_helper():
+    toy = ROOT / "tests" / "toy"
+    page = (toy / "README.md").read_text(encoding="utf-8")
+    helpers = [path.name for path in toy.glob("*.py")]
+    assert len(helpers) > 20
+    assert [name for name in helpers if f"`{name}`" not in page] == []

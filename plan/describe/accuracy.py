@@ -9,8 +9,8 @@ from statistics import median
 from foretune.errors import RunTableError
 from foretune.plan.describe import parse_rows, read_text, shipped_text
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import CACHE_FORMATS, FORMATS, Formats, find_format
-from foretune.plan.describe.quantization import FORMAT_OF_SUFFIX
+from foretune.plan.describe.formats import CACHE_FORMATS, FORMATS, Formats, base_format, find_format
+from foretune.plan.describe.names import FORMAT_OF_SUFFIX
 
 EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
 """Format -> format whose quality results it shares: finer scales lose no more."""
@@ -71,7 +71,7 @@ def recovery(
     native = {"bf16", model.weight_format, model.moe_format} if model else {"bf16"}
     changed = {name for name in (formats.weights, formats.moe) if name not in native}
     if changed:
-        narrowest = min(changed, key=lambda name: find_format(name).bytes)
+        narrowest = base_format(min(changed, key=lambda name: find_format(name).bytes))
         lossy.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
     native_caches = {"bf16", model.kv_format if model else "bf16"}
     if formats.kv not in native_caches:

@@ -23,7 +23,7 @@ from foretune.plan.describe.huggingface import (
     read_folder,
     read_json,
 )
-from foretune.plan.describe.quantization import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
+from foretune.plan.describe.names import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.support.operator_package import package_folder
 
 PCIE_GBPS = 32.0

@@ -17,6 +17,7 @@ from foretune.plan.describe.catalog import System
 from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
+    base_format,
     checkpoint_formats,
     support_key,
     supported,
@@ -164,9 +165,9 @@ def unsupported_formats(deployment: Deployment, engine: str) -> str:
     formats = deployment.formats
     if reason := _unsupported_cache(deployment, engine):
         return reason
-    if deployment.model.is_moe and formats.moe == "int3_wo":
+    if deployment.model.is_moe and base_format(formats.moe) == "int3_wo":
         return "no engine has 3-bit experts: use --formats int4_wo"
-    if formats.weights == "int3_wo" and engine == "trtllm":
+    if base_format(formats.weights) == "int3_wo" and engine == "trtllm":
         return f"{ENGINES[engine]['name']} has no 3-bit weights: use --backend vllm"
     return ""
 

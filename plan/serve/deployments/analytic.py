@@ -16,6 +16,7 @@ token.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -25,12 +26,26 @@ from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
 from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.catalog import System
+from foretune.plan.describe.formats import base_format
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
-StepTimers = Callable[[System, str], StepTimer]
-"""Returns the step timer of an engine on a system."""
+WEIGHT_BITS = {"bf16": 16, "nvfp4": 4}
+"""Weight format -> bits that the correction sees; others count as 8."""
+
+
+class StepTimers(Protocol):
+    """Times the steps of engines on systems, as `StepTimerFactory` does."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether times come from measured tables; if not, they are rooflines."""
+        ...
+
+    def __call__(self, system: System, backend: str) -> StepTimer:
+        """Return the step timer of an engine on a system."""
+        ...
 
 
 def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:
@@ -201,7 +216,7 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
             weight_bytes(model, layout, deployment.formats) - deployment.offloaded_weight_bytes
         )
         / memory,
-        "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
+        "weight_bits": float(WEIGHT_BITS.get(base_format(deployment.formats.weights), 8)),
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(_prompts_per_step(deployment)),
         "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * deployment.prefill_layout.pp,

@@ -27,7 +27,7 @@ from foretune.plan.cost.memory import (
 from foretune.plan.describe.catalog import System, describe_model, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.engines import ENGINES
-from foretune.plan.describe.formats import Formats, supported
+from foretune.plan.describe.formats import Formats, find_format, supported
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 
 
@@ -350,6 +350,8 @@ def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) ->
         weights, moe = "bf16", "w4a8_mxfp4_mxfp8" if native else "mxfp4"
     if weights == "nvfp4" and model.mla:
         weights = "bf16"
+    if not model.is_moe:  # either label may be that of a dense model's MLPs
+        moe = min(weights, moe, key=lambda name: find_format(name).bytes)
     return Formats(weights=weights, kv="fp8" if quantized else "bf16", moe=moe)
 
 
