@@ -34,6 +34,7 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, UsageError, describe_error, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
+from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
 from foretune.support.identity import shape_of
 from foretune.support.live_state import LiveState, attribute_keys, floats_in, value_key
@@ -41,6 +42,8 @@ from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
 from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.subject import Allowance
+from foretune.tune.tuner import was_as_thorough
 from foretune.values import Value
 
 FIRST = "first"
@@ -259,9 +262,25 @@ class Tunable:
             return None
         objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
         device = _device(self._options.get("device", "cpu"))
+        space = kernel.space(problem)
         cache = MeasurementCache.for_kernel(kernel, device, self._options.get("store"))
-        choice = cache.choice(problem, objective, among=kernel.space(problem))
-        return None if choice is None else dict(choice.config)
+        choice = cache.choice(problem, objective, among=space)
+        if choice is None:
+            return None
+        wanted = self._wanted_allowance()
+        if wanted is not None and not was_as_thorough(choice, wanted, len(space)):
+            return None
+        return dict(choice.config)
+
+    def _wanted_allowance(self) -> Allowance | None:
+        """Return what the options allow to spend; None if they do not say."""
+        budget = self._options.get("budget")
+        seconds = self._options.get("seconds")
+        regret = self._options.get("regret")
+        if budget is None and seconds is None and regret is None:
+            return None
+        stopping = make_stopping(budget, regret, seconds)
+        return Allowance(stopping.measurements, stopping.seconds, stopping.regret)
 
     def _changes_with_calls(self, name: str, args: tuple[Any, ...], key: Hashable) -> bool:
         """Whether what the function reads is new in too many calls on arguments of one shape."""
