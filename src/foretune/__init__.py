@@ -127,7 +127,7 @@ _MODULE_OF = {
     "run_campaign": "foretune.tune",
     "run_search": "foretune.search",
     "train_predictor": "foretune.models",
-    "tunable": "foretune.tune.functions.function",
+    "tunable": "foretune.tune.functions.tunable",
     "tune_function": "foretune.tune.functions.function",
     "tune_kernel": "foretune.tune.functions.kernel_tuner",
     "tune_pareto": "foretune.tune",

@@ -48,7 +48,7 @@ def test_a_list_that_changed(driver, tensors, store):
 def test_other_versions_of_triton_or_of_the_driver(driver, tensors, store, monkeypatch):
     measured(driver, tensors, store)
     for said in ("triton 3.8.0", "triton 3.9.0, driver 1.2.3"):
-        monkeypatch.setattr(problem_key, "toolchain", lambda kind, said=said: said)
+        monkeypatch.setattr(versions, "toolchain", lambda kind, said=said: said)
         assert measured(driver, tensors, store) == {64, 128, 256}
         assert measured(driver, tensors, store) == set()
 
