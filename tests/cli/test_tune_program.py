@@ -13,7 +13,7 @@ from foretune.cli import main
 from foretune.cli.tune_program import parse_argument, parse_values
 from foretune.collect import Timing
 from foretune.errors import UsageError
-from foretune.tune import verifier
+from foretune.tune import tuner, verifier
 from foretune.tune.functions import tuning
 
 SCRIPT = "import sys; print(f'took {8.0 / int(sys.argv[1])} us, sum 0x1f {sys.argv[2:]}')"
@@ -24,7 +24,7 @@ FAST = ("--repeats", "1", "--time", r"took (\S+) us", "--time-unit", "us")
 @pytest.fixture(autouse=True)
 def _place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    monkeypatch.setattr(tuner, "MIN_VERIFY_S", 0.05)
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
 
 

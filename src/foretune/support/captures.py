@@ -2,13 +2,26 @@
 
 import dis
 import functools
+import sys
 from collections.abc import Iterator
 from operator import itemgetter
+from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+INSTALL_FOLDERS = ("site-packages", "dist-packages")
+"""Folders whose files are unrelated to each other."""
 _LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def is_user_module(name: str | None) -> bool:
+    """Whether a module is neither Python's, nor Foretune's, nor in an installed package."""
+    top = str(name or "builtins").partition(".")[0]
+    if top in sys.stdlib_module_names or top == "foretune":
+        return False
+    file = getattr(sys.modules.get(str(name)), "__file__", None) or ""
+    return not set(INSTALL_FOLDERS) & set(Path(file).parts)
 
 
 def nested_code_objects(code: CodeType) -> Iterator[CodeType]:
@@ -52,8 +65,8 @@ def captured_values(function: FunctionType, with_globals: bool = True) -> Iterat
     ]
     for place, value in sorted(variables, key=itemgetter(0)):
         yield place, value
-        # Values of a module may change after its import, so its source does not tell them.
-        if isinstance(value, ModuleType):
+        # Values of a user's module may change after its import: its source does not tell them.
+        if isinstance(value, ModuleType) and is_user_module(value.__name__):
             yield from _module_values(value, attributes)
 
     for position, value in enumerate(function.__defaults__ or ()):

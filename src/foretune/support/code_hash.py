@@ -18,11 +18,9 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from foretune.support.captures import nested_code_objects
+from foretune.support.captures import INSTALL_FOLDERS, is_user_module, nested_code_objects
 
 HASHED_PREFIXES = ("foretune.collect.", "foretune.features.families.")
-INSTALL_FOLDERS = ("site-packages", "dist-packages")
-"""Folders whose files are unrelated to each other."""
 _FORETUNE_ROOT = Path(__file__).parents[2]
 
 
@@ -193,13 +191,7 @@ def module_code(module: ModuleType) -> str:
 def is_user_code(obj: Any) -> bool:
     """Whether the object is user code, not part of an installed package, Python or Foretune."""
     if isinstance(obj, ModuleType):
-        name = obj.__name__
-    elif isinstance(obj, FunctionType):  # a decorator may have changed what `__module__` says
-        name = obj.__globals__.get("__name__", obj.__module__)
-    else:
-        name = obj.__module__
-    top = str(name or "builtins").partition(".")[0]
-    if top in sys.stdlib_module_names or top == "foretune":
-        return False
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return not set(INSTALL_FOLDERS) & set(Path(file).parts)
+        return is_user_module(obj.__name__)
+    if isinstance(obj, FunctionType):  # a decorator may have changed what `__module__` says
+        return is_user_module(obj.__globals__.get("__name__", obj.__module__))
+    return is_user_module(obj.__module__)

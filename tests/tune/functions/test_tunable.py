@@ -16,7 +16,7 @@ from foretune.tune.functions import tunable as tunables
 from foretune.tune.functions import tuning
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
-OPTIONS = {"isolated": False, "progress": False, "budget": 2}
+OPTIONS = {"isolated": False, "verify_s": 0.5, "progress": False, "budget": 2}
 X = np.arange(1.0, 65.0)
 ALL = X.sum()
 ALL_BUT_ONE = X[:63].sum()

@@ -11,7 +11,6 @@ import tuned_kernels
 
 import foretune
 from foretune.collect import versions
-from foretune.tune.triton import problem_key
 
 SOURCE = """
 import triton
