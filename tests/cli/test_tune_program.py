@@ -158,7 +158,8 @@ def test_a_source_file(capsys, tmp_path):
     assert main(["tune", "scale.c", "--json", *arguments]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["config"] == {"work": 1}
-    assert best["problem"] == {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500}
+    arguments = {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500}
+    assert best["problem"] == {**arguments, "n_": 500}  # and the launch size
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ What cannot be read (an open file, a generator, an object of C without a content
 `Identity.unreadable`; such work must never be taken for the same as other work.
 """
 
+import contextvars
 import dataclasses
 import enum
 import functools
@@ -54,7 +55,14 @@ MAX_NAMED = 3
 """Number of unreadable parts that a message lists."""
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
-_STATE_IS_NO_WORK = (*_LOCKS, threading.local, logging.Logger, logging.Handler, random.Random)
+_STATE_IS_NO_WORK = (
+    *_LOCKS,
+    threading.local,
+    contextvars.ContextVar,
+    logging.Logger,
+    logging.Handler,
+    random.Random,
+)
 _RANDOM_STATES = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _ONE_PASS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, io.IOBase)
 _BUFFERS = (bytearray, memoryview, array)
@@ -171,6 +179,8 @@ class _Reader:
     def __init__(self, floats_are_data: bool, ignored: frozenset[str]) -> None:
         self.unreadable: list[str] = []
         self._ignored = ignored
+        self._is_in_package = False
+        """Whether a package's function holds the value: objects of packages are its own affair."""
         self._floats_are_data = floats_are_data
         """Whether floating-point numbers count by type only; never inside objects and code."""
         self._path: list[str] = []
@@ -352,11 +362,14 @@ class _Reader:
         is_user = is_user_code(function)
         name = f"{function.__module__}.{function.__qualname__}"
         parts = [function_code(function) if is_user else name]
+        before = self._is_in_package
+        self._is_in_package = not is_user
         for place, value in captured_values(function, with_globals=is_user):
             if place in self._ignored:
                 continue
             with self.within(place):
                 parts.append(f"{place}: {self.describe(value)}")
+        self._is_in_package = before
         return "\n".join(parts)
 
     def _built_in_function(self, function: Any) -> str:
@@ -400,6 +413,8 @@ class _Reader:
         """Describe an object by its class and attributes, or by what `pickle` would write."""
         kind = type(value)
         name = self._name(kind)
+        if self._is_in_package and not is_user_code(kind):
+            return f"object {name}"
         slots = [s for c in kind.__mro__ for s in _slots_of(c) if hasattr(value, s)]
         is_plain = is_user_code(kind) and not isinstance(value, tuple | list | dict | set | str)
         if is_plain and (hasattr(value, "__dict__") or slots):
