@@ -70,7 +70,10 @@ def test_neighbours_are_those_that_looking_at_all_finds(rows, wanted):
     asked = table(wanted) if wanted else table(rows).iloc[:0]
     known, places = around.locate(table(rows)), around.locate(asked)
     for i, axis in enumerate(AXES):
-        found = np.array(known.adjacent(i, values, places)).T
+        adjacent = known.adjacent(i, values, places)
+        found = np.column_stack(
+            [adjacent.below, adjacent.step_below, adjacent.above, adjacent.step_above]
+        )
         expected = [beside_by_looking_at_all(axis, rows, values, row) for row in wanted]
         np.testing.assert_allclose(found, np.array(expected).reshape(-1, 4), atol=1e-9)
 
@@ -303,12 +306,11 @@ def test_many_long_series_do_not_meet():
     places = around.locate(runs)
     values = pd.factorize(runs["problem.id"])[0] * 1.0
     for size in (1e-6, 1.0, 1e30):
-        below, _, above, _ = places.adjacent(
-            0, values, around.locate(runs.assign(**{"problem.N": size}))
-        )
-        for found in (below, above):
+        wanted = around.locate(runs.assign(**{"problem.N": size}))
+        adjacent = places.adjacent(0, values, wanted)
+        for found in (adjacent.below, adjacent.above):
             assert (np.isnan(found) | (found == values)).all()
-        assert (np.isnan(below) != np.isnan(above)).all()
+        assert (np.isnan(adjacent.below) != np.isnan(adjacent.above)).all()
 
 
 def test_places_come_back_from_disk_the_same(powers, tmp_path):
@@ -345,8 +347,8 @@ def test_who_asks_of_the_same_rows_is_told_the_same():
             around.neighbor_features(known, values, fresh),
         )
     fewer = known[np.array([0, 4])]  # nor where it was measured
-    below = fewer.adjacent(0, np.arange(2.0), asked)
-    np.testing.assert_array_equal(below[0], [0.0, 1.0, np.nan])
+    adjacent = fewer.adjacent(0, np.arange(2.0), asked)
+    np.testing.assert_array_equal(adjacent.below, [0.0, 1.0, np.nan])
 
 
 @given(

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.features.arrays import Rows
-from foretune.models.neighbors import NeighborIndex, repeated_sizes
+from foretune.models.neighbors import NeighborIndex
+from foretune.models.repeated_sizes import repeated_sizes
 
 GRID = [(batch, length) for batch in (1, 2, 4, 8) for length in (1, 3, 100, 4096)]
 
