@@ -14,7 +14,7 @@ from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
-from foretune.models.data_checks import warn_about_data
+from foretune.models.suspicions import warn_about_data
 from foretune.models.targets import present_targets
 
 QUICK = {"rounds": 15}

@@ -13,7 +13,8 @@ from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
-from foretune.models.data_checks import drop_implausible, is_idle_power
+from foretune.models.idle_power import is_idle_power
+from foretune.models.plausibility import drop_implausible
 
 QUICK = {"rounds": 15}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foretune.errors import DataWarning
 from foretune.features.roofline import row_roofline_ms
 from foretune.models import Predictor, evaluate_predictor
-from foretune.models.data_checks import MAX_DROPPED_SHARE, drop_implausible
+from foretune.models.plausibility import MAX_DROPPED_SHARE, drop_implausible
 
 
 @pytest.fixture
