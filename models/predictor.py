@@ -27,6 +27,7 @@ from foretune.models.calibration import Calibration
 from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.correction import CorrectionFeatures
 from foretune.models.distinct_problems import exact_problems
+from foretune.models.objectives import product_interval
 from foretune.models.plausibility import drop_implausible
 from foretune.models.repeats import Repeats
 from foretune.models.representative_rows import choose_rows
@@ -37,7 +38,6 @@ from foretune.models.targets import (
     TARGETS,
     Target,
     present_targets,
-    product_interval,
     training_rows,
     usable_rows,
 )

@@ -8,7 +8,7 @@ import pytest
 
 from foretune.errors import PredictorError, UnknownName
 from foretune.models import Predictor
-from foretune.models.targets import predicted_objective
+from foretune.models.objectives import predicted_objective
 
 PREDICTED = pd.DataFrame(
     {
