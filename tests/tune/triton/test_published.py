@@ -16,6 +16,7 @@ from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton import published
+from foretune.tune.triton import published_kernels as published_kernels_module
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import UNFIT_PROBABILITY, PriorFactory
 from foretune.tune.triton.problem_key import Call
@@ -160,3 +161,15 @@ def test_shipped_tunings_damaged_file_is_an_error(tmp_path, monkeypatch):
         assert shipped_tunings() == {}
     finally:
         shipped_tunings.cache_clear()
+
+
+def test_published_kernels_damaged_file_is_an_error(tmp_path, monkeypatch):
+    damaged = tmp_path / "kernels.csv"
+    damaged.write_text("function,unknown\nkernel,1\n")
+    monkeypatch.setattr(published_kernels_module, "KERNELS_FILE", damaged)
+    published_kernels.cache_clear()
+    try:
+        with pytest.raises(PredictorError, match=r"kernels\.csv is damaged"):
+            published_kernels()
+    finally:
+        published_kernels.cache_clear()
