@@ -17,12 +17,8 @@ from foretune.search.searcher import Prior
 from foretune.space import Configuration
 from foretune.tune.triton.launch_order import SPREAD, LaunchOrder, shipped_order
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import (
-    Call,
-    is_constant,
-    triton_parameters,
-    undecorated_kernel,
-)
+from foretune.tune.triton.parameters import is_constant, triton_parameters, undecorated_kernel
+from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.published_kernels import popular_log_shares
 from foretune.tune.triton.row_order import ROW_SPREAD, row_log_ratios
 from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches

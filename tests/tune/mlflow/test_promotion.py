@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from foretune.models import Predictor, Training, train_predictor
-from foretune.models.training import Validation
+from foretune.models.validation.cross_validation import Validation
 from foretune.tune.mlflow.promotion import CHALLENGER, CHAMPION, Champion, decide_promotion
 
 
