@@ -9,9 +9,7 @@ if TYPE_CHECKING:
     from foretune.plan.describe.accuracy import read_accuracy
     from foretune.plan.describe.catalog import (
         System,
-        describe_model,
         find_system,
-        known_models,
         known_systems,
         published_prices,
         read_prices,
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from foretune.plan.describe.description import ModelDescription
     from foretune.plan.describe.formats import Formats, checkpoint_formats
     from foretune.plan.describe.layout import Layout, Speculation, Workload
+    from foretune.plan.describe.model_catalog import describe_model, known_models
     from foretune.plan.serve.deployments.calibration import MeasuredLatencies
     from foretune.plan.serve.planner import Plan, plan
     from foretune.plan.serve.request import PlanRequest

@@ -1,30 +1,16 @@
-"""GPU systems to deploy on, and models, found by name without a network."""
+"""GPU systems to deploy on, found by name without a network."""
 
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Self
 
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
-from foretune.errors import MissingExtra, RunTableError, UnknownName, UsageError
+from foretune.errors import RunTableError, UnknownName
 from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
-from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
-from foretune.plan.describe.huggingface import (
-    CONFIG_FILE,
-    QUANTIZATION_FILE,
-    read_checkpoint,
-    read_config,
-    read_folder,
-    read_json,
-)
-from foretune.plan.describe.names import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
-from foretune.support.operator_package import package_folder
 
 PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction; assumed for unknown links."""
@@ -183,134 +169,3 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
             return find_system(first.name, prices)
     bare = System.from_device(first, max(sum(gpu.name == first.name for gpu in gpus), 1))
     return replace(bare, price_per_hour=(prices or {}).get(bare.name))
-
-
-_VARIANTS = {
-    "instruct",
-    "chat",
-    "base",
-    "it",
-    "hf",
-    "dynamic",
-    "meta",
-    "thinking",
-    *FORMAT_OF_SUFFIX,
-}
-"""Words in names that describe training or storage, not architecture."""
-_RELEASE = re.compile(r"\d{4}")
-"""Date of a later release, like 2507, which has the architecture but may read longer prompts."""
-
-
-def describe_model(name: str) -> ModelDescription:
-    """Return the model in the folder ``name``, in a file ``*.json``, or of that name.
-
-    Known names are those of the shipped table and of aiconfigurator-core's ``config.json`` files.
-    The publisher, words like ``Instruct`` or ``FP8``, and dates like ``2507`` may differ. A format
-    in the name becomes the description's.
-
-    Raises:
-        UsageError: the folder's ``config.json`` is missing or incomplete.
-        UnknownName: the name is unknown; the message suggests similar ones.
-        MissingExtra: the name is not in the shipped table, and aiconfigurator-core is not
-            installed.
-    """
-    folder = Path(name).expanduser()
-    if folder.name == CONFIG_FILE:
-        return read_folder(folder.parent)
-    if folder.suffix == ".json" and folder.is_file():
-        return read_config(read_json(folder), folder.stem)
-    if folder.is_dir():
-        return read_folder(folder)
-    shipped, configs = _shipped(), _configs()
-    for normalize in (str.lower, _architecture_key):
-        if found := _match(name, shipped, normalize):
-            return _with_requested_name(shipped[found], name, found)
-        if found := _match(name, configs, normalize):
-            return _with_requested_name(_read(configs[found], found), name, found)
-    known = known_models()
-    close = get_close_matches(_architecture_key(name), [_architecture_key(k) for k in known], n=1)
-    if _package() is None and not close:
-        raise MissingExtra("aiconfigurator_core", "llm", f"describing {name} without its folder")
-    raise UnknownName("model", name, known, "or give a folder with its config.json")
-
-
-def known_models() -> list[str]:
-    """Return the names that `describe_model` knows on this machine."""
-    return sorted({*_shipped(), *_configs()}, key=str.lower)
-
-
-def _match(name: str, known: Iterable[str], normalize: Callable[[str], str]) -> str | None:
-    """Return the known name equal to ``name`` after ``normalize``, if any."""
-    return next((candidate for candidate in known if normalize(candidate) == normalize(name)), None)
-
-
-def _architecture_key(name: str) -> str:
-    """Return the part of a name that identifies the architecture."""
-    words = _words(name)
-    return "-".join(w for w in words if w not in _VARIANTS and not _RELEASE.fullmatch(w))
-
-
-def _words(name: str) -> list[str]:
-    return name.rpartition("/")[2].lower().replace("_", "-").split("-")
-
-
-def _with_requested_name(model: ModelDescription, name: str, found: str) -> ModelDescription:
-    """Return ``model`` in the format that ``name`` contains; in 16 bits if only ``found`` does."""
-    if name.lower() == found.lower():
-        return model
-    if {*filter(_RELEASE.fullmatch, _words(name))} - {*_words(found)}:
-        model = replace(model, longest=0)
-    stored = format_in_name(name) or ("bf16" if format_in_name(found) else "")
-    if not stored:
-        return replace(model, name=name)
-    quantizes_attention = not (model.is_moe and stored in FOUR_BIT_FORMATS)
-    weights = stored if quantizes_attention else "bf16"
-    return replace(model, name=name, weight_format=weights, moe_format=stored, kv_format="bf16")
-
-
-@cache
-def _shipped() -> dict[str, ModelDescription]:
-    return {row["name"]: _from_row(row) for row in shipped_rows("models.csv")}
-
-
-def _from_row(row: dict[str, str]) -> ModelDescription:
-    """Return the model of a row; ``mla``, ``linear`` and ``index`` are space-separated numbers."""
-    values: dict[str, object] = {}
-    parts = {"mla": Mla, "linear": LinearAttention, "index": Indexer}
-    for field in fields(ModelDescription):
-        text = row.get(field.name) or ""
-        if not text:
-            continue
-        if field.name in parts:
-            values[field.name] = parts[field.name](*map(int, text.split()))
-        elif field.type is bool:
-            values[field.name] = text == "yes"
-        else:
-            values[field.name] = int(text) if field.type is int else text
-    return ModelDescription(**values)  # type: ignore[arg-type]
-
-
-def _package() -> Path | None:
-    """Return the folder of aiconfigurator-core's configurations, without importing it."""
-    home = package_folder()
-    return home / "model_configs" if home and (home / "model_configs").is_dir() else None
-
-
-@cache
-def _configs() -> dict[str, Path]:
-    """Return aiconfigurator-core's configurations by model name."""
-    folder = _package()
-    paths = sorted(folder.glob(f"*_{CONFIG_FILE}")) if folder else []
-    return {
-        path.name.removesuffix(f"_{CONFIG_FILE}").replace("--", "/", 1): path
-        for path in paths
-        if not path.name.endswith(QUANTIZATION_FILE)
-    }
-
-
-def _read(path: Path, name: str) -> ModelDescription:
-    quantization = path.name.replace(f"_{CONFIG_FILE}", f"_{QUANTIZATION_FILE}")
-    try:
-        return read_checkpoint(path, path.with_name(quantization), name)
-    except UsageError as e:
-        raise UsageError(f"{e} (aiconfigurator-core's copy)") from e

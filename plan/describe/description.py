@@ -223,6 +223,7 @@ class ModelDescription:
         draft_model: a smaller model loaded to draft tokens.
         cross_attention_layers: layers that attend to an image instead of the text, as part of those
             with softmax attention; they cache no text.
+        format_guessed: whether the formats come from the name alone.
     """
 
     name: str
@@ -265,6 +266,7 @@ class ModelDescription:
     drafting_layers: int = 0
     draft_model: "ModelDescription | None" = None
     cross_attention_layers: int = 0
+    format_guessed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "moe_format", self.moe_format or self.weight_format)

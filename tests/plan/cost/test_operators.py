@@ -19,9 +19,9 @@ from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.describe.catalog import _shipped
 from foretune.plan.describe.description import CompressedAttention, Heads, Indexer, LinearAttention
 from foretune.plan.describe.layout import legal_layouts
+from foretune.plan.describe.model_catalog import _shipped
 
 
 def named(operators, name):

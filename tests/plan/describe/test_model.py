@@ -7,9 +7,9 @@ import pytest
 
 from foretune.errors import MissingExtra, ProblemError, UnknownName, UsageError
 from foretune.plan import ModelDescription, describe_model
-from foretune.plan.describe import catalog as model
-from foretune.plan.describe.catalog import known_models
+from foretune.plan.describe import model_catalog as model
 from foretune.plan.describe.huggingface import read_config
+from foretune.plan.describe.model_catalog import known_models
 
 PUBLISHED = {  # billions: total, and those a token is multiplied with
     "meta-llama/Meta-Llama-3.1-8B": (8.03, None),
@@ -509,12 +509,12 @@ def test_an_unknown_name_may_be_a_folder():
 
 def test_unknown_names(monkeypatch):
     with pytest.raises(UnknownName, match=r"did you mean 'Qwen/Qwen3-32B'"):
-        describe_model("Qwen/Qwen3-33B")
+        describe_model("Qwen/Qwne3-32B")
     monkeypatch.setattr(model, "_package", lambda: None)
     monkeypatch.setattr(model, "_configs", dict)
     assert "Qwen/Qwen3-32B" in known_models()
     with pytest.raises(UnknownName, match="did you mean"):
-        describe_model("Qwen/Qwen3-33B")
+        describe_model("Qwen/Qwne3-32B")
     with pytest.raises(MissingExtra, match=r"\.\[llm\]"):
         describe_model("acme/entirely-different")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from foretune.errors import UsageError
-from foretune.plan.describe.catalog import describe_model
 from foretune.plan.describe.formats import Formats, base_format, checkpoint_formats, find_format
 from foretune.plan.describe.huggingface import read_config
+from foretune.plan.describe.model_catalog import describe_model
 
 LAYERS = 4
 HIDDEN = 512

@@ -175,3 +175,11 @@ def test_layers_that_nobody_checked_are_said(small):
     for model, said in ((small, False), (odd, True)):
         made = planned(model=model, gpus=1, formats=(Formats(),))
         assert any("mixed layers" in line for line in notes(made)) == said
+
+
+def test_notes_format_from_a_name_is_called_a_guess():
+    guessed = planned(model="acme/Llama-3.1-8B-quantized.w4a16", formats=(Formats("int4_wo"),))
+    known = planned(formats=(Formats("int4_wo"),))
+
+    assert any("guessed from the name acme/Llama-3.1-8B-quantized" in n for n in notes(guessed))
+    assert not any("guessed" in note for note in notes(known))
