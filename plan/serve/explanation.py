@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
-from foretune.plan.describe.catalog import LINK_EFFICIENCY
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
     checkpoint_formats,
     describe_formats,
 )
+from foretune.plan.describe.system import LINK_EFFICIENCY
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import unsupported_formats
@@ -70,6 +70,7 @@ def notes(plan: Plan) -> list[str]:
     return [
         *plan.excluded_systems.values(),
         *_exclusion_notes(plan),
+        *filter(None, dict.fromkeys(d.system.assumptions for d in plan.deployments)),
         *_measurement_notes(plan),
         *_unknown_value_notes(plan),
         *_format_notes(plan),

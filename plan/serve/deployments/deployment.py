@@ -24,12 +24,13 @@ from foretune.plan.cost.memory import (
     rank_memory,
     request_bytes,
 )
-from foretune.plan.describe.catalog import System, find_system
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import Formats, find_format, supported
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
 from foretune.plan.describe.model_catalog import describe_model
+from foretune.plan.describe.system import System
 
 
 @dataclass(frozen=True)
