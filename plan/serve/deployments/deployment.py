@@ -19,6 +19,7 @@ from foretune.plan.cost.memory import (
     GIB,
     MAX_STEP_TOKENS,
     RankMemory,
+    expert_multiples,
     layer_bytes,
     max_requests,
     rank_memory,
@@ -109,6 +110,9 @@ class Deployment:
         (``max_attention_window``).
         """
         model = self.speculation.with_drafter(self.model) if self.speculation else self.model
+        if model.is_moe:
+            multiples = expert_multiples(self.system.device.architecture)
+            model = replace(model, expert_multiples=multiples)
         if self.backend != "trtllm":
             return model
         return replace(model, sliding_window=0)
