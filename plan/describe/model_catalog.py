@@ -27,6 +27,8 @@ from foretune.support.operator_package import package_folder
 
 CACHE_PREFIX = "models--"
 """Of a model's folder in Hugging Face's cache: ``models--PUBLISHER--NAME``."""
+IMAGE_MODELS = ("mistralai/Pixtral", "OpenGVLab/InternVL")
+"""Beginnings of the names of models that read images, besides ``…-VL-…``."""
 GGUF_SUFFIX = ".gguf"
 MAX_SUGGESTIONS = 5
 FOLDER_HINT = "or give a folder with its config.json"
@@ -169,7 +171,15 @@ def _read_cached(folder: Path) -> ModelDescription:
 
 @cache
 def _shipped() -> dict[str, ModelDescription]:
-    return {row["name"]: _from_row(row) for row in shipped_rows("models.csv")}
+    """Return the models of the shipped tables by name."""
+    models = {row["name"]: _from_row(row) for row in shipped_rows("models.csv")}
+    for row in shipped_rows("model_aliases.csv"):
+        # A relative may read longer or shorter prompts, and images.
+        reads_images = "-VL-" in row["alias"] or row["alias"].startswith(IMAGE_MODELS)
+        model = models[row["name"]]
+        images = model.images or reads_images
+        models[row["alias"]] = replace(model, name=row["alias"], longest=0, images=images)
+    return models
 
 
 def _from_row(row: dict[str, str]) -> ModelDescription:
