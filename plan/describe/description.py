@@ -73,11 +73,23 @@ class LinearAttention:
     kind: str = "gdn"  # kernel that updates the state, or ``convolution``
     gate_rank: int = 0  # width that a per-channel gate is compressed to; 0: one number per head
     beside_softmax: bool = False  # whether these layers also have softmax attention (Falcon-H1)
+    output_gate_rank: int = 0  # width that the output's gate is compressed to; 0: not compressed
 
     @property
     def channels(self) -> int:
         """Width of queries, keys and values together: the convolution's channels."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def split_inputs(self) -> int:
+        """Width of the input projections that ranks split: all but compressed gates."""
+        output_gate = 0 if self.output_gate_rank else self.value_heads * self.value_dim
+        return self.channels + output_gate + self.gate_scalars
+
+    @property
+    def compressed_gates(self) -> int:
+        """Width of the projections to compressed gates, which every rank has."""
+        return self.gate_rank + self.output_gate_rank
 
     @property
     def gate_scalars(self) -> int:
@@ -475,11 +487,11 @@ class ModelDescription:
             return 0, 0, 0
         linear = self.linear
         values = linear.value_heads * linear.value_dim
-        inputs = linear.channels + values + linear.gate_scalars
-        gate = linear.gate_rank * linear.key_heads * linear.key_dim
+        gates = linear.gate_rank * linear.key_heads * linear.key_dim
+        gates += linear.output_gate_rank * values
         scales = linear.channels * linear.convolution + 2 * linear.value_heads + linear.value_dim
         return (
-            linear.layers * (self.hidden * (inputs + values) + gate),
-            linear.layers * self.hidden * linear.gate_rank,
+            linear.layers * (self.hidden * (linear.split_inputs + values) + gates),
+            linear.layers * self.hidden * linear.compressed_gates,
             linear.layers * scales,
         )
