@@ -9,10 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.decimal_marks import MARKS
 from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import is_run_column, valid_rows
+from foretune.datasets.text_tables import Dialect
 from foretune.errors import RunTableError, UsageError, require_known
 from foretune.support.files import translate_read_errors
 from foretune.support.progress import SILENT, Progress
@@ -60,12 +62,14 @@ class ImportResult:
     """A valid run table, and what was left out of it.
 
     ``rejected`` maps reasons to numbers of dropped rows, ``skipped`` maps files in another format
-    to the missing column or key.
+    to the missing column or key. ``notes`` say how files were understood, and what was skipped in
+    them.
     """
 
     runs: pd.DataFrame
     rejected: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -84,12 +88,16 @@ def import_runs(
     device: str | None = None,
     mapping: Mapping[str, str] | None = None,
     constants: Mapping[str, Value] | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
     progress: Progress = SILENT,
 ) -> ImportResult:
     """Read another tool's results as a run table.
 
     ``path`` is a file, a folder (all its files of that format), or several of them, ``format`` a
-    name of `FORMATS`; for the next four, see `Request`; ``progress`` receives one step per file.
+    name of `FORMATS`; for the next four, see `Request`. ``separator`` and ``decimal`` (a point or
+    a comma) settle how text tables are read; both are found unless given. ``progress`` receives one
+    step per file.
     Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are
     kept. Known devices get their specs.
 
@@ -105,7 +113,12 @@ def import_runs(
         raise UsageError(f"{wrong[0]!r} is not a run-table column: use e.g. problem.{wrong[0]}")
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
-    request = Request(kernel, device, mapping or {}, fixed)
+    if decimal is not None and decimal not in MARKS:
+        raise UsageError(f"the decimal mark {decimal!r} is neither . nor ,")
+    if separator is not None and len(separator) != 1:
+        raise UsageError(f"the separator {separator!r} is not one character")
+    dialect = Dialect(separator=separator, decimal=decimal)
+    request = Request(kernel, device, mapping or {}, fixed, dialect=dialect)
     read: Reader = chosen.load().read
     files = _files([path] if isinstance(path, (str, os.PathLike)) else path, chosen)
     progress.start(f"import {format}", len(files))
@@ -123,12 +136,13 @@ def import_runs(
             tables.append(rows.assign(**{**fixed, **texts}))
         progress.advance(file.name)
     if not tables:
-        raise RunTableError(_explain_empty_import(files, skipped, request, format))
+        reasons = [_explain_empty_import(files, skipped, request, format), *request.notes]
+        raise RunTableError("; ".join(reasons))
     names = ", ".join(f.name for f in list(files)[:5])
     with translate_read_errors(names, RunTableError, "do not fit: {}"):
         runs = with_specs(columns.concatenated_rows(tables))
         runs, rejected = valid_rows(runs[ordered_columns(runs.columns)], "imported rows")
-    return ImportResult(runs, rejected, skipped)
+    return ImportResult(runs, rejected, skipped, notes=tuple(dict.fromkeys(request.notes)))
 
 
 def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:

@@ -60,6 +60,11 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     for entry in data["cache"].values():
         values = {columns[n]: _plain(entry[n]) for n in names if n in entry}
         records.append({**problem, **values, **_outcome(entry)})
+    if without_time := [e for e in data["cache"].values() if not {"time", "__error__"} & set(e)]:
+        request.notes.append(
+            f"{path}: {len(without_time)} of {len(records)} configurations have no time; the "
+            f"objective {data.get('objective', 'of the file')!r} is not read as one"
+        )
     return table_from_records(records, common)
 
 

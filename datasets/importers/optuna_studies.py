@@ -12,11 +12,13 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import CategoricalDistribution
+from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile
 from foretune.datasets.runs import to_measurements
+from foretune.datasets.time_units import MS_PER_UNIT, unit_in_name
 from foretune.errors import OutputError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -30,7 +32,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """Return the finished trials of all studies with one objective, whose value is milliseconds.
 
     ``time_ms`` may map to an expression of ``value``. A study is a problem; its name is the kernel
-    unless one is given, or Foretune wrote it.
+    unless one is given, or Foretune wrote it. Studies with several objectives are skipped, with a
+    note. Raises UsageError if a study's value is no time, and no mapping turns it into one.
     """
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -40,7 +43,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     with _opened_copy(path) as storage:
         names = optuna.get_all_study_names(storage)
         studies = (optuna.load_study(study_name=name, storage=storage) for name in names)
-        records = (r for study in studies for r in _records(study, milliseconds, path, request))
+        records = [r for study in studies for r in _records(study, milliseconds, path, request)]
         return table_from_records(records, {"source": f"optuna {path.name}"})
 
 
@@ -57,7 +60,10 @@ def _opened_copy(path: Path) -> Iterator[optuna.storages.RDBStorage]:
             if not {name for (name,) in found} >= TABLES:
                 raise WrongFile(f"{path} is an SQLite database without Optuna studies")
             database.backup(copy)
-        storage = optuna.storages.RDBStorage(f"sqlite:///{copied}")
+        storage = optuna.storages.RDBStorage(f"sqlite:///{copied}", skip_compatibility_check=True)
+        if storage.get_current_version() != storage.get_head_version():
+            # Databases of older releases have other tables; the copy is upgraded.
+            storage.upgrade()
         try:
             yield storage
         finally:
@@ -68,7 +74,13 @@ def _records(
     study: optuna.Study, milliseconds: Expression, path: Path, request: Request
 ) -> Iterator[dict[str, Any]]:
     if len(study.directions) > 1:
+        request.notes.append(
+            f"{path}: study {study.study_name!r} is skipped: it has {len(study.directions)} "
+            "objectives, and one value per trial is read"
+        )
         return
+    if "time_ms" not in request.mapping:
+        milliseconds = _milliseconds_of(study, path)
     ours = isinstance(study.user_attrs.get("problem"), dict)  # Foretune wrote it
     told = study.user_attrs if ours else {}
     problem = told.get("problem") or {"study": study.study_name}
@@ -89,6 +101,23 @@ def _records(
                 if ok
                 else math.nan,
             }
+
+
+def _milliseconds_of(study: optuna.Study, path: Path) -> Expression:
+    """Return the time of a study's value; UsageError unless the value is minimized and a time."""
+    where = f"{path}: study {study.study_name!r}"
+    how_to = "say what a run's milliseconds are, for example --map time_ms=1e9/value"
+    if study.direction is not StudyDirection.MINIMIZE:
+        raise UsageError(f"{where} maximizes its value, which is no time: {how_to}")
+
+    # Names of values are optional; without one, values are milliseconds, as documented.
+    names = study.metric_names
+    if not names:
+        return Expression("value", "value")
+    unit = unit_in_name(names[0])
+    if unit is not None:
+        return Expression(f"value*{MS_PER_UNIT[unit.lower()]!r}", "value")
+    raise UsageError(f"{where} has the value {names[0]!r}, without a unit of time: {how_to}")
 
 
 def write(runs: pd.DataFrame, url: str) -> list[str]:
