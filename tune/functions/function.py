@@ -3,7 +3,7 @@
 import functools
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, Unpack
 
@@ -23,12 +23,11 @@ from foretune.tune.job import check_options
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.subject import Allowance
 from foretune.tune.tuner import was_as_thorough
-from foretune.values import Value
 
 
 def tune_function(
     function: Callable[..., Any],
-    knobs: Mapping[str, Sequence[Value]],
+    knobs: Mapping[str, Sequence[Any]],
     args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -50,7 +49,8 @@ def tune_function(
 
     Args:
         function: any Python function, for example with NumPy, Numba or torch.
-        knobs: keyword argument -> values to choose from.
+        knobs: keyword argument -> values to choose from: numbers, texts, None, tuples, members of
+            enums, functions, classes, and other objects whose text is the same in every process.
         args: positional arguments; or a function of ``problem`` that returns them.
         kwargs: other named arguments.
         check: a function of the same arguments that returns the correct output; by default the
@@ -98,14 +98,18 @@ class Tunable:
     def __init__(
         self,
         function: Callable[..., Any],
-        knobs: Mapping[str, Sequence[Value]],
+        knobs: Mapping[str, Sequence[Any]],
         kernel_options: Mapping[str, Any],
         options: TuneOptions,
     ) -> None:
         functools.update_wrapper(self, function)
         check_options(options, TuneOptions)
         self.function = function
-        self.knobs = dict(knobs)
+        # A generator yields its values once, but each shape of the arguments needs them.
+        self.knobs = {
+            name: tuple(values) if isinstance(values, Iterator) else values
+            for name, values in knobs.items()
+        }
         self._options = options
         self._kernel_options = dict(kernel_options)
         self._inputs = self._kernel_options.pop("inputs", None)
@@ -174,12 +178,12 @@ class Tunable:
             kernel = self.kernel(args, {n: v for n, v in kwargs.items() if n not in self.knobs})
             problem = kernel.problem()
             if self._is_tuning:  # it calls itself while it is measured in this process
-                return dict(kernel.default(problem))
+                return kernel.decode(kernel.default(problem))
             try:
                 self._is_tuning = True
                 chosen = self._stored_choice(kernel, problem)
                 if chosen is None and is_worker():  # within a measurement of another one
-                    chosen = dict(kernel.default(problem))
+                    chosen = kernel.decode(kernel.default(problem))
                 if not chosen:
                     best = self.tune(*args, **kernel.kwargs)
                     chosen = best.config
@@ -189,7 +193,7 @@ class Tunable:
                 raise
             except ForetuneError as e:
                 warn(f"{kernel.name} runs with its default: {e}", stacklevel=4)
-                chosen = dict(kernel.default(problem))
+                chosen = kernel.decode(kernel.default(problem))
             finally:
                 self._is_tuning = False
             self._chosen[key] = chosen
@@ -212,7 +216,7 @@ class Tunable:
         wanted = self._wanted_allowance()
         if wanted is not None and not was_as_thorough(choice, wanted, len(space)):
             return None
-        return dict(choice.config)
+        return kernel.decode(choice.config)
 
     def _wanted_allowance(self) -> Allowance | None:
         """Return what the options allow to spend; None if they do not say."""
@@ -226,7 +230,7 @@ class Tunable:
 
 
 def tunable(
-    more_knobs: Mapping[str, Sequence[Value]] = {},
+    more_knobs: Mapping[str, Sequence[Any]] = {},
     /,
     *,
     inputs: Callable[..., Sequence[Any]] | None = None,
@@ -239,7 +243,7 @@ def tunable(
     cost: CostOf | None = None,
     pinned: Sequence[str] = (),
     options: TuneOptions | None = None,
-    **knobs: Sequence[Value],
+    **knobs: Sequence[Any],
 ) -> Callable[[Callable[..., Any]], Tunable]:
     """Let a function choose some of its arguments on the first call of each shape.
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError, require_known
-from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.registry import load
 from foretune.result import Result
@@ -24,6 +23,8 @@ from foretune.values import short_number
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from foretune.collect.wrapped.wrapped import WrappedKernel
 
 
 def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
@@ -67,18 +68,18 @@ def export_format(path: str | os.PathLike[str]) -> str:
 class Best(Result):
     """The result of tuning a function, a source or a program."""
 
-    kernel: Kernel = field(compare=False)
+    kernel: "WrappedKernel" = field(compare=False)
     result: TuneResult
 
     @property
     def config(self) -> dict[str, Any]:
         """The best configuration: the default, unless another one beats it significantly."""
-        return dict(self.result.winner.config or {})
+        return self.kernel.decode(self.result.winner.config or {})
 
     @property
     def default(self) -> dict[str, Any]:
         """The configuration that the best was compared with."""
-        return dict(self.result.baseline.config or {})
+        return self.kernel.decode(self.result.baseline.config or {})
 
     @property
     def time_ms(self) -> float:
@@ -147,7 +148,7 @@ class Best(Result):
         write, result = WRITERS[export_format(path)], self.result
         notes = {"problem": str(result.problem), "device": result.device, "verdict": self.headline}
         with atomic_write(path) as new:
-            new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
+            new.write_text(write(self.kernel.name, result.winner.config or {}, notes), "utf-8")
         return Path(path)
 
 
@@ -155,6 +156,8 @@ def best(
     kernel: str, /, *, store: StoreLocation = None, device: str | None = None, **problem: Any
 ) -> dict[str, Any]:
     """Return the stored choice for a kernel, for example ``best("vector_add", n=4096)``.
+
+    Functions, tuples and other values of knobs that are no numbers or texts are returned as texts.
 
     A problem that was not tuned gets the choice of the nearest one: the one with the nearest sizes
     on a logarithmic scale, and otherwise equal values.
