@@ -70,9 +70,11 @@ def _show_beginning(read_end: int, limit: _Limit) -> None:
 
 
 def _write_to_stderr(content: bytes) -> None:
+    stderr = getattr(sys, "__stderr__", None)
+    if stderr is None:
+        return
     with contextlib.suppress(OSError, ValueError):  # it may be closed
-        if sys.__stderr__ is not None:
-            os.write(sys.__stderr__.fileno(), content)
+        os.write(stderr.fileno(), content)
 
 
 def _close(file: int) -> None:

@@ -1,5 +1,6 @@
 """Searches without a kernel: minimize any function of a configuration."""
 
+import contextlib
 import math
 import queue
 from collections.abc import Callable, Mapping, Sequence
@@ -186,15 +187,18 @@ def _measure(
         return _failure(name, config, str(e))
     if isinstance(measured, Measurement):
         return measured
-    if isinstance(measured, str | bytes):  # `float` would read some of them
-        raise UsageError(f"{name} returned {measured!r} for {config}: return a number")
-    try:
-        value = float(measured)
-    except (TypeError, ValueError):
-        raise UsageError(f"{name} returned {measured!r} for {config}: return a number") from None
+    value = _as_number(measured, f"{name} returned {measured!r} for {config}")
     if not math.isfinite(value):
         return _failure(name, config, f"{name} returned {value}")
     return Measurement(name, Problem(), config, "", Status.OK, time_ms=value)
+
+
+def _as_number(value: Any, returned: str) -> float:
+    """Return a number; UsageError for anything else, also for text that looks like a number."""
+    if not isinstance(value, str | bytes):
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+    raise UsageError(f"{returned}: return a number")
 
 
 def _failure(name: str, config: Configuration, reason: str) -> Measurement:

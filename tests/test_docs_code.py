@@ -40,7 +40,6 @@ FILES = [
 @pytest.fixture
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
     monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
     quick = Timing(
         max_seconds=0.02, warmup_s=0.001

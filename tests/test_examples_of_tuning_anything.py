@@ -23,7 +23,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.fixture(autouse=True)
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
     compile_once(monkeypatch, {})
     quick = Timing(
         max_seconds=0.02, warmup_s=0.001

@@ -107,7 +107,6 @@ def test_program_hash_ignores_secrets():
 def test_program_secrets_are_not_printed_stored_or_exported(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_API_KEY", "k3y-from-env")
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
     words = (
         sys.executable,

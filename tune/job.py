@@ -33,7 +33,8 @@ from foretune.search.searcher import AskTell, Prior
 from foretune.search.stopping import DEFAULT_BUDGET, Stopping, make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.support.progress import SILENT, Progress
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.store.subject import Allowance
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ FAST = ("--repeats", "1", "--time", r"took (\S+) us", "--time-unit", "us")
 @pytest.fixture(autouse=True)
 def _place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
 
 

@@ -144,7 +144,6 @@ class TestCommandLine:
                 super().__init__(device, Timing(max_seconds=0.02, warmup_s=0.001), 1.0)
 
         monkeypatch.setattr(ft.collect, "IsolatedRunner", Quick)
-        monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
         monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
         monkeypatch.setattr(sys, "path", [*sys.path])
         Path("own_guides.py").write_text(FILE)

@@ -14,7 +14,8 @@ from foretune.problem import Problem
 from foretune.search.ordered import OrderedSearcher
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.doors.knobs import flat_knobs, internals_of, timed
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.store.subject import Subject
 
 T = TypeVar("T")

@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError, require_known
+from foretune.kernel import Kernel
 from foretune.problem import Problem
 from foretune.registry import load
 from foretune.result import Result
 from foretune.support.files import atomic_write
 from foretune.tune.results import TuneResult
-from foretune.tune.store.cache import StoreLocation
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
 from foretune.values import short_number
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from foretune.collect.wrapped.wrapped import WrappedKernel
 
 
 def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
@@ -68,18 +67,18 @@ def export_format(path: str | os.PathLike[str]) -> str:
 class Best(Result):
     """The result of tuning a function, a source or a program."""
 
-    kernel: "WrappedKernel" = field(compare=False)
+    kernel: Kernel = field(compare=False)
     result: TuneResult
 
     @property
     def config(self) -> dict[str, Any]:
         """The best configuration: the default, unless another one beats it significantly."""
-        return self.kernel.decode(self.result.winner.config or {})
+        return _as_listed(self.kernel, self.result.winner.config or {})
 
     @property
     def default(self) -> dict[str, Any]:
         """The configuration that the best was compared with."""
-        return self.kernel.decode(self.result.baseline.config or {})
+        return _as_listed(self.kernel, self.result.baseline.config or {})
 
     @property
     def time_ms(self) -> float:
@@ -150,6 +149,13 @@ class Best(Result):
         with atomic_write(path) as new:
             new.write_text(write(self.kernel.name, result.winner.config or {}, notes), "utf-8")
         return Path(path)
+
+
+def _as_listed(kernel: Kernel, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the values of knobs as the user listed them."""
+    from foretune.collect.wrapped.wrapped import WrappedKernel
+
+    return kernel.decode(config) if isinstance(kernel, WrappedKernel) else dict(config)
 
 
 def best(

@@ -108,9 +108,11 @@ class FallibleStore:
         return True
 
     def _store(self) -> Store:
-        if not isinstance(self._location, Store):  # only now: $FORETUNE_STORE may be set late
-            self._location = Store(None if self._location is True else self._location)
-        return self._location
+        location = self._location
+        if not isinstance(location, Store):  # only now: $FORETUNE_STORE may be set late
+            location = Store(None if isinstance(location, bool) else location)
+            self._location = location
+        return location
 
     def _report(self, error: ForetuneError, started_at: float) -> None:
         """Warn at the first failure; leave the store alone for as long as a slow failure took."""

@@ -23,7 +23,7 @@ from foretune.values import Value, parse_value
 if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.search.loop import SearchLoop
-    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.store.fallible import StoreLocation
     from foretune.tune.triton.call_tuner import CallTuner
     from foretune.tune.triton.problem_key import Call
 

@@ -16,7 +16,7 @@ from foretune.measurement import Measurement, Status
 from foretune.support.lazy import require
 
 if TYPE_CHECKING:
-    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.store.fallible import StoreLocation
     from foretune.tune.triton.call_tuner import CallTunerFactory
     from foretune.tune.triton.problem_key import Call
 

@@ -13,7 +13,7 @@ from foretune.objective import Objective
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
     from foretune.search.stopping import Stopping
-    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.store.fallible import StoreLocation
     from foretune.tune.triton.output_check import Reference
 
 Budget = int | Literal["auto", "all"]
