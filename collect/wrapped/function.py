@@ -10,6 +10,7 @@ import numpy as np
 
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
+from foretune.collect.wrapped.knob_values import KnobValues
 from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import MeasurementError, UsageError, describe_error, warn
@@ -36,7 +37,7 @@ class FunctionKernel(WrappedKernel):
     def __init__(
         self,
         function: Callable[..., Any],
-        knobs: Mapping[str, Sequence[Value]],
+        knobs: Mapping[str, Sequence[Any]],
         args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -57,6 +58,7 @@ class FunctionKernel(WrappedKernel):
         name = name or ("function" if function_name == "<lambda>" else function_name)
         parameters = parameters_of(function)
         _check_knobs(name, knobs, parameters)
+        self.knob_values = KnobValues(knobs)
         kwargs = dict(kwargs or {})
         if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
@@ -89,8 +91,17 @@ class FunctionKernel(WrappedKernel):
         unreadable = (*problem.unreadable, *(part for work in works for part in work.unreadable))
         self.unreadable = unreadable if identity is None else ()
         only_here = unique_digest() if self.unreadable else ""
-        code = repr(([work.digest for work in works], only_here, name, right, tolerance))
-        super().__init__(name, knobs, restrictions, default, problem.values, code, cost)
+        digests = [work.digest for work in works]
+        code = repr((digests, only_here, name, right, tolerance, self.knob_values.code))
+        super().__init__(
+            name,
+            self.knob_values.listed,
+            self.knob_values.decode_rules(restrictions),
+            None if default is None else self.knob_values.encode(default),
+            problem.values,
+            code,
+            cost,
+        )
         self.function = function
         self.args = args if callable(args) else tuple(args)
         self.kwargs = kwargs
@@ -107,8 +118,9 @@ class FunctionKernel(WrappedKernel):
         complete = inspect.Parameter.empty not in defaults.values()
         if self._default is not None or not complete or len(defaults) < len(self.knobs):
             return
-        if defaults in self._space:
-            self._default = Configuration(defaults)
+        encoded = self.knob_values.encode(defaults)
+        if encoded in self._space:
+            self._default = Configuration(encoded)
             return
         text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
         warn(
@@ -245,7 +257,12 @@ class FunctionKernel(WrappedKernel):
                 leaf[:] = [float("nan")] * len(leaf)
 
     def _bind(self, config: Configuration, inputs: Inputs) -> FunctionLaunch:
-        return FunctionLaunch(self.function, config, Arguments(inputs["args"], inputs["kwargs"]))
+        arguments = Arguments(inputs["args"], inputs["kwargs"])
+        return FunctionLaunch(self.function, self.decode(config), arguments)
+
+    def decode(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with which the function is called."""
+        return self.knob_values.decode(config)
 
     def _default_output(self, inputs: Inputs) -> CallResult:
         config = self.default(Problem())

@@ -8,12 +8,11 @@ from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
-from foretune.values import Value
 
 
 def tune_function(
     function: Callable[..., Any],
-    knobs: Mapping[str, Sequence[Value]],
+    knobs: Mapping[str, Sequence[Any]],
     args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -36,7 +35,8 @@ def tune_function(
 
     Args:
         function: any Python function, for example with NumPy, Numba or torch.
-        knobs: keyword argument -> values to choose from.
+        knobs: keyword argument -> values to choose from: numbers, texts, None, tuples, members of
+            enums, functions, classes, and other objects whose text is the same in every process.
         args: positional arguments; or a function of ``problem`` that returns them.
         kwargs: other named arguments.
         check: a function of the same arguments that returns the correct output; by default the
