@@ -9,12 +9,8 @@ if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
     from foretune.models.runtime_regressor import RuntimeRegressor
     from foretune.models.saved.pretrained import find_pretrained
-    from foretune.models.training import (
-        Training,
-        evaluate_predictor,
-        learning_curve,
-        train_predictor,
-    )
+    from foretune.models.training import Training, train_predictor
+    from foretune.models.validation.evaluation import evaluate_predictor, learning_curve
     from foretune.models.validation.metrics import noise_floor
 
 __all__ = [

@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from foretune.plan.describe.description import ModelDescription
     from foretune.plan.describe.formats import Formats, checkpoint_formats
     from foretune.plan.describe.layout import Layout, Speculation, Workload
+    from foretune.plan.serve.deployments.calibration import MeasuredLatencies
     from foretune.plan.serve.planner import Plan, plan
+    from foretune.plan.serve.request import PlanRequest
     from foretune.plan.serve.requirements import Requirements
 
 __all__ = [
     "Formats",
     "Layout",
+    "MeasuredLatencies",
     "ModelDescription",
     "Operator",
     "Plan",
+    "PlanRequest",
     "Requirements",
     "Speculation",
     "System",

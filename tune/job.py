@@ -34,6 +34,7 @@ from foretune.search.stopping import DEFAULT_BUDGET, Stopping, make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.subject import Allowance
 
 if TYPE_CHECKING:
     from foretune.datasets.run_log import RunLog
@@ -116,6 +117,8 @@ class TuningJob:
     seed: int = 0
     progress: Progress = SILENT
     patience_s: float = 0.0
+    allowed: Allowance | None = None
+    """What the user allowed to spend, if a part of it has been spent before."""
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
@@ -162,6 +165,17 @@ class TuningJob:
     def device(self) -> Device:
         """The device that is tuned for."""
         return self.runner.device
+
+    @property
+    def allowance(self) -> Allowance:
+        """What the user allowed to spend on one search."""
+        if self.allowed is not None:
+            return self.allowed
+        return Allowance(
+            measurements=self.stopping.measurements,
+            seconds=self.stopping.seconds,
+            regret=self.stopping.regret,
+        )
 
     @property
     def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:

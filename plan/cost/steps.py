@@ -296,6 +296,11 @@ class StepTimerFactory:
         return self._timers[key]
 
     @property
+    def has_tables(self) -> bool:
+        """Whether times come from measured tables; if not, they are rooflines."""
+        return self._tables is not None
+
+    @property
     def rejected_rows(self) -> list[RejectedRows]:
         """Rows dropped from the measured tables read so far."""
         timers = (timer.operator_timer for timer in self._timers.values())

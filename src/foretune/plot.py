@@ -249,7 +249,7 @@ def _measured(result: Any) -> pd.DataFrame:
 
 
 def _held_out(result: Any) -> pd.DataFrame:
-    """Return measured and predicted times with intervals: of a training's first target, or a table."""
+    """Return predictions beside the truth: of a training's first target, or of a search."""
     held_out = getattr(getattr(result, "validation", result), "held_out", None)
     if held_out is not None:
         if not held_out:

@@ -141,7 +141,7 @@ def is_plain_function(value: Any) -> bool:
 
 
 def _as_kernel(obj: Any, location: str) -> Kernel:
-    """Return an instance, class or tunable function as a kernel; raise UsageError for the others."""
+    """Return an instance, a class or a tunable function as a kernel; else raise UsageError."""
     if isinstance(obj, Kernel):
         return obj
     if isinstance(obj, type) and issubclass(obj, Kernel):

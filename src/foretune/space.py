@@ -26,6 +26,8 @@ MAX_COMBINATIONS = 2**62
 """Maximum number of combinations that fit a 64-bit index."""
 MAX_PARTIAL_CONFIGURATIONS = 20_000
 """Partial configurations kept while sampling from a space too large to enumerate."""
+MAX_COLUMN_INTEGER = 2**63
+"""Integers of NumPy's columns are smaller."""
 ABSENT = ""
 """Value of a parameter that a configuration of a `ListedSpace` lacks."""
 
@@ -57,7 +59,7 @@ class SearchSpace:
         restrictions: Sequence[str | Callable[..., bool]] = (),
     ) -> None:
         self.parameters = {name: _values(name, values) for name, values in parameters.items()}
-        self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
+        self.restrictions = [Restriction(rule, list(self.parameters)) for rule in restrictions]
 
     @classmethod
     def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
@@ -389,7 +391,11 @@ def _numbers_first(value: Value) -> tuple[bool, Value]:
 
 
 def _array(values: Sequence[Value]) -> npt.NDArray[Any]:
-    """Return values as an array; of objects if NumPy would turn numbers into text."""
+    """Return values as an array; of objects if NumPy would change them.
+
+    It would turn numbers beside text into text, and large integers into fractions.
+    """
     types = {type(value) for value in values}
     is_mixed = str in types and len(types) > 1
-    return np.array(values, dtype=object if is_mixed else None)
+    is_large = any(isinstance(v, int) and v >= MAX_COLUMN_INTEGER for v in values)
+    return np.array(values, dtype=object if is_mixed or is_large else None)

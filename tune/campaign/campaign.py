@@ -25,7 +25,8 @@ from foretune.kernel import Kernel
 from foretune.models.guides.guide import Guide, TrainedGuide
 from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import PredictorSource
-from foretune.models.training import VALIDATION_LEVELS, Training, ValidationLevel, train_predictor
+from foretune.models.training import Training, train_predictor
+from foretune.models.validation.cross_validation import VALIDATION_LEVELS, ValidationLevel
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.redaction import redact
@@ -58,7 +59,7 @@ class Preset:
         tune_problems: number of problems to tune, none of which was profiled.
         budget: measurements of each search.
         box_s: maximum seconds of timing per configuration.
-        verify_s: seconds of interleaved rounds in each process of a verification.
+        verify_s: maximum seconds of a verification.
     """
 
     train_problems: int
@@ -75,8 +76,8 @@ class Preset:
 
 
 PRESETS = {
-    "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
-    "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
+    "quick": Preset(10, 8, 4, 2, 10, 0.05, 30.0),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 60.0),
 }
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem from which the second round of profiling takes promising ones."""
