@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import source_hash_of_function
 from foretune.values import MAX_INTEGER, MIN_INTEGER, Value
 
 PLAIN = (bool, int, float, str)
