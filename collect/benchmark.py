@@ -174,7 +174,7 @@ class Benchmarker:
             key: first_line(e) if isinstance(e, WrongResult) else describe_error(e)
             for key, e in comparison.failures.items()
         }
-        return Rounds(times, failures)
+        return Rounds(times, failures, checked_on=tuple(comparison.checked_on))
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:
