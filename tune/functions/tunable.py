@@ -355,7 +355,7 @@ def tunable(
     inputs: Callable[..., Sequence[Any]] | None = None,
     check: Any = FIRST,
     verify: OutputCheck | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     name: str | None = None,
