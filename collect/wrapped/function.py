@@ -11,24 +11,20 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.collect.wrapped import values as arrays
-<<<<<<< HEAD
-from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
-from foretune.collect.wrapped.knob_values import KnobValues
-from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
-=======
 from foretune.collect.wrapped.call_arguments import (
     Arguments,
     CallResult,
     ExpectedResult,
     FunctionLaunch,
 )
+from foretune.collect.wrapped.knob_values import KnobValues
 from foretune.collect.wrapped.output_comparison import (
     ComparisonRules,
     output_error,
     without_values,
 )
+from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
 from foretune.collect.wrapped.special_values import SPECIAL_VALUES, SpecialValues
->>>>>>> refs/heads/compare
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import MeasurementError, UsageError, describe_error, first_line, warn
 from foretune.kernel import Inputs, Launch, SpecialInputs, WrongResult, latin_hypercube_problems
@@ -187,9 +183,7 @@ class FunctionKernel(WrappedKernel):
                 self._draws[problem] = arrays.find_draw(partial(self._accepts, problem))
         return self._draws[problem]
 
-    def special_inputs(
-        self, problem: Problem, rng: np.random.Generator
-    ) -> Iterator[SpecialInputs]:
+    def special_inputs(self, problem: Problem, rng: np.random.Generator) -> Iterator[SpecialInputs]:
         """Yield arguments with zeros, large values, NaN and others, if the default accepts them."""
         if not (self.check is None or callable(self.check)):
             return
@@ -221,9 +215,7 @@ class FunctionKernel(WrappedKernel):
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
-    def _redrawn(
-        self, given: Inputs, seed: int, draw: arrays.Draw, whole: bool = False
-    ) -> Inputs:
+    def _redrawn(self, given: Inputs, seed: int, draw: arrays.Draw, whole: bool = False) -> Inputs:
         """Return the arguments with new values; ``whole`` includes what a function has drawn."""
         args, kwargs = given["args"], given["kwargs"]
         names, values = _named_arguments(parameters_of(self.function), args, kwargs)
@@ -475,7 +467,9 @@ class FunctionKernel(WrappedKernel):
         got, right = ([r.written[n] for n in numbers] for r in (output, expected))
         if expected.returned is None:
             return got, right
-        if output.returned is None and output.written and not numbers:  # the check returns what the function writes
+        if (
+            output.returned is None and output.written and not numbers
+        ):  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
             several = isinstance(expected.returned, list | tuple) and len(found) > 1
             return found, list(expected.returned) if several else [expected.returned]
