@@ -31,7 +31,7 @@ from foretune.plan.serve.deployments import analytic
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.calibration import MeasuredLatencies
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.launching import unsupported_formats, unsupported_layout
+from foretune.plan.serve.engine_support import unsupported_formats, unsupported_layout
 from foretune.plan.serve.request import PlanRequest
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)

@@ -20,9 +20,9 @@ from foretune.plan import (
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Speculation
+from foretune.plan.serve.arrivals import IDENTITY, LoadCurve
 from foretune.plan.serve.deployments.analytic import prompt_ms
 from foretune.plan.serve.explanation import sentences
-from foretune.plan.serve.requirements import IDENTITY, LoadCurve
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from foretune.plan.describe.layout import Layout
-from foretune.plan.serve.deployments.deployment import read_measured_deployments
+from foretune.plan.serve.deployments.measured_deployments import read_measured_deployments
 
 ROW = {
     "backend": "vllm",

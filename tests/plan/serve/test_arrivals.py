@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.requirements import MIN_GOODPUT_SHARE, LoadCurve, Requirements
+from foretune.plan.serve.arrivals import MIN_GOODPUT_SHARE, LoadCurve
+from foretune.plan.serve.requirements import Requirements
 
 
 def curve(in_flight, ttft_ms, tpot_ms, osl=11, requirements=None):
