@@ -22,7 +22,7 @@ from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.engine.simulator import MAX_TOKENS, read_numbers
 from foretune.plan.serve.arrivals import LoadCurve
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
-from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.request import PlanRequest
 from foretune.plan.serve.requirements import Requirements
 

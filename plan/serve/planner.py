@@ -21,10 +21,11 @@ from foretune.plan.serve.candidates import (
     predict,
     two_pool_candidates,
 )
-from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.calibration import MeasuredLatencies
 from foretune.plan.serve.deployments.correction import LatencyPredictor, Metric, log_metric
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.deployments.probability import pairwise_better
 from foretune.plan.serve.engine_support import unsupported_system
 from foretune.plan.serve.ranking import best_row, rank

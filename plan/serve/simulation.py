@@ -17,8 +17,8 @@ from foretune.plan.cost.memory import GIB, USABLE_SHARE, request_bytes
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes, StageWork, StepLoad
-from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.explanation import format_number
 from foretune.plan.serve.requirements import Requirements
 

@@ -16,7 +16,7 @@ import pandas as pd
 from foretune.models.covariance import CovarianceTerm, Hyperprior
 from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.plan.describe import shipped_rows
-from foretune.plan.serve.deployments.analytic import formula_latencies
+from foretune.plan.serve.deployments.latency_formulas import formula_latencies
 
 LENGTH_SCALES = {
     "running": 3.0,

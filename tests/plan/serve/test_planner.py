@@ -21,7 +21,7 @@ from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Speculation
 from foretune.plan.serve.arrivals import IDENTITY, LoadCurve
-from foretune.plan.serve.deployments.analytic import prompt_ms
+from foretune.plan.serve.deployments.deployment_steps import prompt_ms
 from foretune.plan.serve.explanation import sentences
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.analytic import UNMODELED_ACTIVE_SHARE, deployment_power
+from foretune.plan.serve.deployments.power import UNMODELED_ACTIVE_SHARE, deployment_power
 
 
 def row(**changed: float) -> pd.DataFrame:

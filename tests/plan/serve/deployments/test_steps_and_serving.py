@@ -8,14 +8,14 @@ from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, Step, StepTimer, StepTimerFactory, operator_table
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.analytic import (
-    analytic_times,
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.deployments.latency_formulas import (
     formula_latencies,
     memory_wait_ms,
     tokens_per_s,
 )
-from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
-from foretune.plan.serve.deployments.deployment import Deployment, Pools
 
 H100 = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)
