@@ -41,7 +41,9 @@ from foretune.plan.describe.catalog import System, describe_model, find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
-from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
+from foretune.plan.engine.host import Host
+from foretune.plan.engine.requests import Requests
+from foretune.plan.engine.simulator import Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes
 
 REQUESTS = {

@@ -19,7 +19,7 @@ from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, recovery
 from foretune.plan.describe.layout import Layout, Workload, divisors
-from foretune.plan.engine.simulator import MAX_TOKENS, read_numbers
+from foretune.plan.engine.requests import MAX_TOKENS, read_numbers
 from foretune.plan.serve.arrivals import LoadCurve
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.deployment_steps import StepTimers

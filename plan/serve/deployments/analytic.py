@@ -12,7 +12,7 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step
-from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
+from foretune.plan.engine.host import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.deployment_steps import (
     StepTimers,

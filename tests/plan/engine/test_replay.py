@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import UsageError
-from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
+from foretune.plan.engine.host import Host
+from foretune.plan.engine.requests import Requests
+from foretune.plan.engine.simulator import Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageWork
 
 NOTHING = Host(0.0, 0.0, 0.0, 0.0, 0.0, overlaps=False)

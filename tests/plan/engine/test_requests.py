@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from foretune.errors import RunTableError
-from foretune.plan.engine.simulator import Requests, read_trace
+from foretune.plan.engine.requests import Requests, read_trace
 
 
 def test_a_trace_is_read_in_the_order_of_arrival(tmp_path):

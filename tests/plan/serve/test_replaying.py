@@ -11,7 +11,7 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Layout
-from foretune.plan.engine.simulator import Requests
+from foretune.plan.engine.requests import Requests
 from foretune.plan.serve.candidates import predict
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch_commands
