@@ -220,7 +220,7 @@ class Search:
 
 
 class Clock:
-    """Notes when Foretune is told of a measurement."""
+    """Records the time of each `tell`."""
 
     def __init__(self) -> None:
         self.start_s = time.perf_counter()
@@ -283,7 +283,7 @@ def store() -> str:
 
 
 def apart(call: str, case: int, budget: int, seed: int, strategy: str | None) -> Search:
-    """Run one search in a process of its own, with empty caches of compilers."""
+    """Run one search in a separate process, with empty compiler caches."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,

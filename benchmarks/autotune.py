@@ -29,7 +29,7 @@ from foretune.registry import get_kernel
 from foretune.search.encoding import nearest_first
 from foretune.search.loop import run
 from foretune.space import Configuration
-from foretune.tune.triton.choice import CallTuner, CallTunerFactory
+from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
 from foretune.tune.triton.options import Budget, Options
 from foretune.tune.triton.prior import PriorFactory
 from foretune.tune.triton.problem_key import Call
@@ -98,7 +98,7 @@ def record(name: str, device: Device, options: argparse.Namespace) -> Table:
 def evaluate(
     table: Table, device: Device, orders: int
 ) -> list[tuple[str, list[float], list[float]]]:
-    """Return per way of choosing: the shares of the best it kept, and what it measured."""
+    """Return for each way of choosing: its name, the shares of the best, and its measurements."""
     shares: dict[str, list[float]] = {}
     spent: dict[str, list[float]] = {}
 
@@ -170,10 +170,12 @@ class Replayed:
         cache = CallTunerFactory(options).cache_of(call)
         cache.append(*self._runs)
         priors = PriorFactory(call.kernel, call.source, self._device, options)
-        tuning = CallTuner(call, list(self._table[problem]), options, cache, priors)
-        run(tuning.start_search(), lambda batch: [self._table[problem][c] for c in batch])
-        self._runs = tuning.runs
-        return tuning.best, tuning.new_count
+        tuner = CallTuner.for_call(
+            call, list(self._table[problem]), options=options, cache=cache, priors=priors
+        )
+        run(tuner.search.start(), lambda batch: [self._table[problem][c] for c in batch])
+        self._runs = tuner.history.runs
+        return tuner.search.best, tuner.history.new_count
 
 
 if __name__ == "__main__":

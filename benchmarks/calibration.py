@@ -1,10 +1,10 @@
 """Does the search know how sure it is? Its 90 % intervals on recorded spaces.
 
-    python calibration.py SPACES [--only NAMES] [--repeats 2] [--budget 60]
+    python benchmarks/calibration.py SPACES [--only NAMES] [--repeats 2] [--budget 60]
 
-Before every measurement that the surrogate's process proposes, its interval is kept; printed is how
-often the logarithm of the time that was then measured lay in it, and the root mean square of its
-distance from the mean in standard deviations: 1 for a process that knows how sure it is.
+The interval of every proposal of the surrogate's process is kept. Printed are the share of
+intervals that contain the logarithm of the time measured next, and the root mean square of its
+distance from the mean in standard deviations: 1 for a calibrated process.
 """
 
 import argparse
@@ -18,11 +18,12 @@ from foretune.collect import local_device
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.surrogate import SurrogateSearcher
 
-NINETY = 1.645
+HALF_WIDTH_90 = 1.645
+"""Half of a 90 % interval of the normal distribution, in standard deviations."""
 
 
-class Watched(SurrogateSearcher):
-    """Keeps what is expected of each proposal."""
+class RecordingSearcher(SurrogateSearcher):
+    """Keeps the mean and standard deviation that it expected of each proposal."""
 
     def _prepare(self) -> None:
         self.expected: dict[int, tuple[float, float]] = {}
@@ -31,22 +32,29 @@ class Watched(SurrogateSearcher):
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         number = super()._best_candidate(free, chosen)
         assert self._posterior is not None
-        place = int(np.searchsorted(self._pool, number))
+        row = int(np.searchsorted(self._pool, number))
         noise = self._scale**2 * self._posterior.process.noise
-        spread = np.sqrt(self._posterior.spread[place] ** 2 + noise)
-        self.expected[number] = float(self._posterior.mean[place]), float(spread)
+        spread = np.sqrt(self._posterior.spread[row] ** 2 + noise)
+        self.expected[number] = (float(self._posterior.mean[row]), float(spread))
         return number
 
 
-def errors(space: RecordedSpace, budget: int, seed: int) -> list[float]:
-    """Return how far off each proposal that ran was, in standard deviations."""
-    searcher = Watched(space.space, space.objective, seed, None, space.problem, space.device)
+def standardized_errors(space: RecordedSpace, budget: int, seed: int) -> list[float]:
+    """Return the errors of the proposals that ran, in standard deviations."""
+    searcher = RecordingSearcher(
+        space.space, space.objective, seed, None, space.problem, space.device
+    )
     for _ in range(min(budget, len(space))):
         (config,) = searcher.ask()
         number = space.space.index(config)
         searcher.tell_values({number: float(space.values[number])})
-    ran = ((n, e) for n, e in searcher.expected.items() if np.isfinite(space.values[n]))
-    return [float(np.log(space.values[n]) - mean) / spread for n, (mean, spread) in ran]
+
+    errors = []
+    for number, (mean, spread) in searcher.expected.items():
+        value = space.values[number]
+        if np.isfinite(value):
+            errors.append(float(np.log(value) - mean) / spread)
+    return errors
 
 
 def main() -> None:
@@ -58,19 +66,23 @@ def main() -> None:
     options = parser.parse_args()
     print(heading("How sure the search is", local_device()))
     print(f"{options.repeats} repeats of {options.budget} measurements\n")
-    rows, everything = [], list[float]()
+    rows = []
+    all_errors: list[float] = []
     for space in complete_spaces(options.spaces, options.only):
-        z = [e for seed in range(options.repeats) for e in errors(space, options.budget, seed)]
-        rows.append(row(space.name, z))
-        everything += z
-    rows.append(row("all", everything))
+        of_space: list[float] = []
+        for seed in range(options.repeats):
+            of_space += standardized_errors(space, options.budget, seed)
+        rows.append(row(space.name, of_space))
+        all_errors += of_space
+    rows.append(row("all", all_errors))
     print(markdown(["space", "predicted", "in the 90 % interval", "error / spread"], rows))
 
 
-def row(name: str, z: list[float]) -> list[str]:
+def row(name: str, errors: list[float]) -> list[str]:
     """Return a line of the table."""
-    inside = np.abs(z) <= NINETY
-    return [name, str(len(z)), f"{inside.mean():.2f}", f"{np.sqrt(np.mean(np.square(z))):.2f}"]
+    inside = np.abs(errors) <= HALF_WIDTH_90
+    root_mean_square = np.sqrt(np.mean(np.square(errors)))
+    return [name, str(len(errors)), f"{inside.mean():.2f}", f"{root_mean_square:.2f}"]
 
 
 if __name__ == "__main__":

@@ -47,28 +47,34 @@ def predicted_counters(rows: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
 
 
 def errors(old: pd.DataFrame, new: pd.DataFrame, known: int, seed: int) -> dict[str, float]:
-    """Return the error of every variant."""
+    """Return the error of every variant on the new device, with ``known`` of its rows."""
     config = columns_of(old, "config")
-    counters = [c for c in columns_of(old, "counter") if old[c].nunique() > 1]
-    rows = new.merge(old[[*config, *counters]], on=config)
+
+    # Each configuration gets the counters, or the time, of the old device.
+    counters = [name for name in columns_of(old, "counter") if old[name].nunique() > 1]
+    with_counters = new.merge(old[[*config, *counters]], on=config)
     old_ms = old[[*config, "time_ms"]].rename(columns={"time_ms": "counter.other_ms"})
     with_time = new.merge(old_ms, on=config)
-    order = np.random.default_rng(seed).permutation(len(rows))
+
+    shuffled = np.random.default_rng(seed).permutation(len(with_counters))
+    training = shuffled[:known]
+    test = shuffled[-ASKED:]
 
     def fitted(table: pd.DataFrame, *extra: str) -> float:
         predictor = Predictor(targets=("time_ms",), extra_columns=extra)
-        return error(predictor.fit(table.iloc[order[:known]]), table.iloc[order[-ASKED:]])
+        return error(predictor.fit(table.iloc[training]), table.iloc[test])
 
     other = Predictor(targets=("time_ms",)).fit(old)
-    calibrated = other.calibrate(rows.iloc[order[:known]])
+    calibrated = other.calibrate(with_counters.iloc[training])
+    predicted = predicted_counters(with_counters, with_counters.iloc[training])
     return {
-        "without": fitted(rows),
-        "counters": fitted(rows, "counter"),
+        "without": fitted(with_counters),
+        "counters": fitted(with_counters, "counter"),
         "other time": fitted(with_time, "counter"),
-        "calibrated": error(calibrated, rows.iloc[order[-ASKED:]]),
-        "compiled": fitted(rows, "static"),
-        "compiled, counters": fitted(rows, "static", "counter"),
-        "predicted counters": fitted(predicted_counters(rows, rows.iloc[order[:known]]), "counter"),
+        "calibrated": error(calibrated, with_counters.iloc[test]),
+        "compiled": fitted(with_counters, "static"),
+        "compiled, counters": fitted(with_counters, "static", "counter"),
+        "predicted counters": fitted(predicted, "counter"),
     }
 
 
@@ -81,7 +87,8 @@ def main() -> None:
     print(heading("Profiler counters as features", local_device("cpu")))
     lines = []
     for kernel in KERNELS:
-        old, new = (read(options.spaces, kernel, d) for d in ("RTX_2080_Ti", "RTX_3090"))
+        old = read(options.spaces, kernel, "RTX_2080_Ti")
+        new = read(options.spaces, kernel, "RTX_3090")
         for known in KNOWN:
             drawn = pd.DataFrame(errors(old, new, known, s) for s in range(options.draws)).mean()
             lines.append([kernel, str(known), *(f"{e:.2f}" for e in drawn)])

@@ -2,16 +2,17 @@
 
     PYTHONPATH=src python benchmarks/cpu_sweep.py --minutes 12 --out datasets/shipped
 
-Writes ``NAME.parquet``, a run table, and ``NAME.json``, its card, where NAME says which CPU. The
-same command goes on where it stopped, but starts anew when what is there was provisional or is of
-other code. Nothing else should run meanwhile; ``--provisional WHY`` marks what was made so.
+Writes ``NAME.parquet``, a run table, and ``NAME.json``, its card; NAME is that of the CPU. The same
+command continues an interrupted run. It starts again if the table was provisional, or belongs to
+other code. Nothing else should run meanwhile; if something does, mark the table with
+``--provisional WHY``.
 
-Compiling a configuration takes ten times as long as timing it, so whatever is compiled runs on
-every problem of its kernel: all that ran on all of them is a list of which the best is known for
-each. It begins with the default and configurations drawn at random, and grows, six at a time, by as
-many again, half of them drawn, half beside the best of some problem. Defaults are measured three
-times more, minutes apart. At last the two fastest of each problem, its default and the library's
-call take turns. Power is measured where there is an energy counter.
+Compiling a configuration takes ten times as long as timing it, so each compiled configuration runs
+on every problem of its kernel. The list begins with the default and random configurations, and
+grows by six at a time: half of them random, half neighbors of the best of some problem. The best of
+this list is known for each problem. Defaults are measured three times more, minutes apart. Last,
+the two fastest configurations of each problem, its default and the library's call are measured in
+turns. Power is measured if there is an energy counter.
 """
 
 import argparse
@@ -78,10 +79,10 @@ class Plan:
     """What one kernel still has to run.
 
     Args:
-        kernel: which.
-        problems: of it.
-        known: measured already.
-        most: configurations on the list, at most.
+        kernel: The kernel.
+        problems: Its problems.
+        known: Finished measurements.
+        most: Maximum length of the list.
 
     Attributes:
         listed: configurations that run on every problem.
@@ -221,7 +222,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=12.0, help="begin nothing new after them")
     parser.add_argument("--out", type=Path, default=Path("cpu-runs"), metavar="FOLDER")
-    parser.add_argument("--name", help="of the table; default: the CPU's, and its cores")
+    parser.add_argument("--name", help="name of the table; default: the CPU and its cores")
     parser.add_argument("--kernels", nargs="*", default=list(KERNELS))
     parser.add_argument("--problems", type=int, default=12, help="per kernel")
     parser.add_argument("--configs", type=int, default=1000, help="per kernel, at most")
@@ -229,14 +230,14 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     for variable in THREADS:  # the library may use all cores, as kernels do
         os.environ.pop(variable, None)
-    probe_cpu(refresh=True)  # what is in the cache may be of a busy machine
+    probe_cpu(refresh=True)  # cached rates may have been measured on a busy machine
     device = local_device("cpu")
     with IsolatedRunner(device, TIMING, limit_s=20.0) as runner:
         print(sweep(options, [get_kernel(name) for name in options.kernels], runner))
 
 
 def sweep(options: argparse.Namespace, kernels: list[Kernel], runner: Runner) -> str:
-    """Measure, write table and card, return what is there by now as Markdown."""
+    """Measure, write table and card, and return a report in Markdown."""
     device, out = runner.device, Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     name = options.name or name_of(device)
@@ -270,7 +271,7 @@ def name_of(device: Device) -> str:
 
 
 def problems_of(kernel: Kernel, device: Device, at_most: int) -> list[Problem]:
-    """Return problems of a kernel that do not take too long, at most so many."""
+    """Return up to ``at_most`` problems of a kernel that do not take too long."""
     drawn = kernel.training_problems(2 * at_most, seed=7)
     limits = [device.roofline_ms(kernel.cost(p, kernel.default(p))) for p in drawn]
     return [p for p, ms in zip(drawn, limits, strict=True) if not float(ms) > MOST_MS][:at_most]
@@ -294,7 +295,7 @@ def start_anew(name: str, out: Path, kernels: list[Kernel], provisional: bool) -
 def card_of(
     name: str, runs: pd.DataFrame, device: Device, kernels: list[Kernel], provisional: str
 ) -> DatasetCard:
-    """Return the card of what was measured."""
+    """Return the card of the table."""
     no_meter = explain_missing_meter("cpu")
     power = f"No power: {no_meter}." if no_meter else "Power over 0.6 s of launches, RAPL counters."
     release = ".".join(platform.release().split("-")[0].split(".")[:2])
@@ -315,7 +316,7 @@ def card_of(
 
 
 def report(runs: pd.DataFrame) -> str:
-    """Return a table of what is there by now."""
+    """Return a table of the runs so far."""
     runs = runs.assign(
         share=share_of_best(runs[runs["counter.repeat"] == 0]),
         problem=labels(runs, "problem"),

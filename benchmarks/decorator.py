@@ -1,11 +1,10 @@
-"""What the decorator costs: a call whose configuration is known, and a first call that predicts.
+"""What does the decorator cost: a call with a known choice, and the first call of a problem?
 
 Times `foretune.autotune` and `triton.autotune` in turn, in one process, on a kernel of twelve
-arguments and a key of three values, over a launch that does nothing; prints microseconds per call
-and the ratio, round by round: for a list, for one with hooks, and for one configuration. Then what
-the first call of a problem adds with ``budget=0`` on a list of 100 configurations (the analytic
-tier: nothing is compiled), of a kernel that nobody has measured and of one that was tuned on eight
-other problems.
+arguments and a key of three values. The launch does nothing. Prints microseconds per call and the
+ratio of rounds: for a list, for a list with hooks, and for one configuration. Then prints the time
+that the first call of a problem adds with ``budget=0`` and 100 configurations (nothing is
+compiled): of an unmeasured kernel, and of one that was tuned on eight other problems.
 
     python benchmarks/decorator.py
 
@@ -119,7 +118,7 @@ def _hook(arguments: dict[str, Any]) -> None:
 
 
 def first_calls() -> list[list[str]]:
-    """Return a table row for a kernel nobody knows and for one that was tuned."""
+    """Return a table row for an unmeasured kernel and for one that was tuned."""
     rows = []
     for label, tuned in (("never measured", 0), ("tuned on 8 other problems", 8)):
         decorate = foretune.autotune(

@@ -1,4 +1,4 @@
-"""How right is ``foretune doctor --probe``? Beside lscpu and, where installed, likwid-bench.
+"""Takes this machine apart: caches, rates and overheads, beside lscpu and likwid-bench.
 
     python benchmarks/dissection.py [--repeats 15]
 
@@ -14,10 +14,10 @@ import subprocess
 
 import numpy as np
 from machine import heading, markdown
+from machine_probe.dissection import _Buffer, dissect_cpu
 
 from foretune.collect import local_device
 from foretune.collect.cpu import cache_sizes, fast_seconds
-from foretune.collect.dissection import _Buffer, dissect_cpu
 
 VOLUME = 1 << 28
 """Bytes that a run of likwid-bench reads: milliseconds, since it reports a mean, and other
@@ -64,6 +64,18 @@ def main() -> None:
         "rounds differ by",
     ]
     print(markdown(columns, rows))
+
+    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
+    print(markdown(["multiply-adds of all cores, type x bits", "1e9 operations/s"], rates))
+
+    overheads = {
+        "memory while all other cores read, ns": found.loaded_latency_ns,
+        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
+        "call of a compiled function, us": found.call_us,
+        "work on all cores, us": found.parallel_us,
+        "first touch of a page, us": found.page_us,
+    }
+    print(markdown(["overhead", "time"], [[name, f"{t:,.2f}"] for name, t in overheads.items()]))
 
 
 def compare(size_kib: int, repeats: int) -> tuple[float, float, float]:

@@ -1,12 +1,13 @@
-"""Foretune inside other tuners, beside the tuner alone, in one run.
+"""What does Foretune gain inside other tuners? Each runs with and without it.
 
     python benchmarks/doors.py kernel-tuner SPACES [--only NAMES] [--repeats 5]
     python benchmarks/doors.py flashinfer TABLE
     HELION_BACKEND=pallas HELION_PALLAS_INTERPRET=1 python benchmarks/doors.py helion
 
 ``kernel-tuner``: Kernel Tuner's simulation mode replays the recorded spaces of SPACES (run tables)
-with Foretune's strategy, two of its own and random sampling. A space's share after n evaluations is
-the fastest time / the fastest of the first n; the table has geometric means over spaces and seeds.
+with Foretune's strategy, two of Kernel Tuner's and random sampling. A space's share after n
+evaluations is the fastest time / the fastest of the first n; the table has geometric means over
+spaces and seeds.
 
 ``flashinfer``: FlashInfer's own AutoTuner tunes the three layers of TABLE (a run table of products)
 that have most values of M; each value is a bucket. The recorded times replace its clock. Beside

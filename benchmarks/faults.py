@@ -135,7 +135,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--times", type=int, default=10, help="of each harmful configuration")
+    parser.add_argument("--times", type=int, default=10, help="runs of each harmful configuration")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--collect", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()

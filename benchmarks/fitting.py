@@ -1,9 +1,11 @@
-"""What it costs to fit a predictor, and how far off it then is: prints a table.
+"""What does it cost to fit a predictor, and how far off is it then?
 
-Run: ``python benchmarks/fitting.py DATA [--only MIOpen,prefill]``, on one core (``taskset``): there
-threads do not wait for each other. DATA is that of `predictors.py`. Every line trains on at most
-10,000 rows, whole problems, and tests on problems that were held out. Beside it stands plain
-XGBoost on the same features. CPU-seconds are those of all threads, of the fit alone.
+    taskset -c 1 python benchmarks/fitting.py DATA [--only MIOpen,prefill]
+
+DATA is that of `predictors.py`. Each line trains on at most 10,000 rows of whole problems, and
+tests on problems that were held out. The baseline is plain XGBoost on the same features.
+CPU-seconds are those of all threads during the fit alone; on one core (``taskset``), threads do not
+wait for each other.
 """
 
 import argparse
@@ -25,10 +27,11 @@ from foretune.models import Predictor
 from foretune.models.splits import group_numbers, task_numbers
 from foretune.models.validation.metrics import score
 
-MOST_ROWS, MOST_TESTED = 10_000, 5_000
+MAX_TRAINING_ROWS = 10_000
+MAX_TEST_ROWS = 5_000
 SHIPPED = "amd-epyc-2-cores"
 DRAWS = 2
-FEW = ("16 bits: 8 problems (draw 1)", "16 bits: 32 problems (draw 1)")
+FEW_PROBLEMS = ("16 bits: 8 problems (draw 1)", "16 bits: 32 problems (draw 1)")
 
 
 def main() -> None:
@@ -37,7 +40,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     arguments = parser.parse_args()
-    wanted = tuple(filter(None, arguments.only.split(",")))
+    parts = tuple(filter(None, arguments.only.split(",")))
     print(heading("What a fit costs", local_device("cpu")))
     print(
         "| held out | train / test rows | Foretune, % | 90 % interval holds; width | CPU-s | "
@@ -45,7 +48,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     for task in tasks(arguments.data):
-        if not wanted or any(name in task.name for name in wanted):
+        if not parts or any(part in task.name for part in parts):
             run_task(smaller(task))
 
 
@@ -62,61 +65,70 @@ def tasks(data: Path) -> Iterator[Task]:
             task = next(group(data, draw))
             yield replace(task, name=f"{task.name} (draw {draw + 1})")
     for task in few_problems(data):
-        if "mm, A100" in task.name and task.name.endswith(FEW):
+        if "mm, A100" in task.name and task.name.endswith(FEW_PROBLEMS):
             yield task
 
 
 def smaller(task: Task) -> Task:
-    """Return the task with at most so many rows to learn from and to test on."""
+    """Return the task with at most `MAX_TRAINING_ROWS` and `MAX_TEST_ROWS`."""
     rng = np.random.default_rng(0)
-    groups = group_numbers(task.runs, "problem")
-    known = np.flatnonzero(~task.test)
-    order = rng.permutation(int(groups.max()) + 1)
-    rank = np.argsort(order)[groups[known]]
-    known = known[np.argsort(rank, kind="stable")[:MOST_ROWS]]
-    out = np.flatnonzero(task.test)
-    out = out if len(out) <= MOST_TESTED else rng.choice(out, MOST_TESTED, replace=False)
-    some = np.sort(np.concatenate([known, out]))
-    runs = task.runs.iloc[some].reset_index(drop=True)
-    return replace(task, runs=runs, test=np.asarray(task.test)[some])
+
+    # Training rows: whole problems in random order; the last one may be cut.
+    problem = group_numbers(task.runs, "problem")
+    shuffled = rng.permutation(int(problem.max()) + 1)
+    position_of_problem = np.argsort(shuffled)
+    training = np.flatnonzero(~task.test)
+    by_problem = np.argsort(position_of_problem[problem[training]], kind="stable")
+    training = training[by_problem[:MAX_TRAINING_ROWS]]
+
+    # Test rows: any of them.
+    test = np.flatnonzero(task.test)
+    if len(test) > MAX_TEST_ROWS:
+        test = rng.choice(test, MAX_TEST_ROWS, replace=False)
+
+    kept = np.sort(np.concatenate([training, test]))
+    runs = task.runs.iloc[kept].reset_index(drop=True)
+    return replace(task, runs=runs, test=np.asarray(task.test)[kept])
 
 
 def run_task(task: Task) -> None:
     """Fit, test, print one line."""
-    train, test = (task.runs[of].reset_index(drop=True) for of in (~task.test, task.test))
-    ok = [(rows["status"] == "ok") & rows[task.target].notna() for rows in (train, test)]
-    known, test = train[ok[0]].reset_index(drop=True), test[ok[1]].reset_index(drop=True)
-    predictor = Predictor(targets=(task.target,))
-    own = cpu_seconds(lambda: predictor.fit(train))
-    spent: list[float] = []
+    train = task.runs[~task.test].reset_index(drop=True)
+    measured = (task.runs["status"] == "ok") & task.runs[task.target].notna()
+    measured_train = task.runs[~task.test & measured].reset_index(drop=True)
+    test = task.runs[task.test & measured].reset_index(drop=True)
 
-    def timed() -> object:
-        learner = xgboost_beside().set_params(n_jobs=1)  # threads that wait for another cost too
+    predictor = Predictor(targets=(task.target,))
+    predictor_seconds = cpu_seconds(lambda: predictor.fit(train))
+    xgboost_seconds: list[float] = []
+
+    def timed_xgboost() -> object:
+        learner = xgboost_beside().set_params(n_jobs=1)  # waiting threads cost CPU time, too
         fit = learner.fit
-        learner.fit = lambda X, y: spent.append(cpu_seconds(lambda: fit(X, y)))
+        learner.fit = lambda X, y: xgboost_seconds.append(cpu_seconds(lambda: fit(X, y)))
         return learner
 
-    value = on_roofline(timed, predictor, known, test, task.target)
+    value = on_roofline(timed_xgboost, predictor, measured_train, test, task.target)
     plain = errors(score(test[task.target].to_numpy(), value, task_numbers(test)))
     scores = score_of(predictor, test, task.target)
     interval = f"{100 * scores['coverage90']:.0f} %; ±{100 * scores['width90']:.0f} %"
     cells = [
         task.name,
-        f"{len(known):,} / {len(test):,}",
+        f"{len(measured_train):,} / {len(test):,}",
         errors(scores),
         interval,
-        f"{own:.1f}",
+        f"{predictor_seconds:.1f}",
         plain,
-        f"{spent[0]:.1f}",
+        f"{xgboost_seconds[0]:.1f}",
     ]
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return what ``work`` takes of all threads together."""
-    begun = time.process_time()
+    """Return the CPU time of ``work``, of all threads together."""
+    started = time.process_time()
     work()
-    return time.process_time() - begun
+    return time.process_time() - started
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does every decoder answer spoiled files with a result or with one of our errors?
 
-python benchmarks/fuzz.py [--inputs 1000000] [--seconds 600] [--seed 0] [--only t4 vidur]
+python benchmarks/fuzz.py [--inputs 1000000] [--seconds 600] [--seed 0] [--only t4 ncu]
 
 Samples of every kind of file that comes in are spoiled (`tests/toy/spoiling.py`) and read in one
 process per decoder (`tests/toy/fuzzing.py`), which has 8 GB of memory and 10 seconds for an input.

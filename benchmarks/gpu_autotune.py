@@ -1,19 +1,19 @@
 """Foretune against exhaustive `triton.autotune` on a GPU: GEMM, attention, softmax, norm.
 
-Every kernel has a list of configurations. Stock Triton measures all of them on every problem; that
-says what the best is. Foretune tunes five problems of each kernel one after the other, starting
-from nothing, and then chooses for five it has not seen with 0, 1, 4 and 8 measurements and with
-"auto". Prints, per kernel: the share of the best performance that is kept (median and least), the
-measurements and the seconds spent (compilation included: each has a compiler cache of its own,
-unless ``--compiled`` gives one folder to all), and what the library call takes. "Cold" starts from
-nothing on every problem. For GEMM also what is kept by the configurations on the list nearest to
-the eight that nvMatmulHeuristics proposes, where that package is installed.
+Every kernel has a list of configurations. Stock Triton measures all of them on every problem, so
+the best is known. Foretune tunes five problems of each kernel one after the other, starting with an
+empty store, and then chooses for five unseen problems with 0, 1, 4 and 8 measurements and with
+"auto". Prints for each kernel: the share of the best performance that is kept (median and
+smallest), the measurements, the seconds, and the time of the library call. Seconds include
+compilation: each tuner has its own compiler cache, unless ``--compiled`` gives one folder to all.
+"Cold" starts with an empty store on every problem. For GEMM, the configurations on the list nearest
+to the eight that nvMatmulHeuristics proposes are a baseline, if that package is installed.
 
     python benchmarks/gpu_autotune.py --minutes 8
     python benchmarks/gpu_autotune.py --replay          # no GPU: made-up times, to see that it runs
 
-Rows and times go to ``--out`` as they are made; what the time does not suffice for is left out, and
-said. Needs torch, Triton and Foretune, nothing else.
+Rows and times are written to ``--out`` at once. Problems for which the time does not suffice are
+left out, and named. Needs torch, Triton and Foretune, nothing else.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def main() -> None:
         }
         rows = []
         for i, (name, case) in enumerate(chosen.items()):
-            # an equal share of what is left for each kernel that is left
+            # each kernel gets an equal share of the remaining time
             until = time.monotonic() + (deadline - time.monotonic()) / (len(chosen) - i)
             results = compare(case, until, partial(note, log, name), bench, options.compiled)
             rows += table(name, case, results)
@@ -115,7 +115,7 @@ def compare(
     bench: dict[str, Any],
     compiled: Path | None,
 ) -> Results:
-    """Return what stock and we did on a case's problems, as far as the time goes.
+    """Return the results of both tuners on a case's problems, until the time is over.
 
     ``bench`` are options of both tuners; ``compiled`` is a cache of programs for all, or None.
     """
@@ -283,7 +283,7 @@ def _copy(store: Path) -> Path:
 
 @contextmanager
 def compiling_into(folder: Path) -> Iterator[None]:
-    """Give a tuner a compiler cache of its own."""
+    """Give a tuner a separate compiler cache."""
     before = triton.knobs.cache.dir
     triton.knobs.cache.dir = str(folder)
     try:

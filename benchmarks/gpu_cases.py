@@ -55,7 +55,7 @@ class Case:
     arguments: Callable[[Problem, Inputs], tuple[tuple[Any, ...], dict[str, Any], Any]]
 
     def decorated(self, autotune: Callable[..., Any], **options: Any) -> Any:
-        """Return the kernel under an autotuner, compiled anew: nothing is left from another."""
+        """Return the kernel under an autotuner, without programs that another one compiled."""
         fn = triton.jit(self.function.fn)
         if self.heuristics:
             fn = triton.heuristics(self.heuristics)(fn)

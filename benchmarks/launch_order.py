@@ -34,7 +34,7 @@ def sources(path: Path, kernels: Sequence[str]) -> list[str]:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tables", nargs="+", type=Path)
-    parser.add_argument("--problems", type=int, default=PROBLEMS, help="of a table, at most")
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help="most problems of a table")
     parser.add_argument("--out", type=Path, default=SHIPPED)
     options = parser.parse_args(argv)
     card: dict[str, object] = {

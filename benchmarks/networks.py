@@ -174,24 +174,25 @@ def total(network: Network, one: Callable[[NetworkOperator], float]) -> float:
 
 
 def ten_lines(runs: pd.DataFrame, device: Device) -> Callable[[NetworkOperator], float]:
-    """Return trees on the sizes of all operators together."""
-    texts, sizes = ["kernel", "problem.op"], list(runs.filter(like="problem."))
-    sizes.remove("problem.op")
-    kinds = {text: sorted(runs[text].dropna().unique()) for text in texts}
+    """Return a baseline: one XGBoost on the sizes of all operators together."""
+    texts = ["kernel", "problem.op"]
+    sizes = [name for name in runs.filter(like="problem.") if name not in texts]
+    values = {text: sorted(runs[text].dropna().unique()) for text in texts}
 
     def features(rows: pd.DataFrame) -> np.ndarray:
-        ones = [rows[text] == kind for text in texts for kind in kinds[text]]
+        indicators = [rows[text] == value for text in texts for value in values[text]]
         numbers = [pd.to_numeric(rows[size]) for size in sizes]
-        return np.column_stack([*ones, *numbers]).astype(float)
+        return np.column_stack([*indicators, *numbers]).astype(float)
 
     trees = XGBRegressor(n_estimators=500, learning_rate=0.05, n_jobs=1)
     trees.fit(features(runs), np.log(runs["time_ms"].to_numpy()))
 
-    def one(o: NetworkOperator) -> float:
-        rows = rows_of(o.kernel, o.problem, [o.config], device).reindex(columns=runs.columns)
+    def predict(operator: NetworkOperator) -> float:
+        rows = rows_of(operator.kernel, operator.problem, [operator.config], device)
+        rows = rows.reindex(columns=runs.columns)
         return float(np.exp(trees.predict(features(rows))[0]))
 
-    return one
+    return predict
 
 
 def report(

@@ -50,7 +50,7 @@ _LAUNCH = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Convert files and print what was left out."""
+    """Convert files and print which rows were left out."""
     parser = argparse.ArgumentParser(description="NeuSight's data sets as a run table.")
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="run table to write")

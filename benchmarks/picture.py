@@ -42,21 +42,34 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("picture-runs"), help="folder of results")
     parser.set_defaults(budget=max(SHOWN), seed=0, jobs=1)
     options = parser.parse_args()
+
+    # Only spaces whose kernel has a table of another device.
     spaces = complete_spaces(options.spaces, options.only)
-    names = {space.name.partition("__")[0] for space in spaces}
-    tables = [t for t in options.spaces.glob("*.parquet") if t.stem.partition("__")[0] in names]
-    runs = pd.concat([read_runs(t) for t in sorted(tables)])
+    kernels = {kernel_of(space.name) for space in spaces}
+    tables = sorted(options.spaces.glob("*.parquet"))
+    runs = pd.concat([read_runs(table) for table in tables if kernel_of(table.stem) in kernels])
     spaces = [space for space in spaces if has_prior(runs, space)]
+
+    # The curve of a searcher: over spaces the mean of the median over repeats.
     curves = {}
     with progress_bar() as progress:
         progress.start("replaying", len(spaces) * len(LINES))
         for (name, prior), (label, *_) in LINES.items():
-            found = [search(s, [name], runs, options, prior, progress)[0] for s in spaces]
-            curves[label] = np.mean([np.median(r.curves, axis=0) for r in found], axis=0)
+            medians = []
+            for space in spaces:
+                (result,) = search(space, [name], runs, options, prior, progress)
+                medians.append(np.median(result.curves, axis=0))
+            curves[label] = np.mean(medians, axis=0)
+
     rows = [[label, *(f"{curve[n - 1]:.3f}" for n in SHOWN)] for label, curve in curves.items()]
     print(f"{len(spaces)} spaces, {options.repeats} repeats\n")
     print(markdown(["", *map(str, SHOWN)], rows))
     draw(curves, len(spaces), options.picture)
+
+
+def kernel_of(name: str) -> str:
+    """Return the kernel in the name of a table, which ends in the device."""
+    return name.partition("__")[0]
 
 
 def draw(curves: dict[str, np.ndarray], spaces: int, path: Path) -> None:

@@ -47,10 +47,10 @@ class Scored:
     """Predictions of rows that were held out.
 
     Attributes:
-        predicted: columns of `LatencyPredictor.predict`, and its ``sure``.
-        formulas: what the formulas say without the correction.
-        measured: what was measured.
-        pairs: what `sure_pairs` says of those that were held out together.
+        predicted: Columns of `LatencyPredictor.predict`, and its ``sure``.
+        formulas: Latencies by the formulas, without correction.
+        measured: Measured latencies.
+        pairs: Result of `sure_pairs` for the rows that were held out together.
     """
 
     predicted: pd.DataFrame

@@ -45,10 +45,10 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     refused = ""
     for mode in MODES:
         try:
-            # It prints tables of what it does not find.
+            # It prints tables of missing operators.
             with contextlib.redirect_stdout(io.StringIO()):
                 found = cli_estimate(**_question(row), database_mode=mode)
-        except Exception as error:  # whatever it raises is a refusal
+        except Exception as error:  # any exception is a refusal
             refused = refused or f"{type(error).__name__}: {error}"[:200]
             continue
         if found.tpot > 0 and found.ttft > 0:

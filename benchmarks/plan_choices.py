@@ -1,7 +1,7 @@
-"""Choosing among measured deployments by their predictions: how good is what was chosen?
+"""How good are choices among measured deployments by their predictions?
 
-Throughput per GPU follows from the latencies; a choice's regret is what it falls short of the best,
-all of it where the limit is missed.
+Throughput per GPU follows from the latencies. The regret of a choice is the share of the best
+throughput that it loses; a choice that misses the limit loses all of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,10 +30,10 @@ def choices(
     measured: pd.DataFrame,
     predicted: pd.DataFrame,
 ) -> dict[str, dict[str, float]]:
-    """Return how well each kind of choice comes out.
+    """Return the regret and other scores of each kind of choice.
 
     Args:
-        deployments: what is chosen among.
+        deployments: The deployments to choose from.
         measured: their ``tpot_ms`` and ``ttft_ms``.
         predicted: the same, by a predictor that saw none of their configurations; with
             ``tpot_ms_high``.

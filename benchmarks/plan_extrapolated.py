@@ -2,8 +2,8 @@
 
 Run: ``python benchmarks/plan_extrapolated.py e2e_silicon.parquet [--operators DIR]``, measured
 deployments as for ``plan.py``. Number formats are taken out of the operators' tables, one after the
-other. The deployments in such a format are then extrapolated from other formats, as plans would,
-and stand beside measured ones in the same use. Configurations are held out of the correction.
+other. The deployments in such a format are then extrapolated from other formats, as in plans, and
+compete with measured ones for the same load. Configurations are held out of the correction.
 
 Printed per hidden format: the median error of times per token with and without its tables; and the
 mean regret of choices by predicted throughput, if extrapolated deployments count like others, and

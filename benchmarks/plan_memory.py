@@ -58,7 +58,7 @@ def _room(row: dict[str, Any], model: ModelDescription) -> float:
     layout = Layout.from_labels(model, row["tp"], row["pp"], 1, row["tp"], 1)
     weights = weight_bytes(model, layout, Formats(row["weights"], moe=row["weights"])) / GIB
     total, engine = find_system(row["system"]).memory_gib, engine_bytes(layout) / GIB
-    if row["engine"].startswith("SGLang"):  # a share of what is free before weights are loaded
+    if row["engine"].startswith("SGLang"):  # of free memory before loading
         return row["share"] * (total - engine) - weights
     step = activation_bytes(model, layout, STEP_TOKENS, row["requests"]) / GIB
     return row["share"] * total - weights - step - engine

@@ -9,12 +9,12 @@ own. ``--write`` rewrites the shipped forms, ``plan/cost/power.csv``.
 Rows that are known not to be of their operator are left out of the fit, and scored apart:
 
 - GEMMs with block scales: their times in the tables are those of launches one by one.
-- Decode attention that uses less than half of the bandwidth: what is recorded does not depend on
-  how much (the table of medians shows that), so that it is of what ran before.
+- Decode attention that uses less than half of the bandwidth: its recorded power does not depend on
+  the bandwidth used (see the table of medians), so it belongs to earlier launches.
 
-Those that remain are not clean either: GEMMs of certain numbers of rows (2, 17, 64, 128, …) were
+The remaining rows are not clean either: GEMMs of certain numbers of rows (2, 17, 64, 128, …) were
 recorded at half the power of their neighbors, as if their GPU had waited between launches. The
-table of alike operators says how far apart records are of which nothing tells the powers apart.
+table of alike operators shows how much records differ that should have the same power.
 """
 
 import argparse
@@ -234,7 +234,7 @@ MODELS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], np.ndarray]] = {
 
 
 def _splits(kernel: str, rows: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    """Give names of what is held out, and which rows that is."""
+    """Yield the name of each split, and the rows that it holds out."""
     rng = np.random.default_rng(0)
     axes = [c for c in KINDS[kernel].axes if c in rows]
     for name, columns in (
@@ -319,11 +319,12 @@ class Published:
     """A GPU that serves a model in bf16 with vLLM.
 
     Attributes:
-        model, system, running: what ran, and how many requests at a time.
-        osl: generated tokens per request.
-        watts: of the GPU.
-        source: where it was published.
-        mj_per_token: per generated token; None where pauses between steps cannot be told from it.
+        model, system: The model and the system.
+        running: Requests at a time.
+        osl: Generated tokens per request.
+        watts: Power of the GPU.
+        source: Where it was published.
+        mj_per_token: Energy per generated token; None if pauses between steps are not known.
     """
 
     model: ModelDescription

@@ -62,14 +62,14 @@ REQUESTS = {
 GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
 """Sizes of decode steps that are captured, as documented."""
 CACHE_SHARE = 0.95
-"""Of the memory that weights and a step leave, as documented for most runs."""
+"""Share of the memory beside weights and a step that the cache gets, as documented."""
 TAKEN_GIB = 0.9
-"""Of a GPU: its context, and captured graphs."""
+"""Memory of a GPU that its context and captured graphs take."""
 MOST = 4096
 MOST_TOKENS = 32768
 """Requests and tokens beyond which ``trtllm-bench`` does not tune its limits."""
 SHARES = (1.0, 0.5, 0.25)
-"""Of the requests in flight, which AIConfigurator is asked about."""
+"""Shares of the requests in flight for which AIConfigurator is asked."""
 FIGURES = ("n", "ratio", "median_ape", "p90_ape", "within_20")
 
 
@@ -130,30 +130,39 @@ def predictions(
 def tokens_per_s(
     row: Mapping[str, str], clocks: StepTimerFactory, known: dict[tuple[object, ...], StageTimes]
 ) -> tuple[float, int]:
-    """Return the generated tokens per second of a run of all its requests, and most in flight."""
+    """Return the generated tokens per second of a run, and the most requests in flight."""
     if not row["out_tok_s"]:
         raise UsageError("the row has no throughput")
-    model, system = describe_model(row["model"]), find_system(row["system"])
+    model = describe_model(row["model"])
+    system = find_system(row["system"])
     degrees = (int(row[name] or 1) for name in ("tp", "pp", "dp", "moe_tp", "moe_ep"))
     layout = Layout.from_labels(model, *degrees)
     formats = Formats(row["weights"], kv=row["kv"] or "bf16", moe=row["moe"])
-    isl, osl = int(row["isl"]), int(row["osl"])
+    isl = int(row["isl"])
+    osl = int(row["osl"])
     scheduler = as_benchmarked(model, system, layout, formats, isl, osl)
     count = requests_of(isl, osl)
+
+    # Rows that differ in their lengths alone share the times of steps.
     key = (model, system.name, row["backend"], layout, formats)
     if key not in known:
         clock = clocks(system, row["backend"])
         known[key] = StageTimes(model, layout, formats, clock, MOST_TOKENS, 2**15, 2 * MOST)
-    asked = ceil(int(row["concurrency"] or 0) / layout.dp)  # none where all come at once
-    each = Requests.uniform(np.zeros(ceil(count / layout.dp)), isl, osl, in_flight=asked)
-    table = simulate_requests(each, scheduler, known[key], layout.pp)
+
+    # One group of attention data parallelism is simulated; the others do the same.
+    max_in_flight = ceil(int(row["concurrency"] or 0) / layout.dp)  # 0: all come at once
+    n_requests = ceil(count / layout.dp)
+    requests = Requests.uniform(np.zeros(n_requests), isl, osl, in_flight=max_in_flight)
+    table = simulate_requests(requests, scheduler, known[key], layout.pp)
+
     room = int(scheduler.cache_tokens // (isl + osl))
-    in_flight = layout.dp * min(room, scheduler.max_batch * layout.pp, asked or len(each))
+    max_scheduled = scheduler.max_batch * layout.pp
+    in_flight = layout.dp * min(room, max_scheduled, max_in_flight or n_requests)
     return float(1e3 * count * osl / table["last_ms"].max()), in_flight
 
 
 def requests_of(isl: int, osl: int) -> int:
-    """Return how many requests a run has; of other lengths as of the nearest documented ones."""
+    """Return the number of requests of a run, or that of the nearest documented lengths."""
     nearest = min(REQUESTS, key=lambda known: abs(log2(known[0] / isl)) + abs(log2(known[1] / osl)))
     return REQUESTS[nearest]
 
@@ -192,9 +201,9 @@ def tuned(fit: float, isl: int, osl: int, pp: int) -> tuple[int, int]:
 
 
 def _asked(rival: Path, scored: pd.DataFrame) -> "pd.Series[float]":
-    """Return what AIConfigurator says of the same rows, NaN where it refuses.
+    """Return AIConfigurator's throughput of the same rows; NaN if it refuses.
 
-    The most of what it says of as many requests in flight as the replay has, and of fewer.
+    It is the largest of its answers for the requests in flight of the replay, and for fewer.
     """
     names = {
         "tp_size": "tp",

@@ -1,4 +1,4 @@
-"""Are probabilities true? Of what was said to be 80 % probable, four in five must have happened."""
+"""Are probabilities calibrated? Of events with a probability of 80 %, four in five must happen."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -22,12 +22,12 @@ KINDS = {
 
 
 def sure_pairs(model: LatencyPredictor, rows: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """Return pairs of rows that one would choose between, and how probable the better one was.
+    """Return pairs of rows with equal use, and the probability of the better one.
 
     Args:
-        model: a correction that saw none of them.
-        rows: what the physics says of them.
-        measured: their latencies.
+        model: A correction that saw none of the rows.
+        rows: Predictions of the physics.
+        measured: Measured latencies.
 
     Returns:
         Columns ``choice``, ``said`` (probability that the favorite wins) and ``won``.

@@ -24,10 +24,10 @@ class Table:
     """Measured deployments and their physics.
 
     Attributes:
-        data: what was measured.
-        rows: its physics.
-        seconds: what that took.
-        rival: AIConfigurator's estimates of the same rows, where it was asked.
+        data: Measured deployments.
+        rows: Predictions of the physics.
+        seconds: Time that these took.
+        rival: AIConfigurator's estimates of the same rows, if it was asked.
     """
 
     data: MeasuredDeployments

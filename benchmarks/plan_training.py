@@ -123,9 +123,10 @@ class Run:
     """One published run.
 
     Attributes:
-        source, model, system: where it is from, what was trained, on what.
-        task, recipe: how.
-        step_s: published seconds per step, or what follows from the published rate.
+        source: Where it was published.
+        model, system: The model and the GPU.
+        task, recipe: Batch, sequence length, layout and formats.
+        step_s: Published seconds per step, or computed from the published rate.
     """
 
     source: str
@@ -164,7 +165,7 @@ class Run:
 
     @property
     def fits(self) -> bool:
-        """Whether our memory formulas allow what was run."""
+        """Whether the run fits memory by our formulas."""
         return _fits(self.model, self.system, self.task, self.recipe)
 
 
@@ -468,7 +469,7 @@ def _layouts_paper(clocks: StepTimerFactory) -> list[dict[str, object]]:
         plan = plan_training(
             _model(name), _system("a100_sxm"), gpus, TrainingTask(2048, 2048), clocks
         )
-        table = plan.candidates[plan.candidates["zero"] == 1]  # what they trained with
+        table = plan.candidates[plan.candidates["zero"] == 1]  # as in the published runs
         best = table.iloc[0]
         rows.append(
             {

@@ -1,15 +1,15 @@
-"""What is a policy worth that was trained on the predictor and never saw the problem?
+"""What is a policy worth on problems that it has not seen? It was trained on a predictor.
 
 Prints, for every searcher, the share of the optimum of its first proposal, with nothing measured,
 and of the best after 5 and 10 measurements.
 
 Unseen devices: recorded spaces of one kernel on several GPUs. Each GPU is left out in turn; the
-predictor learns from the others, the policy from what the predictor says of the others.
+predictor learns from the other GPUs, the policy from the predictor's times on them.
 
     python benchmarks/policy.py DATA                     # the folder that holds spaces/
 
 Unseen problems: recordings of `tuning.py --out`. The predictor learns from its training problems,
-the policy from what the predictor says of 64 drawn problems; the recorded ones are others.
+the policy from its predictions of 64 other random problems.
 
     python benchmarks/policy.py DATA --recorded tuning-runs
 """
@@ -121,7 +121,7 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
 
 
 def unseen_problems(path: Path, seeds: int) -> None:
-    """Tune the recorded problems of a kernel, which nobody learned from."""
+    """Tune the recorded problems of a kernel; none of them was learned from."""
     kernel = get_kernel(path.name.removesuffix("-unseen.parquet"))
     spaces = read_spaces(path)
     predictor = Predictor(targets=("time_ms",)).fit(

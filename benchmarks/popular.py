@@ -29,9 +29,9 @@ from foretune.features.launches import launch_features
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.triton.launch_order import shipped_order
-from foretune.tune.triton.prior import ROW_ELEMENTS_PER_THREAD
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.published import POPULAR, Tunings, knob_meaning
+from foretune.tune.triton.row_order import ELEMENTS_PER_THREAD
 from foretune.tune.triton.tiles import tile_launches
 
 FIRST = (1, 4, 8)
@@ -282,7 +282,7 @@ def judge(
             for w in (others, others * np.exp(-20 * octaves))
         ]
         if len(per_thread):
-            order = np.abs(np.log2(per_thread / ROW_ELEMENTS_PER_THREAD))
+            order = np.abs(np.log2(per_thread / ELEMENTS_PER_THREAD))
         else:
             order = by_launch_order(name, row, configs)
         noise = 1e-9 * rng.random(len(values))

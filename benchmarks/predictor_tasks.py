@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from neusight import convert
+from vidur import read_profiles
 
 from foretune.datasets import import_runs, read_runs
 from foretune.datasets.importers.aiconfigurator import installed_tables
@@ -57,25 +58,30 @@ class Task:
     test: np.ndarray
     target: Target = "time_ms"
     few: Mapping[int, int] = field(default_factory=dict)
-    """How many runs of a new device to calibrate with -> in how many draws."""
+    """Number of runs of a new device to calibrate with -> number of draws."""
 
 
 def thinned(task: Task, rows: int, seed: int = 0) -> Task:
-    """Return the task with at most ``rows`` to learn from and half as many to test, drawn."""
+    """Return the task with at most ``rows`` random training rows and half as many test rows."""
     rng = np.random.default_rng(seed)
-    parts = []
-    for which, most in ((~task.test, rows), (task.test, rows // 2)):
-        part = np.flatnonzero(which)
-        parts.append(rng.choice(part, most, replace=False) if len(part) > most else part)
-    some = np.sort(np.concatenate(parts))
-    return replace(task, runs=without_unused_texts(task.runs.iloc[some]), test=task.test[some])
+
+    def draw(is_used: np.ndarray, max_rows: int) -> np.ndarray:
+        used = np.flatnonzero(is_used)
+        return rng.choice(used, max_rows, replace=False) if len(used) > max_rows else used
+
+    training = draw(~task.test, rows)
+    test = draw(task.test, rows // 2)
+    kept = np.sort(np.concatenate([training, test]))
+    return replace(task, runs=without_unused_texts(task.runs.iloc[kept]), test=task.test[kept])
 
 
 def held_out(runs: pd.DataFrame, columns: list[str], seed: int = 0) -> np.ndarray:
     """Return the rows of a fifth of the combinations of ``columns``."""
     number = runs.groupby(columns, observed=True, dropna=False).ngroup().to_numpy()
-    rng, distinct = np.random.default_rng(seed), int(number.max()) + 1
-    return np.isin(number, rng.choice(distinct, max(1, round(SHARE * distinct)), replace=False))
+    n_distinct = int(number.max()) + 1
+    n_held_out = max(1, round(SHARE * n_distinct))
+    drawn = np.random.default_rng(seed).choice(n_distinct, n_held_out, replace=False)
+    return np.isin(number, drawn)
 
 
 def operators(data: Path, name: str, **only: str) -> pd.DataFrame:
@@ -89,7 +95,7 @@ def operators(data: Path, name: str, **only: str) -> pd.DataFrame:
 
 
 def without_unused_texts(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return ``runs``, numbered anew, whose categories are those that occur."""
+    """Return ``runs`` with a new index, and only the categories that occur."""
     runs = runs.reset_index(drop=True)
     texts = runs.select_dtypes("category").columns
     return runs.assign(**{c: runs[c].cat.remove_unused_categories() for c in texts})
@@ -259,7 +265,7 @@ def spaces(data: Path, draw: int = 0) -> Iterator[Task]:
 
 def vidur(data: Path, draw: int = 0) -> Iterator[Task]:
     """Whole models held out of Vidur's MLP profiles."""
-    runs = import_runs(data / "llm" / "vidur_mlp.parquet", "vidur").runs
+    runs = read_profiles(data / "llm" / "vidur_mlp.parquet")
     for kernel in ("gemm", "norm", "elementwise"):
         rows = runs[runs["kernel"] == kernel].reset_index(drop=True).dropna(axis=1, how="all")
         for models in (["CodeLlama-34b"], ["Llama-2-70b", "Llama-3-70B"]):
@@ -275,7 +281,7 @@ def others(data: Path, draw: int = 0) -> Iterator[Task]:
 
 
 def elsewhere(data: Path, draw: int = 0) -> Iterator[Task]:
-    """Operators with small tables on a device never seen: what is quick to try."""
+    """Operators with small tables on an unmeasured device: a quick check."""
     for name in ("custom_allreduce", "nccl", "scale_matrix", "mla_bmm", "context_mla"):
         runs = operators(data, name)
         runs = runs[~runs["device"].isin([B60])].reset_index(drop=True)

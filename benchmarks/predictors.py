@@ -121,7 +121,7 @@ def draw_at_random(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) 
 
 
 def copy_known(known: pd.DataFrame, test: pd.DataFrame, target: str) -> None:
-    """Print the error of taking each known device's measurement of the same, where there is one."""
+    """Print the error of copying each known device's measurement of the same run, if it has one."""
     keys = [c for c in test if c.startswith(("problem.", "config.")) and c not in LABELS]
     keys = [c for c in keys if test[c].notna().any()]
     for device in known["device"].unique():
@@ -208,9 +208,9 @@ def on_roofline(
     test: pd.DataFrame,
     target: str,
 ) -> np.ndarray:
-    """Return what plain boosting says of log(target / (roofline + 4 µs)), on all our features.
+    """Return the prediction of plain boosting of log(target / (roofline + 4 µs)), on our features.
 
-    Of power it is log(target / the board's limit); where rooflines are not known, log(target).
+    For power it predicts log(target / the board's limit); without a roofline, log(target).
     """
     few = np.random.default_rng(0).permutation(len(train))[:100_000]
     train, features = train.iloc[few], predictor.features_
@@ -226,7 +226,7 @@ def on_roofline(
 
 
 def on_raw_columns(train: pd.DataFrame, test: pd.DataFrame, target: str) -> np.ndarray:
-    """Return what plain boosting says of log(target) from the table's own columns."""
+    """Return the prediction of plain boosting of log(target), from the table's own columns."""
     names = [c for c in train if c.startswith(("problem.", "config.", "device.")) or c == "device"]
     both = pd.concat([train[names], test[names]], ignore_index=True)
     X = pd.get_dummies(both, dtype=float).to_numpy()
@@ -242,7 +242,7 @@ def xgboost_beside() -> Any:
 
 
 def gpperf_protocol(predictor: Predictor, runs: pd.DataFrame) -> None:
-    """Print what GPPerf's protocol says of its model.
+    """Print the errors of GPPerf's model by its own protocol.
 
     Features and truth are clipped to their 1st and 99th percentile, then rows are split at random.
     """

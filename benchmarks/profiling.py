@@ -161,7 +161,7 @@ class Machine:
         return ranked[0], ranked[:MEASURED].min()
 
     def times(self, predictor: Predictor, problem: Problem, pool: np.ndarray) -> np.ndarray:
-        """Return what a predictor says of some configurations, in milliseconds."""
+        """Return predicted milliseconds of the configurations in ``pool``."""
         space = self.kernel.space(problem)
         return predictor.predict_space(problem, space, self.device, pool)["time_ms"].to_numpy()
 

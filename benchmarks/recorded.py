@@ -12,15 +12,16 @@ quantile, worst), measurements, the loss that was promised and the one there was
 configurations, the first of the list, the winner of the most similar problem, and the winners of
 the eight most similar ones, measured.
 
-The prior is the one that comes with Foretune, whose card says which tables it has learned from. It
-learns anew, from the other tables given, with --leave-kernel-out and --leave-device-out, from the
-other types with --leave-dtype-out, and from other numbers of rows with --leave-rows-out.
+The prior is the shipped one, whose card names the tables that it learned from. With
+--leave-kernel-out and --leave-device-out it is trained on the other given tables, with
+--leave-dtype-out on the other types, and with --leave-rows-out on other numbers of rows.
 """
 
 import argparse
 import json
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ from foretune.search.encoding import nearest_first
 from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.triton.choice import CallTuner, CallTunerFactory
+from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
 from foretune.tune.triton.launch_order import LaunchOrder
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
@@ -52,6 +53,7 @@ ORDERS = 4
 LEARN = 600
 """Problems of a table that a prior learns from."""
 DRAWS = 50
+"""Random lists whose mean is the baseline."""
 
 
 Chosen = tuple[Configuration, int, float]
@@ -111,33 +113,37 @@ class Replayed:
             call.kernel, call.source, call.device, options, self._order
         )
         spending = Options(store=False, budget=len(problem.configs))
-        tuning = CallTuner(call, problem.configs, spending, cache, self._priors)
+        tuner = CallTuner.for_call(
+            call, problem.configs, options=spending, cache=cache, priors=self._priors
+        )
         automatic = Stopping(None, options.regret)
         found: dict[str, Chosen] = {}
-        loop = tuning.start_search()
+        loop = tuner.search.start()
         batch: Batch[Configuration] | None = next(loop)
         while True:
-            now = tuning.best, tuning.new_count, self._promised(tuning, problem)
-            if tuning.new_count in budgets:
-                found[str(tuning.new_count)] = now
-            reason = automatic.reason(tuning.searcher, tuning.new_count)
+            now = tuner.search.best, tuner.history.new_count, self._promised(tuner, problem)
+            if tuner.history.new_count in budgets:
+                found[str(tuner.history.new_count)] = now
+            reason = automatic.reason(tuner.search.searcher, tuner.history.new_count)
             if "auto" not in found and reason is not None:
                 found["auto"] = now
-                self.runs = tuning.runs
-            if batch is None or ("auto" in found and tuning.new_count >= max(budgets, default=0)):
+                self.runs = tuner.history.runs
+            if batch is None or (
+                "auto" in found and tuner.history.new_count >= max(budgets, default=0)
+            ):
                 break
             try:
                 batch = loop.send([problem.run(c) for c in batch.start])
             except StopIteration:
                 batch = None
         if "auto" not in found:
-            found["auto"], self.runs = now, tuning.runs
+            found["auto"], self.runs = now, tuner.history.runs
         return found | {str(b): now for b in budgets if str(b) not in found}
 
     @staticmethod
-    def _promised(tuning: CallTuner, problem: Recorded) -> float:
-        complete = tuning.new_count == len(problem.configs)
-        return 0.0 if complete else min(tuning.searcher.search_posterior.expected_regret, 9.0)
+    def _promised(tuner: CallTuner, problem: Recorded) -> float:
+        complete = tuner.history.new_count == len(problem.configs)
+        return 0.0 if complete else min(tuner.search.searcher.search_posterior.expected_regret, 9.0)
 
 
 Case = tuple[Recorded, Replayed, Sequence[Recorded]]
@@ -152,7 +158,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--leave-dtype-out", metavar="DTYPE", help="judge only problems of it")
     parser.add_argument("--leave-rows-out", metavar="M", type=int, help="judge only products of it")
     parser.add_argument("--learn-from", nargs="*", type=Path, default=[], metavar="TABLE")
-    parser.add_argument("--problems", type=int, default=120, help="of each table, at random")
+    parser.add_argument("--problems", type=int, default=120, help="random problems of each table")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only-cold", action="store_true", help="nothing known, only")
     parser.add_argument("--json", action="store_true")
@@ -161,8 +167,8 @@ def main(argv: list[str] | None = None) -> None:
     anew = anew or options.leave_dtype_out or options.leave_rows_out
     known: list[Recorded] = []
     for path in dict.fromkeys([*options.tables, *options.learn_from] if anew else []):
-        for some in recorded_tables.read(path, LEARN, seed=1000).values():
-            known += some
+        for of_table in recorded_tables.read(path, LEARN, seed=1000).values():
+            known += of_table
     tables = {}
     for path in options.tables:
         found = recorded_tables.read(path, options.problems + 4 * max(AFTER), options.seed)
@@ -179,10 +185,10 @@ def main(argv: list[str] | None = None) -> None:
 def learned(
     known: Sequence[Recorded], judged: Recorded, options: argparse.Namespace
 ) -> LaunchOrder:
-    """Return a prior that learned from what is left.
+    """Return a prior that learned from the tables that are not held out.
 
     Raises:
-        UsageError: nothing is left.
+        UsageError: No table is left.
     """
     left = [
         r.learned
@@ -221,7 +227,7 @@ def judge(
             for budget, choice in tuner.choose(problem).items():
                 note(kept.setdefault(budget, Kept()), problem, choice)
         summaries[state] = {budget: k.summary() for budget, k in sorted(kept.items())}
-    return {**summaries, "baselines": {state: beside(mine) for state, mine in cases.items()}}
+    return {**summaries, "baselines": {state: baselines(mine) for state, mine in cases.items()}}
 
 
 def learn(
@@ -230,8 +236,8 @@ def learn(
     """Tune other problems one after the other, in several orders.
 
     Returns:
-        what was kept of these; and for the numbers of them in `AFTER` the problems to judge, each
-        with a decorator that knows so many.
+        The shares that were kept while tuning; and for each number in `AFTER` the problems to
+        judge, each with a decorator that knows that number of problems.
     """
     learning, cases = Kept(), {f"after_{n}": list[Case]() for n in AFTER}
     for i in range(ORDERS):
@@ -264,31 +270,35 @@ def note(kept: Kept, problem: Recorded, choice: Chosen) -> None:
     kept.note(problem.kept(config), measured, promised)
 
 
-def beside(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return what needs no model keeps."""
-    kept: dict[str, dict[str, Kept]] = {}
-
-    def best(name: str, budget: str, problem: Recorded, some: Iterable[Configuration]) -> None:
-        shares = [problem.kept(c) for c in some]
-        measured = 0 if budget == "0" else len(shares)
-        kept.setdefault(name, {}).setdefault(budget, Kept()).note(max(shares), measured)
-
+def baselines(cases: Sequence[Case]) -> dict[str, Any]:
+    """Return the summaries of choices that need no model, by name and budget."""
+    kept = defaultdict[str, dict[str, Kept]](lambda: defaultdict(Kept))
     for problem, _, tuned in cases:
         rng = np.random.default_rng(zlib.crc32(str(problem.call.problem).encode()))
-        listed = problem.configs
+        shares = np.array([problem.kept(config) for config in problem.configs])
+
         for budget in BUDGETS:
-            n = min(max(budget, 1), len(listed))
-            best("first_of_list", str(budget), problem, listed[:n])
-            shares = np.array([problem.kept(c) for c in listed])
-            drawn = [shares[rng.permutation(len(shares))[:n]].max() for _ in range(DRAWS)]
-            random = kept.setdefault("random", {}).setdefault(str(budget), Kept())
-            random.note(float(np.mean(drawn)), budget)
-        like = similar(problem, tuned)
-        for name, count in (("most_similar_winner", 1), ("winners_of_8_similar", 8)):
-            winners = dict.fromkeys(c for r in like[:count] if (c := winner(r)) in listed)
-            if winners:
-                best(name, "auto" if count > 1 else "0", problem, winners)
-    return {name: {b: k.summary() for b, k in rows.items()} for name, rows in kept.items()}
+            tried = min(max(budget, 1), len(shares))
+            measured = 0 if budget == 0 else tried
+            kept["first_of_list"][str(budget)].note(shares[:tried].max(), measured)
+
+            drawn = [shares[rng.permutation(len(shares))[:tried]].max() for _ in range(DRAWS)]
+            kept["random"][str(budget)].note(float(np.mean(drawn)), budget)
+
+        # Winners of similar problems: take the most similar one, or measure eight.
+        winners = [winner(other) for other in similar(problem, tuned)]
+        of_one = [config for config in winners[:1] if config in problem.configs]
+        of_eight = dict.fromkeys(config for config in winners[:8] if config in problem.configs)
+        if of_one:
+            kept["most_similar_winner"]["0"].note(problem.kept(of_one[0]), 0)
+        if of_eight:
+            best = max(problem.kept(config) for config in of_eight)
+            kept["winners_of_8_similar"]["auto"].note(best, len(of_eight))
+
+    return {
+        name: {budget: of_budget.summary() for budget, of_budget in by_budget.items()}
+        for name, by_budget in kept.items()
+    }
 
 
 def winner(problem: Recorded) -> Configuration:
@@ -309,10 +319,12 @@ def text_of(found: dict[str, Any]) -> str:
     rows = []
     for table, states in found["tables"].items():
         for state, ours in states.items():
-            beside = states["baselines"].get(state, {}) if state != "baselines" else {}
+            if state == "baselines":
+                continue
+            of_state = {"Foretune": ours, **states["baselines"].get(state, {})}
             if state.startswith("after"):  # these two know nothing in any state
-                beside = {n: b for n, b in beside.items() if n not in ("first_of_list", "random")}
-            of_state = {} if state == "baselines" else {"Foretune": ours, **beside}
+                of_state.pop("first_of_list", None)
+                of_state.pop("random", None)
             for name, by_budget in of_state.items():
                 cells = [cell(by_budget[b]) if b in by_budget else "" for b in budgets]
                 auto = by_budget.get("auto", {})

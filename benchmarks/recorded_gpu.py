@@ -1,8 +1,8 @@
 """Lists of configurations timed on a GPU by this folder's commands, as calls of their kernels.
 
-`recorded_tables.read` takes them from three kinds of files: what `gpu_autotune.py` writes (whole
-lists), what `gpu/libraries.py` writes (whole lists of other libraries' kernels, which must be
-installed), and the shipped run table of a GPU (parts of spaces; its products of tiles).
+`recorded_tables.read` asks for three kinds of files: those of `gpu_autotune.py` (whole lists),
+those of `gpu/libraries.py` (whole lists of other libraries' kernels, which must be installed), and
+the shipped run table of a GPU (parts of spaces; only products of tiles).
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from gpu_cases import LAUNCH, Case, cases
-from recorded_tables import Recorded, as_call
+from recorded_calls import Recorded, as_call
 
 sys.path.append(str(Path(__file__).resolve().parent / "gpu"))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "replay_gpu"))
@@ -38,8 +38,10 @@ from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.tiles import tile_launches
 
 DEVICE = "NVIDIA H100 80GB HBM3"
-FEWEST = 4
-"""Configurations of a problem, at least, in a run table: an order of fewer says little."""
+MIN_CONFIGURATIONS = 4
+"""Smallest list of a problem of a run table: an order of fewer says little."""
+MAX_TIME_MS = 1e30
+"""Recordings write a larger time, or none, for a configuration that did not run."""
 Times = Mapping[frozenset[tuple[str, Any]], float]
 
 
@@ -55,30 +57,32 @@ def read_table(path: Path) -> list[Recorded]:
     """Return the products of a run table of Foretune's Triton kernels, parts of their spaces."""
     from design import kernels
 
-    known = {kernel.name: kernel for kernel in kernels()}
+    kernel_by_name = {kernel.name: kernel for kernel in kernels()}
     runs = read_runs(path)
     runs = runs[(runs["counter.repeat"] == 0) & (runs["role"] != "reference")]
-    problems = defaultdict[tuple[str, Problem], list[Measurement]](list)
-    for m in to_measurements(runs):
-        problems[m.kernel, m.problem].append(m)
-    found = []
+    by_problem = defaultdict[tuple[str, Problem], list[Measurement]](list)
+    for measurement in to_measurements(runs):
+        by_problem[measurement.kernel, measurement.problem].append(measurement)
+
+    products = []
     with ReplayDriver(lambda launch: 1.0, device=DEVICE).active():
-        for (name, problem), measured in problems.items():
-            one = _of_space(known[name], problem, measured)
-            if one is not None:
-                found.append(one)
-    return found
+        for (name, problem), measurements in by_problem.items():
+            recorded = _of_space(kernel_by_name[name], problem, measurements)
+            if recorded is not None:
+                products.append(recorded)
+    return products
 
 
 def _of_cases(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
-    known = cases(1)
+    case_by_kernel = cases(1)
     with ReplayDriver(lambda launch: 1.0, device=DEVICE).active():
         for row in rows:
-            case, listed = known[row["kernel"]], row["times"]
+            case = case_by_kernel[row["kernel"]]
             problem = case.kernel.problem(row["problem"])
-            times = {_key(values): float(values["time_ms"]) for values in listed}
+            times = {_key(values): float(values["time_ms"]) for values in row["times"]}
+            configs = [_config(values) for values in row["times"]]
             with _prior_calls() as calls:
-                _call(replace(case, configs=[_config(values) for values in listed]), problem)
+                _call(replace(case, configs=configs), problem)
             yield _recorded(case.kernel.name, *calls[0], times)
 
 
@@ -115,73 +119,90 @@ def _of_libraries(rows: Sequence[Mapping[str, Any]]) -> Iterator[Recorded]:
             yield _recorded(case.kernel, *calls[0], times)
 
 
-def _of_space(kernel: Any, problem: Problem, measured: Sequence[Measurement]) -> Recorded | None:
-    """Return a problem of a run table as a call; None if too little, or no product, is left.
-
-    Configurations that split sums or stay resident differ in more than their tile: left out.
-    """
-    inputs, launches = kernel.inputs_without_data(problem), {}
-    for m in measured:
-        if m.config.get("SPLIT_K", 1) == 1 and not m.config.get("PERSISTENT", False):
-            launches[m.config] = kernel.launches(problem, m.config, inputs)[0][0]
-    if len(launches) < FEWEST or not any(m.ok for m in measured if m.config in launches):
+def _of_space(
+    kernel: Any, problem: Problem, measurements: Sequence[Measurement]
+) -> Recorded | None:
+    """Return a problem of a run table as a call; None if it has too few rows, or is no product."""
+    # Configurations that split sums or stay resident differ in more than their tile.
+    measured = [
+        m
+        for m in measurements
+        if m.config.get("SPLIT_K", 1) == 1 and not m.config.get("PERSISTENT", False)
+    ]
+    inputs = kernel.inputs_without_data(problem)
+    launches = {m.config: kernel.launches(problem, m.config, inputs)[0][0] for m in measured}
+    if len(launches) < MIN_CONFIGURATIONS or not any(m.ok for m in measured):
         return None
+
+    # Launch options that differ between configurations are the list's parameters; the others are
+    # arguments.
     first = next(iter(launches.values()))
-    options = {name for one in launches.values() for name in one.options}
-    values = {n: [one.options.get(n) for one in launches.values()] for n in options}
+    options = {name for launch in launches.values() for name in launch.options}
+    values = {n: [launch.options.get(n) for launch in launches.values()] for n in options}
     varied = sorted(
         name
-        for name, some in values.items()
-        if all(type(v) is int for v in some) and (name in LAUNCH or len(set(some)) > 1)
+        for name, of_option in values.items()
+        if all(type(value) is int for value in of_option)
+        and (name in LAUNCH or len(set(of_option)) > 1)
     )
-    plain = [p.name for p in first.function.params if not p.is_constexpr]
+    plain = [parameter.name for parameter in first.function.params if not parameter.is_constexpr]
     arguments = dict(zip(plain, first.arguments, strict=True))
     sizes = [name for name, value in arguments.items() if type(value) is int]
-    arguments |= {n: some[0] for n, some in values.items() if n not in (*varied, *LAUNCH)}
-    knobs = {c: Configuration({n: one.options[n] for n in varied}) for c, one in launches.items()}
-    grids = {knobs[config]: one.grid for config, one in launches.items()}
+    constants = [name for name in values if name not in (*varied, *LAUNCH)]
+    arguments |= {name: values[name][0] for name in constants}
+
+    listed = {
+        config: Configuration({name: launch.options[name] for name in varied})
+        for config, launch in launches.items()
+    }
+    grids = {listed[config]: launch.grid for config, launch in launches.items()}
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
         return grids[Configuration({name: meta[name] for name in varied})]
 
-    call = as_call(first.function, sizes, arguments, find_device(DEVICE), grid, varied)
-    times = {
-        _key(knobs[m.config]): m.time_ms if m.ok else math.inf
-        for m in measured
-        if m.config in launches
-    }
-    one = _recorded(kernel.name, replace(call, function=first.function), tuple(grids), times)
-    return one if tile_launches(one.call, one.configs, one.law) is not None else None
+    call = as_call(first.function, sizes, arguments, device=find_device(DEVICE), grid=grid)
+    times = {_key(listed[m.config]): m.time_ms if m.ok else math.inf for m in measured}
+    recorded = _recorded(
+        kernel.name, replace(call, function=first.function), configs=tuple(grids), times=times
+    )
+    is_product = tile_launches(recorded.call, recorded.configs, recorded.law) is not None
+    return recorded if is_product else None
 
 
 @contextmanager
 def _prior_calls() -> Iterator[list[tuple[Call, tuple[Configuration, ...]]]]:
     """Note the calls and candidates for which a decorator makes a prior."""
-    calls, before = list[tuple[Call, tuple[Configuration, ...]]](), PriorFactory.make_prior
+    calls: list[tuple[Call, tuple[Configuration, ...]]] = []
+    original = PriorFactory.make_prior
 
     def make_prior(self: PriorFactory, call: Call, rows: KernelRuns) -> Any:
         calls.append((call, tuple(rows.configs)))
-        return before(self, call, rows)
+        return original(self, call, rows)
 
     PriorFactory.make_prior = make_prior  # type: ignore[method-assign]
     try:
         yield calls
     finally:
-        PriorFactory.make_prior = before  # type: ignore[method-assign]
+        PriorFactory.make_prior = original  # type: ignore[method-assign]
 
 
 def _recorded(
     kernel: str, call: Call, configs: tuple[Configuration, ...], times: Times
 ) -> Recorded:
-    """Return a call with the time of every candidate; infinite where it did not run."""
+    """Return a call with the time of every candidate; infinite if it did not run."""
     time_ms = np.array([times.get(_key(config), math.inf) for config in configs])
     dtypes = [str(v.dtype) for v in call.arguments.values() if hasattr(v, "dtype")]
-    dtype = dtypes[0].removeprefix("torch.")
-    return Recorded(kernel, dtype, call, configs, np.where(time_ms < 1e30, time_ms, math.inf))
+    return Recorded(
+        kernel=kernel,
+        dtype=dtypes[0].removeprefix("torch."),
+        call=call,
+        configs=configs,
+        time_ms=np.where(time_ms < MAX_TIME_MS, time_ms, math.inf),
+    )
 
 
 def _key(values: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
-    """Return what tells configurations apart: recordings leave defaults in, tuners do not."""
+    """Return what identifies a configuration: recordings contain default options, tuners do not."""
     left_out = ("time_ms", "num_ctas", "maxnreg", "ir_override")
     return frozenset((n, v) for n, v in values.items() if n not in left_out and v is not None)
 

@@ -6,8 +6,8 @@ SPACES holds run tables of whole spaces and, optionally, ``manifest.json``: a sp
 incomplete is only learned from. Every searcher searches every space ``--repeats`` times, seeing a
 time only by spending an evaluation (`foretune replay` does the same for one space). Prints the ten
 spaces on which the first searcher is farthest behind the best of the others, then a table over all
-spaces and one per space, with how many configurations are within 5 % of the best: where
-there is one, nobody finds it quickly, where there are thousands, everybody does.
+spaces and one per space, with the number of configurations within 5 % of the best: if
+there is only one, every search is slow; if there are thousands, every search is fast.
 
 With ``--prior leave-device-out`` a predictor learns from the same kernel's tables of all other
 devices, and its predictions are the prior; spaces without such tables are left out. ``upside-down``
@@ -197,7 +197,7 @@ def arguments() -> argparse.Namespace:
         help="tables with one of these texts, separated by commas, in their name",
     )
     parser.add_argument("--prior", choices=(*PRIORS, *COMPARED))
-    parser.add_argument("--share", type=float, default=0.05, help="of the rows, with models")
+    parser.add_argument("--share", type=float, default=0.05, help="share of rows for models")
     parser.add_argument("--budget", type=int, default=200, help="evaluations per repeat")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -305,21 +305,27 @@ def keep(path: Path, **arrays: Any) -> None:
 def worst(scores: list[Scores], name: str, n: int = 10) -> list[list[str]]:
     """Return the ``n`` spaces on which ``name`` is farthest behind the best other; misses are 400.
 
-    Medians tell nothing of a search that most repeats miss, so of those the hit rates are compared.
+    If most repeats of a search miss, it has no median, so hit rates are compared.
     """
 
-    def needed(s: Scores) -> float:
-        return s.evals_to_95 or MISS + (1.0 - s.hit_95)
+    def needed(score: Scores) -> float:
+        return score.evals_to_95 or MISS + (1.0 - score.hit_95)
 
+    def cell(score: Scores) -> str:
+        return f"{score.evals_to_95 or '–'} ({score.hit_95:.2f})"
+
+    ratios = []
     lines = []
-    for space in dict.fromkeys(s.space for s in scores):
-        mine = next(s for s in scores if s.space == space and s.searcher == name)
-        others = [s for s in scores if s.space == space and s.searcher != name]
-        best = min(others, key=needed)
-        ratio = needed(mine) / needed(best)
-        cells = [f"{s.evals_to_95 or '–'} ({s.hit_95:.2f})" for s in (mine, best)]
-        lines.append((ratio, [space, cells[0], f"{best.searcher} {cells[1]}", f"{ratio:.2f}"]))
-    return [cells for _, cells in sorted(lines, key=lambda line: -line[0])[:n]]
+    for space in dict.fromkeys(score.space for score in scores):
+        of_space = [score for score in scores if score.space == space]
+        searched = next(score for score in of_space if score.searcher == name)
+        best = min((score for score in of_space if score.searcher != name), key=needed)
+        ratio = needed(searched) / needed(best)
+        ratios.append(ratio)
+        lines.append([space, cell(searched), f"{best.searcher} {cell(best)}", f"{ratio:.2f}"])
+
+    worst_first = np.argsort([-ratio for ratio in ratios], kind="stable")
+    return [lines[i] for i in worst_first[:n]]
 
 
 def row(s: Scores | Summary) -> list[str]:

@@ -107,7 +107,7 @@ class Judged:
         return {name: float(np.mean(values)) for name, values in kept.items()}
 
     def stated(self) -> dict[str, float]:
-        """Return what the predictor's card says of it: its scores, and errors of simple methods."""
+        """Return the figures for the predictor's card: its scores, and errors of simple methods."""
         found = {metric: value for metric, value in self.scores().items() if value == value}
         for name in BESIDE:
             found |= {f"{m} of {name}": self.scores(name)[m] for m in ("mape", "median_ape")}
@@ -200,10 +200,10 @@ def targets_of(kernel: str, runs: pd.DataFrame, power: pd.DataFrame | None) -> t
 
 
 def check_code(kernel: str, of_table: DatasetCard) -> None:
-    """Do nothing if the kernel is what was measured, or none of ours.
+    """Check that the code of a kernel of ours is unchanged since it was measured.
 
     Raises:
-        ForetuneError: its code has changed.
+        ForetuneError: Its code has changed.
     """
     if kernel not in registered("kernels"):
         return
@@ -262,7 +262,7 @@ def text_of(
     power: pd.DataFrame | None,
     out: Path,
 ) -> str:
-    """Return what is to be said of a table, as Markdown."""
+    """Return the report of a table, as Markdown."""
     machine = f"{of_table.device} ({of_table.architecture}), {of_table.specs['cores']:g} cores"
     files = (p for p in out.glob(f"*/{of_table.name}/**/*") if p.is_file())
     size = sum(p.stat().st_size for p in files) / 1e6
@@ -409,7 +409,7 @@ def choices(judged: Judged) -> list[str]:
 
 
 def against_library(judged: Judged) -> list[str]:
-    """Return a row: finalists beside the library; empty where there is none."""
+    """Return a row: finalists beside the library; empty if there is no library."""
     runs = judged.runs
     if "counter.library_ms" not in runs:
         return []

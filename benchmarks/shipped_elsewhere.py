@@ -1,9 +1,9 @@
-"""What the shipped predictor of an H100 does on another GPU, where it must not mislead a search.
+"""Does the shipped predictor of an H100 help a search on another GPU?
 
-    PYTHONPATH=src python benchmarks/shipped_elsewhere.py mm__A100.parquet
+    python benchmarks/shipped_elsewhere.py mm__A100.parquet
 
 Products that PyTorch's Inductor timed on another device become problems of triton_gemm. Each list
-is searched with the shipped predictor, which measurements check and correct there, and without.
+is searched with and without the shipped predictor; measurements check and correct it.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from machine import markdown
 
 from foretune.datasets.schema import validate
 from foretune.device import find_device
-from foretune.models.saved.lookup import read_guide
+from foretune.models.saved.lookup import read_model
 from foretune.models.saved.pretrained import SHIPPED
 from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import prior_from_source, replay
@@ -44,10 +44,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def as_gemm(table: pd.DataFrame, problems: int) -> pd.DataFrame:
-    """Return some products of Inductor's as runs of triton_gemm: half precision, A by rows."""
+    """Return ``problems`` random products of Inductor's table as runs of triton_gemm.
+
+    triton_gemm multiplies 16-bit matrices, A by rows, B by rows or columns.
+    """
     named = table.rename(columns=lambda c: c.removeprefix("problem.").removeprefix("config."))
     named = named[named["mat1_dtype"].isin(FORMATS) & (named["mat1_stride_1"] == 1)]
     named = named[(named["mat2_stride_0"] == 1) | (named["mat2_stride_1"] == 1)]
+
     runs = pd.DataFrame({"kernel": "triton_gemm", "device": named["device"]}, index=named.index)
     runs = runs.assign(
         status=named["status"],
@@ -61,18 +65,19 @@ def as_gemm(table: pd.DataFrame, problems: int) -> pd.DataFrame:
     )
     device = find_device(str(runs["device"].iloc[0]))
     runs = runs.assign(**{f"device.{name}": value for name, value in device.specs.items()})
-    keys = [c for c in runs if c.startswith("problem.")]
-    numbers = runs.groupby(keys, sort=False).ngroup().to_numpy()
-    some = np.random.default_rng(0).permutation(numbers.max() + 1)[:problems]
-    runs = runs[np.isin(numbers, some)]
-    return validate(
-        runs.drop_duplicates([*keys, *runs.filter(like="config.")]).reset_index(drop=True)
-    )
+
+    keys = [name for name in runs if name.startswith("problem.")]
+    problem = runs.groupby(keys, sort=False).ngroup().to_numpy()
+    drawn = np.random.default_rng(0).permutation(problem.max() + 1)[:problems]
+    runs = runs[np.isin(problem, drawn)]
+    distinct = runs.drop_duplicates([*keys, *runs.filter(like="config.")])
+    return validate(distinct.reset_index(drop=True))
 
 
 def compared(runs: pd.DataFrame, predictor: Path, repeats: int) -> str:
-    """Return what searches keep of the best of each list, with and without the predictor."""
-    guide, spaces = read_guide(predictor), recorded_spaces(runs, "list")
+    """Return the share of the best that searches keep, with and without the predictor."""
+    guide = read_model(predictor)
+    spaces = recorded_spaces(runs, "list")
     rows = []
     for name, source in (("with the shipped predictor", guide), ("without", None)):
         curves = []

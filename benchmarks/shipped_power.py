@@ -37,7 +37,7 @@ WORST_ERROR = 0.04
 
 
 def is_metered(runs: pd.DataFrame) -> pd.Series:
-    """Return which rows are windows of power of their own, and no rows of times that have power."""
+    """Return which rows are windows of power, not rows of times that have power."""
     if "stage" not in runs:
         return pd.Series(False, runs.index)
     return runs["stage"] == "power"
@@ -51,7 +51,7 @@ def families() -> dict[str, Family]:
 
 
 def hold_out_power(runs: pd.DataFrame, known: dict[str, Family]) -> pd.DataFrame:
-    """Return one row per metered configuration, with what each method says of it.
+    """Return one row per metered configuration, with the prediction of each method.
 
     A method has learned from the metered rows of all other problems: of this kernel, the trees and
     the busy shares of all kernels. It is NaN where a method needs more rows.
@@ -91,7 +91,7 @@ def of_one_kernel(family: Family, rest: pd.DataFrame, test: pd.DataFrame) -> dic
     found = {"mean power": np.full(len(test), rest["power_w"].mean())}
     found |= predict_baselines("power_w", family, rest, test, OF_LIBRARY)
     if len(rest) >= MIN_ROWS:
-        with warnings.catch_warnings(action="ignore", category=DataWarning):  # so few rows
+        with warnings.catch_warnings(action="ignore", category=DataWarning):  # it warns of few rows
             predictor = Predictor(targets=("power_w",), kernel=family).fit(rest)
         found[FORETUNE] = predictor.predict(test)["power_w"].to_numpy()
     return found

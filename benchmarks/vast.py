@@ -1,9 +1,9 @@
-"""A search among 10^12 combinations that nobody can list: what a proposal and memory cost.
+"""What does a search cost in a space of 10^12 combinations, which cannot be listed?
 
-    python vast.py
+    python benchmarks/vast.py
 
-Twelve parameters of ten values, three restrictions, made-up times. Prints the share of the optimum
-after so many measurements, milliseconds of `ask` and `tell`, and the peak memory of the process.
+Twelve parameters of ten values, three restrictions, invented times. Prints the share of the optimum
+after 20 to 200 measurements, milliseconds of `ask` and `tell`, and the peak memory of the process.
 """
 
 import resource

@@ -1,16 +1,17 @@
 """One budget over many problems: how much of the possible gain is reached, and how soon?
 
-    python workload.py TABLE.parquet… [--problems 20] [--draws 3]
+    python benchmarks/workload.py TABLE.parquet… [--problems 20] [--draws 3]
 
 Each table holds problems that were measured with every configuration of a list; ``shipped`` are the
-CPU kernels' runs that come with Foretune. A workload is some problems of a table, drawn at random,
-each called so often that shares of the time at the default are spread like those of a real model
-(log-normal). The default is the kernel's own, else the first configuration that runs. Possible is
-the gain from the defaults to the best of every list; printed is the share of it after so many
-measurements in all, mean over draws (and the least), where the next one goes where the whole
-workload loses most (`foretune.search.workload`), and where every problem has its turn (equal
-shares), with the same process, which knows all measurements either way. Every choice is verified
-against the default, as `foretune.tune_workload` does, and never worse; that comes on top.
+shipped runs of the CPU kernels. A workload is a random draw of problems of a table. Numbers of
+calls are drawn so that shares of the time are log-normal, as in a real model. The default is the
+kernel's own, else the first configuration that runs. The possible gain is that from the defaults to
+the best of every list.
+
+Printed is the share of this gain after 10 to 100 measurements of all problems together: mean over
+draws (and the smallest). The next measurement goes to the problem with the largest expected loss
+(`foretune.search.workload`), or to every problem in turn (equal shares). Both use the same process,
+which knows all measurements. The verification of each choice against the default comes on top.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: 
 
 
 def default_of(space: RecordedSpace) -> int:
-    """Return the number of what runs if nothing is tuned."""
+    """Return the number of the configuration that runs without tuning."""
     try:
         number = space.space.index_or_none(get_kernel(space.kernel).default(space.problem))
     except UnknownName:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -194,16 +193,13 @@ def local_cpu(measure: bool = True) -> Device:
     )
 
 
-def probe_cpu(
-    refresh: bool = False, measure: bool = True, dissected: Mapping[str, float] | None = None
-) -> Probe | None:
+def probe_cpu(refresh: bool = False, measure: bool = True) -> Probe | None:
     """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
 
     Measuring takes a few seconds. The result is cached as JSON in the user's cache directory (or in
     ``FORETUNE_CACHE``) for this CPU, number of cores and probe version. Rates measured on a busy
     machine are measured again by the first process that finds it quiet; the higher ones stay.
     ``refresh`` measures again now; without ``measure``, the result is None if nothing is cached.
-    ``dissected`` are further rates to keep (`foretune.collect.dissection.Dissection.specs`).
     Raises MissingExtra without Numba.
     """
     machine: dict[str, Any] = {
@@ -219,7 +215,6 @@ def probe_cpu(
     found = _memo.get(path) or _read(path)
     if measure and (refresh or not found or (path not in _memo and _can_improve(found))):
         found = _measure(found)
-        found.specs.update(dissected or {})
         content = {"machine": machine, **asdict(found)}
         # On a read-only or full disk, the memo serves this process.
         with contextlib.suppress(OutputError), atomic_write(path) as new:

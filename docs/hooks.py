@@ -8,6 +8,7 @@ import ast
 import json
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,18 @@ TABLE = (
 )
 """How tables of notebooks look: wide ones scroll."""
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link every page's footer to the repository, at the address in pyproject.toml.
+
+    With MkDocs' own ``repo_url``, the theme would ask the hosting site for figures on every visit.
+    """
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    source = settings["project"]["urls"]["Source"]
+    icon = "material/source-repository"
+    config.extra["social"] = [{"name": "Source code", "link": source, "icon": icon}]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -6,6 +6,7 @@ from foretune.support.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.plan.cost.operator import Operator
+    from foretune.plan.describe.accuracy import read_accuracy
     from foretune.plan.describe.catalog import (
         System,
         describe_model,
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
         read_prices,
     )
     from foretune.plan.describe.description import ModelDescription
-    from foretune.plan.describe.formats import Formats, checkpoint_formats, read_accuracy
+    from foretune.plan.describe.formats import Formats, checkpoint_formats
     from foretune.plan.describe.layout import Layout, Speculation, Workload
     from foretune.plan.serve.deployments.calibration import MeasuredLatencies
     from foretune.plan.serve.planner import Plan, plan

@@ -232,13 +232,6 @@ class KernelRuns:
             [*self.statics, *other.statics],
         )
 
-    def by_problem(self) -> dict[Problem, list[int]]:
-        """Return the row numbers of each problem."""
-        numbers: dict[Problem, list[int]] = {}
-        for i, problem in enumerate(self.problems):
-            numbers.setdefault(problem, []).append(i)
-        return numbers
-
     @property
     def warps(self) -> np.ndarray:
         """Warps per program; Triton's default, 4, if not set."""

@@ -9,27 +9,24 @@ import pandas as pd
 from foretune.datasets.runs import from_measurements
 from foretune.device import Device
 from foretune.errors import PredictorError, RunTableError
-from foretune.features.candidates import rows_of
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import GuideModel, SearchPredictor
-from foretune.models.predictor import Predictor
+from foretune.models.guides.guide import Guide, make_guide
 from foretune.models.targets import MIN_ROWS
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
-from foretune.space import Configuration, ListedSpace, SearchSpace
+from foretune.space import SearchSpace
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
 
-ANY_DEVICE = Device("any", "cpu")  # the device that models get if none is given
 CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
 """A predictor from elsewhere is corrected after these numbers of successful measurements."""
 
 
 def prior_from_predictor(
-    guide: "SearchPredictor | PredictorSource",
+    model: "PredictorSource",
     problem: Problem,
     space: SearchSpace,
     device: Device,
@@ -37,39 +34,40 @@ def prior_from_predictor(
     indices: np.ndarray | None = None,
     limits: Sequence[Limit] = (),
 ) -> Prior:
+    """Return `prior_from_guide` of any model (`foretune.models.guides.guide.make_guide`)."""
+    guide = make_guide(model, device)
+    return prior_from_guide(guide, problem, space, objective, indices, limits)
+
+
+def prior_from_guide(
+    guide: Guide,
+    problem: Problem,
+    space: SearchSpace,
+    objective: Objective = Objective.TIME,
+    indices: np.ndarray | None = None,
+    limits: Sequence[Limit] = (),
+) -> Prior:
     """Return the prior of all (or the given) configurations of ``space``.
 
-    ``guide`` may be any model (`foretune.models.guides.guide.make_guide`). The probability to run
-    includes the probability of staying within ``limits``. Raises PredictorError if a target that
-    ``objective`` needs, or a column of the training data, is missing, or a user's model fails or
-    predicts nothing in the space.
+    The probability to run includes the probability of staying within ``limits``. Raises
+    PredictorError if a target that ``objective`` needs, or a column of the training data, is
+    missing, or a user's model fails or predicts nothing in the space.
     """
-    if not isinstance(guide, SearchPredictor):
-        guide = SearchPredictor.for_device(guide, device)
-    predictor = guide.predictor
-    predicted = predictor.predict_space(problem, space, device, indices)
+    predicted = guide.predict_space(problem, space, indices)
     log_mean, p_valid = _log_mean_and_validity(predicted, objective)
     for limit in limits:
         p_valid = np.nan_to_num(p_valid * limit.probability(predicted))
-    same = indices is None and len(log_mean) > 1 and np.ptp(log_mean) == 0
-    if isinstance(predictor, GuideModel) and same:
-        raise PredictorError(
-            f"{predictor} predicts the same for all {len(log_mean):,} configurations: "
-            "give it the parameters that differ, or tune without it"
-        )
+    if indices is None:
+        guide.check_prediction(log_mean)
 
     def log_mean_of(measurements: Sequence[Measurement]) -> np.ndarray:
-        return predict_runs(
-            predictor, KernelRuns.from_measurements(measurements), device, objective
-        )[0]
+        return predict_runs(guide, KernelRuns.from_measurements(measurements), objective)[0]
 
-    spread = guide.log_spread(device, predicted)
+    spread = guide.log_spread(predicted)
     return Prior(log_mean, spread, p_valid, bool(guide.mismatch), log_mean_of)
 
 
-def correct_predictor(
-    guide: SearchPredictor, measurements: Sequence[Measurement], device: Device
-) -> SearchPredictor:
+def correct_predictor(guide: Guide, measurements: Sequence[Measurement], device: Device) -> Guide:
     """Return ``guide`` corrected by measurements on this device, or itself if that fails.
 
     Only predictors from other devices or code versions are corrected: the others already have
@@ -85,32 +83,13 @@ def correct_predictor(
 
 
 def predict_runs(
-    predictor: Predictor | GuideModel,
-    rows: KernelRuns,
-    device: Device,
-    objective: Objective = Objective.TIME,
+    guide: Guide, rows: KernelRuns, objective: Objective = Objective.TIME
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted log objectives and probabilities to run of some rows.
 
     Raises PredictorError if a column of the training data is missing.
     """
-    parts, order = list[pd.DataFrame](), list[int]()
-    for problem, numbers in rows.by_problem().items():
-        configs = [rows.configs[i] for i in numbers]
-        if isinstance(predictor, GuideModel):
-            space = ListedSpace(map(Configuration, configs))
-            which = np.array([space.index(c) for c in configs])
-            parts.append(predictor.predict_space(problem, space, device, which))
-        else:
-            parts.append(rows_of(predictor.kernel_name_, problem, configs, device))
-        order += numbers
-    table = pd.concat(parts, ignore_index=True)
-    if not isinstance(predictor, GuideModel):
-        table = predictor.predict(table)
-    predicted = _log_mean_and_validity(table, objective)
-    log_mean, p_valid = np.empty((2, len(rows)))
-    log_mean[order], p_valid[order] = predicted
-    return log_mean, p_valid
+    return _log_mean_and_validity(guide.predict_runs(rows.problems, rows.configs), objective)
 
 
 def _log_mean_and_validity(

@@ -107,12 +107,13 @@ def run_search(
     if not isinstance(searcher, Searcher):
         kind, prior = searcher, None
         if predictor is not None:
-            from foretune.models.saved.lookup import read_guide
-            from foretune.search.prior import ANY_DEVICE, prior_from_predictor
+            from foretune.models.guides.guide import ANY_DEVICE, make_guide
+            from foretune.models.saved.lookup import read_model
+            from foretune.search.prior import prior_from_guide
 
             base = objective if isinstance(objective, Objective) else Objective.TIME
-            guide, where = read_guide(predictor), device or ANY_DEVICE
-            prior = prior_from_predictor(guide, Problem(problem), space, where, base)
+            guide = make_guide(read_model(predictor), device or ANY_DEVICE)
+            prior = prior_from_guide(guide, Problem(problem), space, base)
         searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
         if regret is not None or budget == "auto":
             require_regret_estimate(searcher, searcher_name(kind))

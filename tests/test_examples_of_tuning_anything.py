@@ -1,4 +1,4 @@
-"""The examples of each way to tune something run, on small sizes and with short comparisons."""
+"""Tests the examples of tuning functions, sources and programs, on small sizes."""
 
 import json
 import runpy
@@ -40,7 +40,7 @@ def python(monkeypatch, name, *arguments):
     return runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-def test_a_function(monkeypatch, tmp_path, capsys):
+def test_tune_function_example_writes_report(monkeypatch, tmp_path, capsys):
     python(monkeypatch, "tune_function.py", "2000")
     out, err = capsys.readouterr()
     assert "the default's speed" in out
@@ -48,14 +48,14 @@ def test_a_function(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "row_norms.html").stat().st_size > 10_000
 
 
-def test_batch_size_and_threads_of_a_network(monkeypatch, capsys):
+def test_network_batch_example_finds_batch_size(monkeypatch, capsys):
     pytest.importorskip("torch")
     best = python(monkeypatch, "network_batch.py", "4")["best"]
     assert best.config["batch"] in (1, 2, 4)
     assert "the default's speed" in capsys.readouterr().out
 
 
-def test_a_decorated_function(monkeypatch, capsys):
+def test_tunable_example_keeps_choice(monkeypatch, capsys):
     python(monkeypatch, "tunable.py")
     first, said = capsys.readouterr()
     assert "smooth: " in said
@@ -63,19 +63,19 @@ def test_a_decorated_function(monkeypatch, capsys):
     assert capsys.readouterr() == (first, ""), "the choice was kept"
 
 
-def test_c(monkeypatch, tmp_path):
+def test_tune_c_example_writes_header(monkeypatch, tmp_path):
     best = python(monkeypatch, "tune_c.py", "64")["best"]
     assert f"#define block {best.config['block']}" in (tmp_path / "product.h").read_text()
 
 
-def test_opencl(monkeypatch):
+def test_tune_opencl_example_finds_configuration(monkeypatch):
     pytest.importorskip("pyopencl")
     found = python(monkeypatch, "tune_opencl.py", "20000")
     assert found["env"]["best_config"] in found["results"]
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_a_program(tmp_path, capsys):
+def test_tune_program_example_finds_configuration(tmp_path, capsys):
     shutil.copy(EXAMPLES / "stencil.c", tmp_path)
     script = (EXAMPLES / "tune_program.sh").read_text().replace('"${1:-1500}"', "200")
     words = words_of(script)
@@ -88,7 +88,7 @@ def words_of(script):
     return shlex.split(script[script.index("foretune tune") :].replace("\\\n", " "))[1:]
 
 
-def test_a_class_in_a_file(monkeypatch, capsys):
+def test_row_sums_example_is_tuned_from_command_line(monkeypatch, capsys):
     monkeypatch.setattr("foretune.collect.devices.local_device", lambda name: DEVICE)
     monkeypatch.setattr(tuner, "FINALISTS", 1)
     place = f"{EXAMPLES / 'row_sums.py'}:RowSums"
@@ -96,7 +96,7 @@ def test_a_class_in_a_file(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["best"]["problem"] == {"N": 512}
 
 
-def test_judging(monkeypatch, capsys):
+def test_judge_example_accepts_one_and_refuses_one(monkeypatch, capsys):
     monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
     python(monkeypatch, "judge.py")
     first, second = capsys.readouterr().out.splitlines()
@@ -104,7 +104,7 @@ def test_judging(monkeypatch, capsys):
     assert second.startswith("remembered: refused: wrong: ")
 
 
-def test_settings_of_a_query(monkeypatch, capsys):
+def test_sql_query_example_measures_default_first(monkeypatch, capsys):
     found = python(monkeypatch, "sql_query.py", "500")["found"]
     assert found.measured == 15
     assert found.trace[0].config == {
@@ -116,7 +116,7 @@ def test_settings_of_a_query(monkeypatch, capsys):
     assert "default" in capsys.readouterr().out
 
 
-def test_an_index_with_a_recall_floor(monkeypatch, capsys):
+def test_faiss_index_example_finds_configuration(monkeypatch, capsys):
     pytest.importorskip("faiss")
     best = python(monkeypatch, "faiss_index.py", "1000")["best"]
     assert best.config.keys() == {"kind", "nprobe"}
@@ -132,7 +132,9 @@ def test_an_index_with_a_recall_floor(monkeypatch, capsys):
         ("numba", "numba_stencil.py", "100", {"rows", "columns", "fastmath"}),
     ],
 )
-def test_what_people_copy(monkeypatch, capsys, module, name, size, knobs):
+def test_optional_example_is_short_and_finds_configuration(
+    monkeypatch, capsys, module, name, size, knobs
+):
     pytest.importorskip(module)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # the example sets it
     best = python(monkeypatch, name, size)["best"]

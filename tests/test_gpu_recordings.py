@@ -1,4 +1,4 @@
-"""What a GPU answered, in benchmarks/gpu/h100: the tables that stages print of recorded files."""
+"""Tests the tables that benchmarks/gpu prints of an H100's recorded answers."""
 
 import importlib
 import json
@@ -36,7 +36,7 @@ def printed(monkeypatch, capsys):
     return run
 
 
-def test_no_equal_code_wins_and_gains_of_three_per_cent_are_found(printed):
+def test_gate_recording_has_no_false_win_and_finds_gains_of_3_percent(printed):
     text, table = printed("gate")
     assert "NVIDIA H100" in text
     assert text.endswith(
@@ -48,14 +48,14 @@ def test_no_equal_code_wins_and_gains_of_three_per_cent_are_found(printed):
     assert [row["10% found"] for row in table] == ["4 of 4"] * 2
 
 
-def test_kernels_of_libraries_give_the_results_of_stock_triton(printed):
+def test_libraries_recording_results_equal_stock_triton(printed):
     text, table = printed("libraries")
     assert "LibTuner: tuned by Triton" in text
     assert {row["library"] for row in table} == {"fla", "liger", "flag_gems", "unsloth"}
     assert [row["equal"] for row in table] == ["yes"] * 17
 
 
-def test_every_item_passed(printed):
+def test_smoke_recording_all_items_pass(printed):
     _, table = printed("smoke")
     assert [row["result"] for row in table] == ["PASS"] * 13
 
@@ -69,7 +69,7 @@ def tables(monkeypatch):
     return importlib.import_module("recorded_tables")
 
 
-def test_recorded_lists_are_calls_with_all_times(tables, tmp_path):
+def test_recorded_tables_lists_keep_all_times(tables, tmp_path):
     rows = [json.loads(line) for line in (H100 / "autotune.jsonl").read_text().splitlines()]
     stock = [row for row in rows if row["tuner"] == "triton.autotune"]
     assert len(stock) == 28
@@ -86,7 +86,7 @@ def test_recorded_lists_are_calls_with_all_times(tables, tmp_path):
     assert found["triton_gemm"][0].learned.columns.values.shape[0] == 40
 
 
-def test_products_of_the_shipped_table_are_calls(tables, tmp_path):
+def test_recorded_tables_shipped_table_gives_its_products(tables, tmp_path):
     runs = load("nvidia-h100-80gb")
     few = runs[runs["problem.seq_len"].eq(1024) | runs["problem.R"].eq(1024)]
     assert set(few["kernel"]) == {"triton_attention", "triton_softmax", "triton_norm"}

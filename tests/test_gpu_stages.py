@@ -1,4 +1,4 @@
-"""The stages in benchmarks/gpu, replayed: each runs to its end, and goes on where it stopped."""
+"""Tests the stages in benchmarks/gpu, replayed: each ends, and continues where it stopped."""
 
 import json
 import os
@@ -108,26 +108,26 @@ def measured(runs: pd.DataFrame) -> list[tuple]:
 
 
 @pytest.mark.parametrize("stage", ["sweep", "power", "verify"])
-def test_a_second_run_measures_nothing_again(finished, stage):
+def test_stage_second_run_measures_nothing(finished, stage):
     before = read_runs(finished / f"{stage}.parquet")
     assert finish(stage, finished) == 0
     pd.testing.assert_frame_equal(read_runs(finished / f"{stage}.parquet"), before)
 
 
 @pytest.mark.parametrize("stage", ["sweep", "power", "verify"])
-def test_nothing_is_measured_twice(finished, stage):
+def test_stage_measures_no_row_twice(finished, stage):
     runs = read_runs(finished / f"{stage}.parquet")
     assert len(set(measured(runs))) == len(runs)
     assert not journal_path(finished / f"{stage}.parquet").exists()
 
 
-def test_what_was_measured_before_a_kill_is_kept(killed, finished):
+def test_sweep_killed_keeps_its_rows(killed, finished):
     early, runs = killed[1], read_runs(finished / "sweep.parquet")
     assert runs["time_ms"].tolist()[:16] == early["time_ms"].tolist()
     assert measured(runs)[:16] == measured(early)
 
 
-def test_killed_between_writing_and_dropping_the_journal(tmp_path):
+def test_power_killed_before_journal_is_removed_has_no_row_twice(tmp_path):
     """Power is metered without a sweep, too."""
     path = tmp_path / "power.parquet"
     assert run("power", tmp_path, 4).returncode == 9
@@ -139,7 +139,7 @@ def test_killed_between_writing_and_dropping_the_journal(tmp_path):
     assert len(read_runs(path)) == rows == 12 + 2 + 1
 
 
-def test_a_sweep_is_balanced_and_holds_whole_lists(finished):
+def test_sweep_has_whole_lists_of_every_problem(finished):
     runs = read_runs(finished / "sweep.parquet")
     assert set(runs["kernel"]) == {"triton_gemm", "triton_softmax"}
     assert (runs["status"] == "ok").all()
@@ -154,13 +154,13 @@ def test_a_sweep_is_balanced_and_holds_whole_lists(finished):
     assert (runs["role"] == "repeat").sum() == 4  # the default of every problem
 
 
-def test_a_sweep_that_has_no_time_says_so(tmp_path):
+def test_sweep_without_time_names_option(tmp_path):
     done = run("sweep", tmp_path, -1, "--minutes", "0")
     assert done.returncode == 0
     assert "--minutes" in done.stdout
 
 
-def test_power_is_the_slope_of_the_counter(finished):
+def test_power_is_slope_of_energy_counter(finished):
     runs = read_runs(finished / "power.parquet")
     assert runs["power_w"].between(519, 521).all()  # what the replayed board takes
     launched_mj = runs["power_w"] * runs["counter.window_launch_ms"]
@@ -188,7 +188,7 @@ def made(finished, tmp_path_factory) -> Path:
     return folder
 
 
-def test_what_was_measured_becomes_a_table_and_its_card(made, finished):
+def test_table_and_card_hold_rows_of_all_stages(made, finished):
     runs, of_it = load("replayed", made), card("replayed", made)
     parts = {s: read_runs(finished / f"{s}.parquet") for s in ("sweep", "power", "verify")}
     assert runs["stage"].value_counts().to_dict() == {s: len(p) for s, p in parts.items()}
@@ -204,7 +204,7 @@ def test_what_was_measured_becomes_a_table_and_its_card(made, finished):
     assert set(runs["role"][runs["stage"] == "verify"]) == {"finalist"}
 
 
-def test_time_is_compared_with_energy(made):
+def test_energy_report_compares_time_with_energy(made):
     script = (
         "import sys, energy; from foretune.datasets import load; from pathlib import Path;"
         f"print(energy.report(load('replayed', Path({str(made)!r})), 'a board', 3))"
@@ -217,7 +217,7 @@ def test_time_is_compared_with_energy(made):
     assert "The fastest is the most economical on " in done.stdout
 
 
-def test_the_default_and_the_library_are_raced(finished):
+def test_verify_measures_default_and_library(finished):
     runs = read_runs(finished / "verify.parquet")
     assert (runs["role"] == "default").sum() == 4
     assert (runs["role"] == "finalist").sum() == 8
@@ -226,13 +226,13 @@ def test_the_default_and_the_library_are_raced(finished):
     assert (softmax["counter.library_ms"] > 0).all()
 
 
-def test_finalists_need_a_sweep(tmp_path):
+def test_verify_without_sweep_says_to_run_it(tmp_path):
     done = run("verify", tmp_path)
     assert done.returncode == 1
     assert done.stderr.strip().endswith("run sweep.py first")
 
 
-def test_the_probe_writes_a_descriptor(finished):
+def test_probe_writes_device_descriptor(finished):
     found = json.loads((finished / "probe.json").read_text())
     assert found["device"] == "NVIDIA H200"
     assert found["missing"] == {}
@@ -242,7 +242,7 @@ def test_the_probe_writes_a_descriptor(finished):
 
 
 @pytest.mark.parametrize("stage", list(TINY))
-def test_one_line_without_a_gpu(stage, tmp_path):
+def test_stage_without_gpu_fails_in_one_line(stage, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-W", "ignore", str(FOLDER / f"{stage}.py"), "--out", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -282,7 +282,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_sweep_goes_on_in_a_new_process_after_a_launch_broke_the_device(tmp_path):
+def test_sweep_broken_device_continues_in_new_process(tmp_path):
     script = tmp_path / "lost.py"
     script.write_text(LOST.format(folder=str(FOLDER), out=str(tmp_path)))
     command = [sys.executable, "-W", "ignore", str(script), "--out", str(tmp_path), "--replay"]
@@ -352,7 +352,7 @@ if __name__ == "__main__":
 """
 
 
-def test_compiling_in_processes_is_found_by_the_process_that_launches(tmp_path):
+def test_compiling_ahead_fills_cache_of_launching_process(tmp_path):
     script = tmp_path / "ahead.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\n{AHEAD}")
     environment = {
@@ -373,7 +373,7 @@ def test_compiling_in_processes_is_found_by_the_process_that_launches(tmp_path):
         ("smoke", ["--items", "2", "2b", "3", "7"], "a second process finds the choices | PASS"),
     ],
 )
-def test_what_only_a_gpu_can_show_runs_through_without_one(script, more, right, tmp_path):
+def test_gpu_script_replayed_runs_to_its_end(script, more, right, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
     out = str(tmp_path / "rows.jsonl")
     command = [sys.executable, "-W", "ignore", str(FOLDER / f"{script}.py"), "--out", out, *more]

@@ -1,4 +1,4 @@
-"""The layout: folders at the root are sub-packages of foretune, and imports point one way."""
+"""Tests the layout: folders at the root are packages of foretune, and imports point one way."""
 
 import ast
 import importlib
@@ -17,18 +17,40 @@ PACKAGES = ["datasets", "collect", "features", "models", "search", "tune", "plan
 """Each may import those before it and the root modules, none after it; the CLI imports all."""
 
 
+needs_links = pytest.mark.skipif(
+    (ROOT / "PKG-INFO").exists(),
+    reason="needs a checkout: a source distribution has the folders themselves",
+)
+
+
+@needs_links
 @pytest.mark.parametrize("name", PACKAGES)
-def test_every_folder_is_linked_into_the_package(name):
-    if (ROOT / "PKG-INFO").exists():
-        pytest.skip("needs a checkout: a source distribution has the folders themselves")
+def test_links_lead_to_folders_at_root(name):
     link = ROOT / "src" / "foretune" / name
     assert link.is_symlink()
     assert link.resolve() == ROOT / name
     assert (ROOT / name / "__init__.py").exists()
 
 
+@needs_links
+def test_links_are_all_packages():
+    links = [path.name for path in (ROOT / "src" / "foretune").iterdir() if path.is_symlink()]
+    assert sorted(links) == sorted(PACKAGES)
+
+
+def test_setup_maps_all_packages():
+    """A build without links takes the list of setup.py; one with links does not read it."""
+    setup = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8"))
+    (folders,) = (
+        ast.literal_eval(node.value)
+        for node in setup.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets) == "FOLDERS"
+    )
+    assert sorted(folders) == sorted(PACKAGES)
+
+
 @pytest.mark.parametrize("name", ["datasets", "models"])
-def test_what_is_shipped_lands_in_a_wheel(name):
+def test_package_data_covers_shipped_files(name):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"][f"foretune.{name}"]
     package = ROOT / "src" / "foretune" / name
@@ -51,7 +73,7 @@ MODULES = module_files()
 
 
 @pytest.mark.parametrize("name", ["plan", "tune"])
-def test_what_lies_beside_the_code_lands_in_a_wheel(name):
+def test_package_data_covers_files_beside_code(name):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"][f"foretune.{name}"]
     package = ROOT / "src" / "foretune" / name
@@ -93,7 +115,7 @@ def test_imports_point_one_way(name):
         assert not wrong, f"{module} imports {wrong}"
 
 
-def test_nouns_import_no_package():
+def test_imports_of_root_modules_name_no_package():
     for module in MODULES:
         if part_of(module) in {*PACKAGES, "testing", "cli", "", "__main__"}:
             continue  # the last two name every home, and are the command
@@ -101,21 +123,21 @@ def test_nouns_import_no_package():
         assert not wrong, f"{module} imports {wrong}"
 
 
-def test_what_checks_implementations_does_not_import_the_command_line():
+def test_imports_of_testing_name_no_command():
     for module in (m for m in MODULES if part_of(m) == "testing"):
         assert "cli" not in map(part_of, imports()[module])
 
 
-def test_no_module_imports_the_root():
+def test_imports_name_modules_not_the_root():
     """It names every public home for users: whoever imports it inside waits for all of them."""
     assert [m for m, imported in imports().items() if "foretune" in imported] == []
 
 
-def test_no_modules_import_each_other():
+def test_imports_have_no_cycle():
     assert cycles(imports()) == []
 
 
-def test_a_cycle_is_found():
+def test_cycles_finds_groups_of_graph():
     """What imports itself through others: a -> b -> c -> a, beside d -> a and e <-> f."""
     graph = {"a": "b", "b": "c", "c": "a", "d": "a", "e": "f", "f": "e", "g": ""}
     found = cycles({name: set(imported) for name, imported in graph.items()})
@@ -150,7 +172,7 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_no_top_level_import(name):
+def test_imports_name_foretune_not_root_folders(name):
     for path in (p for m, p in MODULES.items() if part_of(m) == name):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         roots = {
@@ -168,7 +190,7 @@ def test_no_top_level_import(name):
 
 
 @pytest.mark.parametrize("name", ["", *(p for p in PACKAGES if p != "features")])
-def test_every_public_name_can_be_imported(name):
+def test_public_names_can_be_imported(name):
     package = importlib.import_module(f"foretune.{name}".rstrip("."))
     assert set(package.__all__) - {"__version__"} == set(dir(package))
     for public in package.__all__:

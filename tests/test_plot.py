@@ -1,4 +1,4 @@
-"""``foretune.plot``: what is drawn is what was measured, on the axes that are given."""
+"""Tests what the charts of `foretune.plot` draw."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def ax():
     pyplot.close(figure)
 
 
-def test_history(tuned, ax):
+def test_history_draws_trace_best_default_and_failures(tuned, ax):
     assert plot.history(Best(KERNEL, tuned), ax=ax) is ax
     measured, best, default, failed = ax.get_lines()
     values = np.array([step.objective for step in tuned.trace])
@@ -49,7 +49,7 @@ def test_history(tuned, ax):
     assert failed.get_xdata().tolist() == [i for i, v in enumerate(values, 1) if np.isinf(v)]
 
 
-def test_predicted_over_measured(tuned, ax):
+def test_predicted_measured_counts_points_in_interval(tuned, ax):
     steps = [
         dataclasses.replace(s, predicted_ms=1.0, low_ms=0.0, high_ms=s.time_ms * (0.5 + i % 2))
         for i, s in enumerate(tuned.trace)
@@ -64,7 +64,7 @@ def test_predicted_over_measured(tuned, ax):
         plot.predicted_measured(Validation(), ax=ax)
 
 
-def test_knobs(tuned, ax):
+def test_importance_and_slice_draw_knobs(tuned, ax):
     plot.importance(tuned, ax=ax)
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names[-1] == "work", "the one that counts in the toy's law"
@@ -84,7 +84,7 @@ def test_knobs(tuned, ax):
         plot.contour(tuned, "n", ax=ax)
 
 
-def test_ratios(tuned, ax, tmp_path):
+def test_ratios_draws_contenders(tuned, ax, tmp_path):
     plot.ratios(tuned, ax=ax)
     assert [t.get_text() for t in ax.get_yticklabels()] == [c.name for c in tuned.contenders[1:]]
     campaign = Campaign((tuned, tuned), None, tmp_path, 1.0)
@@ -93,7 +93,7 @@ def test_ratios(tuned, ax, tmp_path):
     pyplot.close(other.figure)
 
 
-def test_front_and_power(ax, monkeypatch):
+def test_front_and_power_draw_measured_points(ax, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     goals = (Objective.TIME, Objective.ENERGY)
     front = tune_pareto(
@@ -116,7 +116,7 @@ def test_front_and_power(ax, monkeypatch):
         plot.power(pd.DataFrame({"power_w": [np.nan]}), ax=ax)
 
 
-def test_learning_curve(ax, tuned):
+def test_learning_curve_draws_errors_in_percent(ax, tuned):
     with pytest.raises(UsageError, match=r"the table of foretune\.models\.learning_curve"):
         plot.learning_curve(tuned)
     plot.learning_curve(pd.DataFrame({"rows": [10, 100], "median_ape": [0.4, 0.1]}), ax=ax)

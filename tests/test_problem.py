@@ -1,4 +1,4 @@
-"""Problems: complete, checked, and refused with what to type instead."""
+"""Tests that problems are completed and checked: `foretune.problem`."""
 
 import math
 
@@ -23,7 +23,7 @@ def make(**values):
     return make_problem("toy", PARAMETERS, values)
 
 
-def test_defaults_are_filled_in_and_order_is_declared_order():
+def test_problem_has_defaults_in_declared_order():
     problem = make(dtype="fp64", M=3)
     assert list(problem.items()) == [
         ("M", 3),
@@ -34,22 +34,22 @@ def test_defaults_are_filled_in_and_order_is_declared_order():
     ]
 
 
-def test_a_problem_can_be_made_of_a_problem():
+def test_problem_of_problem_is_equal():
     assert make(**make(M=3)) == make(M=3)
 
 
 @pytest.mark.parametrize("value", [64, 64.0, np.int64(64), np.float32(64), np.array(64)])
-def test_a_size_becomes_an_integer(value):
+def test_problem_size_becomes_int(value):
     m = make(M=value)["M"]
     assert (m, type(m)) == (64, int)
 
 
 @pytest.mark.parametrize("value", [0.25, 1, np.float32(0.25)])
-def test_a_limit_becomes_a_float(value):
+def test_problem_float_parameter_becomes_float(value):
     assert type(make(M=1, limit_ms=value)["limit_ms"]) is float
 
 
-def test_a_choice_keeps_its_declared_type():
+def test_problem_choice_gets_declared_type():
     assert make(M=1, transposed=1)["transposed"] is True
     assert make(M=1, transposed=np.bool_(False))["transposed"] is False
 
@@ -70,25 +70,25 @@ def test_a_choice_keeps_its_declared_type():
         ({"N": 4}, r"toy needs M: write M=…"),
     ],
 )
-def test_what_cannot_be_is_refused(values, message):
+def test_problem_refuses_impossible_values(values, message):
     with pytest.raises(ProblemError, match=message) as caught:
         make(**values)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("value", [math.nan, None, [64]])
-def test_what_is_no_value_is_refused(value):
+def test_problem_refuses_values_of_other_types(value):
     with pytest.raises(UsageError, match="M"):
         make(M=value)
 
 
-def test_an_unknown_parameter_is_met_with_a_suggestion():
+def test_problem_unknown_parameter_suggests_nearest():
     with pytest.raises(UnknownName, match=r"problem parameter of toy 'dtypes': did you mean 'dtyp"):
         make(M=1, dtypes="fp32")
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False)))
-def test_a_size_is_either_right_or_refused(value):
+def test_problem_size_of_any_value_is_right_or_refused(value):
     try:
         size = PARAMETERS[0].check(value)
     except ProblemError:

@@ -1,4 +1,4 @@
-"""Names lead to implementations: ours, and other packages'."""
+"""Tests names of implementations, ours and other packages': `foretune.registry`."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -39,7 +39,7 @@ def load_or_skip(group, name):
 
 
 @pytest.mark.parametrize(("group", "name"), OURS)
-def test_every_implementation_of_ours_loads(group, name):
+def test_load_every_builtin_implements_its_seam(group, name):
     found = load_or_skip(group, name)
     assert issubclass(found, SEAMS[group]) if group in SEAMS else callable(found)
 
@@ -47,7 +47,7 @@ def test_every_implementation_of_ours_loads(group, name):
 @pytest.mark.parametrize(
     ("group", "name"), [(g, n) for g, n in OURS if g in ("kernels", "families")]
 )
-def test_what_is_known_of_kernels_goes_by_its_name_and_declares_its_columns(group, name):
+def test_load_family_has_its_registered_name(group, name):
     family = load_or_skip(group, name)()
     assert family.name == name
 
@@ -62,19 +62,19 @@ def test_what_is_known_of_kernels_goes_by_its_name_and_declares_its_columns(grou
         ("meters", "nvm", "unknown meter 'nvm': did you mean 'nvml'"),
     ],
 )
-def test_unknown_names(group, name, message):
+def test_load_unknown_name_is_refused(group, name, message):
     with pytest.raises(UnknownName, match=message):
         load(group, name)
 
 
-def test_another_package_can_add_a_kernel(plugins):
+def test_plugin_adds_kernel(plugins):
     plugins(theirs="foretune.collect.kernels.softmax:Softmax")
     assert "theirs" in registered("kernels")
     assert get_kernel("theirs").name == "softmax"
     assert set(registry._BUILTIN["kernels"]) <= registered("kernels").keys()
 
 
-def test_another_package_cannot_replace_ours(plugins):
+def test_plugin_cannot_replace_builtin(plugins):
     plugins(matmul="theirs.kernels:Matmul")
     with pytest.warns(ForetuneWarning, match=r"kernel 'matmul' is .*: theirs.*ignored"):
         assert get_kernel("matmul").name == "matmul"
@@ -83,14 +83,14 @@ def test_another_package_cannot_replace_ours(plugins):
 @pytest.mark.parametrize(
     "value", ["no_such_package.kernels:Kernel", "foretune.kernel:NoSuchKernel"]
 )
-def test_another_package_that_cannot_be_imported(plugins, value):
+def test_plugin_broken_is_error(plugins, value):
     plugins(broken=value)
     with pytest.raises(ForetuneError, match="kernel 'broken' cannot be imported") as caught:
         load("kernels", "broken")
     assert caught.value.exit_code == 1
 
 
-def test_a_module_that_lacks_another_of_a_similar_name_is_there(tmp_path, monkeypatch):
+def test_object_at_module_with_missing_import_gives_reason(tmp_path, monkeypatch):
     (tmp_path / "lacked_bench.py").write_text("import lacked\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

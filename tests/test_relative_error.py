@@ -1,4 +1,4 @@
-"""The error of an output is that of its elements: no large value and no odd object hides others."""
+"""Tests the error of an output, element by element: `foretune.relative_error`."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ RNG = np.random.default_rng(0)
 NORMAL = RNG.standard_normal(2000)
 
 
-def test_it_is_about_the_relative_norm_of_normal_numbers():
+def test_relative_error_of_normal_numbers_is_near_relative_norm():
     noise = 1e-3 * RNG.standard_normal(2000)
     norm = np.linalg.norm(noise) / np.linalg.norm(NORMAL)
     assert relative_error(NORMAL + noise, NORMAL) == pytest.approx(norm, rel=0.15)
@@ -18,14 +18,14 @@ def test_it_is_about_the_relative_norm_of_normal_numbers():
     assert relative_error(np.full(9, 1.25), np.ones(9)) == 0.25
 
 
-def test_a_large_value_hides_nothing():
+def test_relative_error_large_value_hides_no_other_error():
     right = np.concatenate([[1e9], NORMAL[1:]])
     zeroed = np.where(right == 1e9, right, 0.0)
     assert np.linalg.norm(zeroed - right) < 1e-7 * np.linalg.norm(right)
     assert relative_error(zeroed, right) > 0.5
 
 
-def test_one_wrong_element_counts_among_many():
+def test_relative_error_counts_one_wrong_element_among_many():
     right = np.full(1_000_000, 2.0)
     out = right.copy()
     out[-1] = 0.0
@@ -33,7 +33,7 @@ def test_one_wrong_element_counts_among_many():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_is_left_of_terms_that_cancel_does_not_count(dtype):
+def test_relative_error_ignores_rounding_noise_of_cancelled_terms(dtype):
     """The spectrum of one tone has one large value, and rounding errors."""
     tone = np.sin(2 * np.pi * 5 * np.arange(4096) / 4096)
     right, out = (
@@ -46,13 +46,13 @@ def test_what_is_left_of_terms_that_cancel_does_not_count(dtype):
     assert relative_error(np.eye(1, 5000, dtype=dtype)[0], noisy) < 1e-6
 
 
-def test_an_inverse_may_be_computed_in_another_way():
+def test_relative_error_of_inverse_computed_otherwise_is_small():
     a = RNG.random((300, 300)) + 9 * np.eye(300)
     inverse = np.linalg.inv(a)
     assert relative_error(a @ inverse, inverse @ a) < 1e-9
 
 
-def test_zeros_are_compared_with_the_size_of_the_others():
+def test_relative_error_of_zeros_uses_size_of_other_elements():
     right = np.where(NORMAL > 1.5, NORMAL, 0.0)
     assert relative_error(right + 1e-9, right) < 1e-8
     assert relative_error(right + 1.0, right) > 0.1
@@ -61,7 +61,7 @@ def test_zeros_are_compared_with_the_size_of_the_others():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_must_stand_at_its_place(bad):
+def test_relative_error_infinite_elsewhere_is_infinite(bad):
     right = np.array([1.0, bad, 2.0])
     assert relative_error(right.copy(), right) == 0
     assert relative_error(np.array([bad, 1.0, 2.0]), right) == np.inf
@@ -94,11 +94,11 @@ class Lazy:
         (None, NORMAL),
     ],
 )
-def test_what_cannot_be_compared_is_infinitely_far_off(output, right):
+def test_relative_error_incomparable_is_infinite(output, right):
     assert relative_error(output, right) == np.inf
 
 
-def test_whole_numbers_complex_ones_and_texts():
+def test_relative_error_takes_integers_complex_and_texts():
     assert relative_error(np.array([1, 2, 3]), [1, 2, 3]) == 0
     assert relative_error(np.array([True, False]), np.array([True, True])) > 0.1
     assert relative_error(np.uint8([0, 255]), np.uint8([255, 255])) > 0.1

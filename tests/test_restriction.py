@@ -1,4 +1,4 @@
-"""Restrictions mean what Python means, on whole columns, and run no code."""
+"""Tests restrictions between parameters, on whole columns: `foretune.restriction`."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def by_python(rule):
         "a != 3 and 8 % (a - 3) == 0",
     ],
 )
-def test_expressions_mean_what_they_mean_in_python(rule):
+def test_restriction_expression_equals_python(rule):
     assert Restriction(rule, NAMES).holds(SPACE.columns()).tolist() == by_python(rule)
 
 
@@ -116,7 +116,7 @@ def expressions(depth):
 
 
 @given(expressions(3))
-def test_random_expressions_mean_what_they_mean_in_python(rule):
+def test_restriction_random_expression_equals_python(rule):
     assert Restriction(rule, NAMES).holds(SPACE.columns()).tolist() == by_python(rule)
 
 
@@ -150,36 +150,36 @@ def test_random_expressions_mean_what_they_mean_in_python(rule):
         "...",
     ],
 )
-def test_anything_else_is_refused_before_it_runs(rule):
+def test_restriction_refuses_other_syntax_before_it_runs(rule):
     with pytest.raises(SpaceError, match=r"restriction .* uses .*pass a Python function"):
         Restriction(rule, NAMES)
 
 
 @pytest.mark.parametrize("rule", ["a <", "a = 2", "", "import os", "a; b", "a\x00b", "(" * 500])
-def test_what_is_no_expression_is_refused(rule):
+def test_restriction_refuses_text_that_is_no_expression(rule):
     with pytest.raises(SpaceError, match="is not an expression"):
         Restriction(rule, NAMES)
 
 
-def test_a_rule_cannot_eat_the_machine():
+def test_restriction_huge_values_take_no_memory():
     assert Restriction("9 ** 9 ** 9 ** 9 > a", NAMES).holds(SPACE.columns()).all()
     with pytest.raises(SpaceError, match="does arithmetic on text"):
         Restriction("'x' * 9999999999 == mode", NAMES).holds(SPACE.columns())
 
 
-def test_the_smallest_of_one_is_itself():
+def test_restriction_max_of_one_argument_is_that_argument():
     assert (
         Restriction("max(a) == 3", NAMES).holds(SPACE.columns()) == (SPACE.columns()["a"] == 3)
     ).all()
 
 
 @pytest.mark.parametrize("rule", ["mode * 2 == 1", "mode > 1", "min(mode, 1) == 1", "-mode == 1"])
-def test_calculating_with_text_is_refused(rule):
+def test_restriction_refuses_arithmetic_on_text(rule):
     with pytest.raises(SpaceError, match="does arithmetic on text"):
         Restriction(rule, NAMES).holds(SPACE.columns())
 
 
-def test_unknown_names_are_listed():
+def test_restriction_unknown_name_lists_parameters():
     with pytest.raises(
         SpaceError, match="restriction a < d uses d, which is not a parameter; parameters: a, b"
     ):
@@ -203,11 +203,11 @@ def _tall(height):
         (lambda: False, "False"),
     ],
 )
-def test_functions(function, rule):
+def test_restriction_function_equals_expression(function, rule):
     assert Restriction(function, NAMES).holds(SPACE.columns()).tolist() == by_python(rule)
 
 
-def test_functions_see_plain_values_once_each():
+def test_restriction_function_gets_each_combination_once():
     seen = []
 
     def rule(a, flag):
@@ -219,7 +219,7 @@ def test_functions_see_plain_values_once_each():
     assert {s[:2] for s in seen} == {(int, bool)}
 
 
-def test_no_rows():
+def test_restriction_of_no_rows_is_empty():
     none = {name: column[:0] for name, column in SPACE.columns().items()}
     for rule in ("a < 2 and flag", "split == 1", "a in (1, 2)", lambda split, a: True):
         holds = Restriction(rule, NAMES).holds(none)
@@ -227,6 +227,6 @@ def test_no_rows():
         assert holds.dtype == np.bool_
 
 
-def test_it_is_named_in_messages():
+def test_restriction_str_is_its_rule():
     assert str(Restriction("a  <  2", NAMES)) == "a  <  2"
     assert str(Restriction(lambda a: True, NAMES)) == "<lambda>"

@@ -1,4 +1,4 @@
-"""The scripts that make what is shipped, on a kernel and a device of which the truth is known."""
+"""Tests the scripts that make shipped tables and predictors, on a kernel with known times."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy, config
 from foretune.datasets import card, load, shipped
 from foretune.device import Device
 from foretune.models import find_pretrained
-from foretune.models.guides.guide import PredictorRequest
+from foretune.models.guides.request import PredictorRequest
 from foretune.models.saved import pretrained
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -52,7 +52,7 @@ def options(out, **more):
     )
 
 
-def test_a_sweep_runs_every_configuration_on_every_problem(scripts, tmp_path):
+def test_sweep_runs_every_configuration_on_every_problem(scripts, tmp_path):
     runner = CheckedRunner()
     text = scripts.sweep.sweep(options(tmp_path), [Toy()], runner)
     assert shipped(tmp_path) == ["toy-cpu-2-cores"]
@@ -67,7 +67,7 @@ def test_a_sweep_runs_every_configuration_on_every_problem(scripts, tmp_path):
     assert "| toy " in text
 
 
-def test_finalists_are_the_fastest_and_the_default(scripts, tmp_path):
+def test_sweep_finalists_are_fastest_and_default(scripts, tmp_path):
     runner = CheckedRunner()
     scripts.sweep.sweep(options(tmp_path, configs=300), [Toy()], runner)
     assert len(runner.races) == 5
@@ -79,7 +79,7 @@ def test_finalists_are_the_fastest_and_the_default(scripts, tmp_path):
     assert final["counter.library_ms"].between(0.4, 0.7).all()
 
 
-def test_a_sweep_goes_on_where_it_stopped(scripts, tmp_path):
+def test_sweep_interrupted_continues(scripts, tmp_path):
     stopped = FakeRunner(CPU, interrupt_after=17)
     with pytest.raises(KeyboardInterrupt):
         scripts.sweep.sweep(options(tmp_path), [Toy()], stopped)
@@ -96,7 +96,7 @@ def test_a_sweep_goes_on_where_it_stopped(scripts, tmp_path):
     assert not again.races
 
 
-def test_provisional_rows_are_thrown_away(scripts, tmp_path, capsys):
+def test_sweep_provisional_table_is_measured_again(scripts, tmp_path, capsys):
     scripts.sweep.sweep(
         options(tmp_path, provisional="a trial", configs=6), [Toy()], FakeRunner(CPU)
     )
@@ -108,7 +108,7 @@ def test_provisional_rows_are_thrown_away(scripts, tmp_path, capsys):
     assert card("toy-cpu-2-cores", tmp_path).provisional == ""
 
 
-def test_rows_of_other_code_are_thrown_away(scripts, tmp_path, capsys):
+def test_sweep_table_of_other_code_is_measured_again(scripts, tmp_path, capsys):
     scripts.sweep.sweep(options(tmp_path), [Toy()], FakeRunner(CPU))
     path = tmp_path / "toy-cpu-2-cores.json"
     path.write_text(path.read_text().replace(Toy().source_hash, "0" * 16))
@@ -119,7 +119,7 @@ def test_rows_of_other_code_are_thrown_away(scripts, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("toy_registered")
-def test_what_is_shipped_is_found_and_as_good_as_its_card_says(scripts, tmp_path, monkeypatch):
+def test_shipped_predictor_is_found_and_card_states_its_error(scripts, tmp_path, monkeypatch):
     tables, models, readme = tmp_path / "tables", tmp_path / "models", tmp_path / "README.md"
     scripts.sweep.sweep(options(tables, configs=40), [Toy()], CheckedRunner())
     for name in ("card", "load", "shipped"):
@@ -146,7 +146,7 @@ def test_what_is_shipped_is_found_and_as_good_as_its_card_says(scripts, tmp_path
 
 
 @pytest.mark.usefixtures("toy_registered")
-def test_what_does_not_beat_simple_methods_is_not_shipped(scripts, tmp_path, monkeypatch):
+def test_shipped_predictor_worse_than_baseline_is_left_out(scripts, tmp_path, monkeypatch):
     tables, models, readme = tmp_path / "tables", tmp_path / "models", tmp_path / "README.md"
     scripts.sweep.sweep(options(tables, configs=12), [Toy()], CheckedRunner())
     for name in ("card", "load", "shipped"):
@@ -170,7 +170,7 @@ def test_what_does_not_beat_simple_methods_is_not_shipped(scripts, tmp_path, mon
     assert "### gone" not in text
 
 
-def test_tables_that_are_not_judged_keep_their_part(scripts):
+def test_sections_splits_text_by_table(scripts):
     text = "\n\n### a\n\nfirst\n\n#### more\n\n### b-2\n\nsecond\n"
     assert scripts.ship.sections(text) == {
         "a": "### a\n\nfirst\n\n#### more\n",
@@ -178,7 +178,7 @@ def test_tables_that_are_not_judged_keep_their_part(scripts):
     }
 
 
-def test_power_of_a_problem_is_judged_by_other_problems(scripts):
+def test_hold_out_power_predicts_problem_from_others(scripts):
     pytest.importorskip("triton")
     import shipped_power
 
@@ -199,7 +199,7 @@ def test_power_of_a_problem_is_judged_by_other_problems(scripts):
     assert scripts.ship.targets_of("triton_gemm", few, perfect) == ("time_ms", "power_w")
 
 
-def test_a_shipped_predictor_is_tried_on_lists_of_another_device(scripts):
+def test_shipped_elsewhere_compares_on_other_device(scripts):
     pytest.importorskip("triton")
     import shipped_elsewhere
 
@@ -222,7 +222,7 @@ def test_a_shipped_predictor_is_tried_on_lists_of_another_device(scripts):
     assert text.count("1.000 / 1.000") >= 4  # after four and eight measurements
 
 
-def test_changed_code_is_not_shipped(scripts):
+def test_check_code_refuses_changed_kernel(scripts):
     of_it = SimpleNamespace(kernels={"matmul": "0" * 16}, name="here", command="measure")
     with pytest.raises(Exception, match="the code of matmul is not what here measured"):
         scripts.ship.check_code("matmul", of_it)

@@ -1,4 +1,4 @@
-"""The documentation site, as a browser shows it on a desktop and on a phone.
+"""Tests the documentation site, as a browser shows it on a desktop and on a phone.
 
 ``mkdocs build --site-dir site && FORETUNE_SITE=site pytest tests/test_site.py``
 """
@@ -23,7 +23,7 @@ def pages():
 
 
 @pytest.mark.parametrize("width", [1280, 500])
-def test_every_page_fits_and_has_its_pictures(browser, width):
+def test_site_pages_fit_and_have_pictures(browser, width):
     every = pages()
     assert len(every) > 25
     for start in range(0, len(every), BATCH):
@@ -36,7 +36,7 @@ def test_every_page_fits_and_has_its_pictures(browser, width):
 
 @pytest.mark.parametrize("name", ["", "get-started", "errors", "reference/api"])
 @pytest.mark.parametrize("width", [1280, 500])
-def test_light_and_dark(browser, name, width):
+def test_site_has_light_and_dark_colors(browser, name, width):
     page = SITE.resolve() / name / "index.html"
     light, dark = (browser.screenshot(page, width, 1000, dark=dark) for dark in (False, True))
     for image in (light, dark):

@@ -1,4 +1,4 @@
-"""Search spaces: exactly the legal combinations, numbered in order."""
+"""Tests search spaces: their configurations, numbers, samples and neighbors: `foretune.space`."""
 
 import itertools
 import pickle
@@ -55,12 +55,12 @@ def enumerated(parameters, rules, functions=None):
 
 
 @given(SPACES)
-def test_enumeration_is_brute_force_in_order(space):
+def test_space_lists_legal_configurations_in_order(space):
     assert enumerated(*space) == brute_force(*space)
 
 
 @given(SPACES)
-def test_enumeration_agrees_with_python_constraint(space):
+def test_space_agrees_with_python_constraint(space):
     constraint = pytest.importorskip("constraint")
     parameters, rules = space
     problem = constraint.Problem()
@@ -74,7 +74,7 @@ def test_enumeration_agrees_with_python_constraint(space):
 
 
 @given(SPACES)
-def test_functions_and_expressions_give_the_same_space(space):
+def test_space_of_functions_equals_space_of_expressions(space):
     parameters, _ = space
     rules = ["x * y <= 8", "not (flag and mode == 'b')"]
     functions = [lambda x, y: x * y <= 8, lambda mode, flag: not (flag and mode == "b")]
@@ -82,7 +82,7 @@ def test_functions_and_expressions_give_the_same_space(space):
 
 
 @given(SPACES)
-def test_numbers_and_configurations_are_inverse(space):
+def test_space_index_is_inverse_of_item(space):
     parameters, rules = space
     if not brute_force(parameters, rules):
         return
@@ -99,7 +99,7 @@ def test_numbers_and_configurations_are_inverse(space):
 
 
 @given(SPACES, st.integers(0, 40), st.integers(0, 3))
-def test_samples_are_different_and_legal(space, n, seed):
+def test_sample_is_distinct_and_legal(space, n, seed):
     parameters, rules = space
     legal = brute_force(parameters, rules)
     if not legal:
@@ -112,7 +112,7 @@ def test_samples_are_different_and_legal(space, n, seed):
 
 
 @given(SPACES)
-def test_neighbours_differ_in_one_parameter(space):
+def test_neighbors_differ_in_one_parameter(space):
     parameters, rules = space
     legal = brute_force(parameters, rules)
     for config in enumerated(parameters, rules)[:5]:
@@ -123,7 +123,7 @@ def test_neighbours_differ_in_one_parameter(space):
 
 
 @given(SPACES)
-def test_columns_hold_the_configurations(space):
+def test_columns_hold_configurations(space):
     parameters, rules = space
     legal = enumerated(parameters, rules)
     if not legal:
@@ -137,7 +137,7 @@ def test_columns_hold_the_configurations(space):
     assert {n: c.tolist() for n, c in last.items()} == {n: [legal[-1][n]] for n in columns}
 
 
-def test_sampling_reaches_every_configuration():
+def test_sample_reaches_every_configuration():
     space = SearchSpace({"x": (1, 2, 3), "y": (1, 2)})
     rng = np.random.default_rng(0)
     counts = np.bincount([space.index(space.sample(1, rng)[0]) for _ in range(1200)])
@@ -145,7 +145,7 @@ def test_sampling_reaches_every_configuration():
     assert len(counts) == len(space)
 
 
-def test_a_million_configurations():
+def test_space_of_million_configurations_is_numbered():
     parameters = {f"p{i}": tuple(range(10)) for i in range(6)}
     space = SearchSpace(parameters)
     assert len(space) == 10**6
@@ -155,13 +155,13 @@ def test_a_million_configurations():
     assert len(ordered) == 45 * 10 * 100  # pairs in order × pairs alike × the other two
 
 
-def test_restrictions_cut_a_space_far_too_large_to_enumerate():
+def test_space_restrictions_cut_2_to_60_combinations():
     parameters = {f"p{i}": tuple(range(1, 33)) for i in range(12)}  # 2**60 combinations
     rules = [f"p{i} == p{i + 1}" for i in range(11)]
     assert len(SearchSpace(parameters, rules)) == 32
 
 
-def test_values_may_mix_text_numbers_and_booleans():
+def test_space_values_may_mix_types():
     space = SearchSpace({"s": ("auto", 1, 2.5, False), "n": (1, 2)}, ["s == 'auto' or n == 1"])
     assert len(space) == 5
     assert [c["s"] for c in space] == ["auto", "auto", 1, 2.5, False]
@@ -171,23 +171,23 @@ def test_values_may_mix_text_numbers_and_booleans():
     assert list(by_function) == list(space)
 
 
-def test_values_keep_their_type():
+def test_space_values_keep_their_type():
     space = SearchSpace({"i": (1, 2), "f": (0.5, 1.0), "b": (False, True), "mixed": (1, 0.5)})
     assert [type(v) for v in space[0].values()] == [int, float, bool, int]
 
 
-def test_equal_values_are_found_whatever_their_type():
+def test_space_index_takes_equal_values_of_other_types():
     space = SearchSpace({"flag": (False, True), "n": (1, 2)})
     assert space.index({"n": np.int64(2), "flag": 1}) == space.index({"flag": True, "n": 2.0}) == 3
 
 
-def test_numpy_values_become_plain():
+def test_space_numpy_values_become_plain():
     space = SearchSpace({"n": np.arange(3), "x": [np.float32(0.5)]})
     assert space.parameters == {"n": (0, 1, 2), "x": (0.5,)}
     assert {type(v) for values in space.parameters.values() for v in values} == {int, float}
 
 
-def test_a_space_without_parameters_has_one_configuration():
+def test_space_without_parameters_has_one_configuration():
     space = SearchSpace({})
     assert list(space) == [Configuration()]
     assert space.index({}) == 0
@@ -206,24 +206,24 @@ def test_a_space_without_parameters_has_one_configuration():
         ({"x": range(MAX_VALUES + 1)}, "65,537 values"),
     ],
 )
-def test_malformed_parameters(parameters, message):
+def test_space_refuses_malformed_parameters(parameters, message):
     with pytest.raises(SpaceError, match=message):
         SearchSpace(parameters)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), [1], (1, 2)])
-def test_malformed_values(value):
+def test_space_refuses_malformed_values(value):
     with pytest.raises(UsageError, match="x"):
         SearchSpace({"x": (1, value)})
 
 
-def test_as_many_values_as_codes_can_tell_apart():
+def test_space_parameter_has_at_most_max_values():
     space = SearchSpace({"x": range(MAX_VALUES)})
     assert len(space) == MAX_VALUES
     assert space[MAX_VALUES - 1]["x"] == MAX_VALUES - 1
 
 
-def test_malicious_restrictions_are_refused_when_the_space_is_made():
+def test_space_refuses_malicious_restrictions():
     with pytest.raises(SpaceError, match="restriction"):
         SearchSpace({"x": (1,)}, ["__import__('os')"])
     with pytest.raises(SpaceError, match="restriction"):
@@ -231,30 +231,30 @@ def test_malicious_restrictions_are_refused_when_the_space_is_made():
 
 
 @pytest.mark.parametrize("rule", ["x > 5", "x < y and y < x", "1 > 2", lambda x: False, lambda: 0])
-def test_no_legal_configuration(rule):
+def test_space_without_legal_configuration_is_refused(rule):
     space = SearchSpace({"x": (1, 2), "y": (1, 2)}, [rule])
     with pytest.raises(SpaceError, match="no configuration satisfies the restrictions"):
         len(space)
 
 
-def test_too_many_combinations_for_numbers():
+def test_space_of_more_than_2_to_62_combinations_is_refused():
     space = SearchSpace({f"p{i}": range(1000) for i in range(7)})
     with pytest.raises(SpaceError, match=r"more than 2\^62 combinations"):
         len(space)
 
 
-class TestVast:
+class TestTooLargeToEnumerate:
     SPACE = SearchSpace(
         {f"p{i}": range(10) for i in range(12)}, ["p0 + p1 + p2 <= 4", "p3 < p4", "p5 != p11"]
     )
 
-    def test_it_is_not_listed(self):
+    def test_len_counts_but_listing_is_refused(self):
         assert self.SPACE.is_too_large_to_enumerate
         assert len(self.SPACE) == 10**12
         with pytest.raises(SpaceError, match="more than 4,000,000 configurations"):
             list(self.SPACE)
 
-    def test_what_is_drawn_is_legal_and_different(self):
+    def test_sample_indices_are_legal_and_distinct(self):
         numbers = self.SPACE.sample_indices(500, np.random.default_rng(0))
         assert len(set(numbers.tolist())) == 500
         for number in numbers[:50].tolist():
@@ -264,13 +264,13 @@ class TestVast:
             assert self.SPACE.index(config) == number
         assert self.SPACE.index_or_none({**self.SPACE[int(numbers[0])], "p3": 9}) is None
 
-    def test_it_is_drawn_evenly(self):
+    def test_sample_indices_are_drawn_evenly(self):
         sums = self.SPACE.columns(self.SPACE.sample_indices(4000, np.random.default_rng(0)))
         p0 = np.bincount(sums["p0"], minlength=10)
         # of 35 ways to be at most 4 in three numbers, 15 have the first 0, 10 have it 1, …
         assert p0[:5] / 4000 == pytest.approx(np.array([15, 10, 6, 3, 1]) / 35, abs=0.04)
 
-    def test_neighbours(self):
+    def test_neighbors_are_legal_and_differ_in_one_parameter(self):
         (config,) = self.SPACE.sample(1, np.random.default_rng(3))
         near = self.SPACE.neighbors(config)
         assert all(sum(c[n] != config[n] for n in c) == 1 for c in near)
@@ -278,13 +278,13 @@ class TestVast:
         legal = [c for c in expected if all(eval(str(r), {}, c) for r in self.SPACE.restrictions)]
         assert set(near) == set(map(Configuration, legal))
 
-    def test_none_is_legal(self):
+    def test_sample_indices_without_legal_configuration_is_refused(self):
         space = SearchSpace(self.SPACE.parameters, [" + ".join(self.SPACE.parameters) + " > 108"])
         with pytest.raises(SpaceError, match="no configuration that satisfies"):
             space.sample_indices(10, np.random.default_rng(0))
 
 
-def test_a_recorded_space_counts_by_its_rows():
+def test_from_configs_numbers_by_row():
     rng = np.random.default_rng(0)
     table = rng.integers(0, 50, (300, 20))  # 50^20 combinations
     configs = [{f"p{i}": v for i, v in enumerate(row)} for row in table.tolist()]
@@ -307,18 +307,18 @@ SMALL = SearchSpace({"x": (1, 2, 4), "mode": ("a", "b")}, ["x < 4 or mode == 'a'
         ({"x": 4, "mode": "a", "z": 1}, "its parameters are x, mode"),
     ],
 )
-def test_index_says_why_not(config, message):
+def test_index_of_other_configuration_gives_reason(config, message):
     with pytest.raises(SpaceError, match=message):
         SMALL.index(config)
     assert config not in SMALL
 
 
-def test_what_is_no_configuration_is_not_in_the_space():
+def test_space_does_not_contain_other_objects():
     for thing in (None, 3, "x=1", [("x", 1)], {"x": [1], "mode": "a"}):
         assert thing not in SMALL
 
 
-def test_a_space_of_recorded_configurations():
+def test_from_configs_has_distinct_configurations():
     recorded = [
         {"x": 4, "mode": "b", "flag": True},
         {"x": 1, "mode": "a", "flag": False},
@@ -335,7 +335,7 @@ def test_a_space_of_recorded_configurations():
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, "auto", "no", 0.5]), st.booleans()), min_size=1))
-def test_a_space_of_any_recorded_configurations(pairs):
+def test_from_configs_of_any_configurations_is_indexed(pairs):
     configs = [Configuration(split=s, flag=f) for s, f in pairs]
     space = SearchSpace.from_configs(configs)
     assert set(space) == set(configs)
@@ -343,19 +343,19 @@ def test_a_space_of_any_recorded_configurations(pairs):
     assert all(space[space.index(c)] == c for c in configs)
 
 
-def test_a_space_of_what_does_not_fit_together():
+def test_from_configs_refuses_none_and_unequal_parameters():
     with pytest.raises(SpaceError, match="no configurations were given for the space"):
         SearchSpace.from_configs([])
     with pytest.raises(SpaceError, match="do not have the same parameters"):
         SearchSpace.from_configs([{"x": 1}, {"y": 1}])
 
 
-def test_spaces_can_be_pickled():
+def test_space_pickled_is_equal():
     copy = pickle.loads(pickle.dumps(SMALL))
     assert list(copy) == list(SMALL)
 
 
-def test_it_prints_as_it_is_written():
+def test_space_repr_is_its_constructor():
     assert repr(SMALL) == (
         "SearchSpace({'x': (1, 2, 4), 'mode': ('a', 'b')}, [\"x < 4 or mode == 'a'\"])"
     )
@@ -369,26 +369,26 @@ class TestListedSpace:
         Configuration(tile=16),
     )
 
-    def test_it_keeps_the_order_and_drops_repetitions(self):
+    def test_keeps_order_and_drops_repetitions(self):
         space = ListedSpace(self.LISTED)
         assert list(space) == list(self.LISTED[:3])
         assert [space.index_or_none(c) for c in self.LISTED] == [0, 1, 2, 1]
 
-    def test_a_configuration_need_not_have_every_parameter(self):
+    def test_configuration_may_lack_parameters(self):
         space = ListedSpace(self.LISTED)
         assert space.parameters == {"tile": (64, 16), "warps": (4, ABSENT, 8)}
         assert space.codes.tolist() == [[0, 0], [1, 1], [0, 2]]
 
-    def test_what_is_not_listed_is_not_in_it(self):
+    def test_does_not_contain_unlisted(self):
         space = ListedSpace(self.LISTED)
         assert {"tile": 16.0} in space
         assert Configuration(tile=16, warps=4) not in space
         with pytest.raises(SpaceError, match="its parameters are"):
             space.index(Configuration(block=16))
 
-    def test_neighbours_differ_in_one_parameter(self):
+    def test_neighbors_differ_in_one_parameter(self):
         assert ListedSpace(self.LISTED).neighbors(self.LISTED[0]) == [self.LISTED[2]]
 
-    def test_an_empty_list_is_refused(self):
+    def test_refuses_empty_list(self):
         with pytest.raises(SpaceError, match="no configuration"):
             ListedSpace([])

@@ -1,4 +1,4 @@
-"""The notebooks of docs/tutorials: short, saved with their outputs, and they run."""
+"""Tests the notebooks of docs/tutorials: short, saved with their outputs, and they run."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ LIMIT_S = 300
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_a_notebook_is_short_and_has_its_outputs(path):
+def test_notebook_is_short_and_has_outputs(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     assert len(cells) <= MAX_CELLS
     first = "".join(cells[0]["source"])
@@ -28,7 +28,7 @@ def test_a_notebook_is_short_and_has_its_outputs(path):
 @pytest.mark.extended
 @pytest.mark.timeout(len(NOTEBOOKS) * LIMIT_S)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_a_notebook_runs(path, tmp_path):
+def test_notebook_runs(path, tmp_path):
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
     where = {"metadata": {"path": str(tmp_path)}}

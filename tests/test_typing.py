@@ -1,4 +1,4 @@
-"""What type checkers of our users see."""
+"""Tests what type checkers tell users of Foretune."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ reveal_type(ft.RuntimeRegressor().fit([[1.0]], [1.0]).predict_interval([[1.0]]))
 """
 
 
-def test_misspelt_names_are_found(tmp_path, monkeypatch):
+def test_mypy_finds_misspelled_names(tmp_path, monkeypatch):
     api = pytest.importorskip("mypy.api", reason="needs mypy: pip install '.[dev]'")
     user = tmp_path / "user.py"
     user.write_text(USER)

@@ -1,4 +1,4 @@
-"""Named values: equal means equal everywhere, whatever they went through."""
+"""Tests names with values: equality, identity, parsing: `foretune.values`."""
 
 import math
 import pickle
@@ -26,7 +26,7 @@ NAMED = st.dictionaries(st.text(min_size=1, max_size=6), VALUES, max_size=5)
 
 
 @given(NAMED, st.randoms(use_true_random=False))
-def test_order_does_not_matter(values, random):
+def test_parameters_equal_in_any_order(values, random):
     items = list(values.items())
     random.shuffle(items)
     one, other = FrozenParameters(values), FrozenParameters(dict(items))
@@ -36,14 +36,14 @@ def test_order_does_not_matter(values, random):
 
 
 @given(NAMED, NAMED)
-def test_ids_are_equal_exactly_for_equal_values(a, b):
+def test_id_equal_exactly_for_equal_values(a, b):
     assert (FrozenParameters(a) == FrozenParameters(b)) == (
         FrozenParameters(a).id == FrozenParameters(b).id
     )
 
 
 @given(NAMED)
-def test_pickling_keeps_everything(values):
+def test_configuration_pickled_keeps_values_types_and_id(values):
     original = Configuration(values)
     copy = pickle.loads(pickle.dumps(original))
     assert type(copy) is Configuration
@@ -54,7 +54,7 @@ def test_pickling_keeps_everything(values):
 @pytest.mark.parametrize(
     ("a", "b"), [(1, True), (0, False), (64, 64.0), (0.0, -0.0), (True, 1.0), (2**60, 2.0**60)]
 )
-def test_values_python_calls_equal_are_one_value(a, b):
+def test_parameters_equal_if_values_are_equal_in_python(a, b):
     one, other = FrozenParameters(x=a), FrozenParameters(x=b)
     assert one == other
     assert hash(one) == hash(other)
@@ -62,24 +62,24 @@ def test_values_python_calls_equal_are_one_value(a, b):
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, "1"), (True, "True"), (1, 2), (1.5, 1), (0.5, math.inf)])
-def test_values_that_differ_have_different_ids(a, b):
+def test_id_differs_for_different_values(a, b):
     assert FrozenParameters(x=a) != FrozenParameters(x=b)
     assert FrozenParameters(x=a).id != FrozenParameters(x=b).id
 
 
-def test_a_gap_in_a_column_does_not_change_identity():
+def test_id_of_value_from_column_with_gap_is_same():
     column = pd.Series([64, None])  # what pandas makes of an integer column with a gap
     assert Configuration(x=column[0]).id == Configuration(x=64).id
 
 
-def test_a_problem_is_not_a_configuration():
+def test_problem_is_not_equal_to_configuration():
     assert Problem(M=1) != Configuration(M=1)
     assert Problem(M=1) == {"M": 1}
     assert Problem(M=1) == {"M": 1}
     assert Problem(M=1) != "M=1"
 
 
-def test_id_is_the_same_in_every_process():
+def test_id_is_same_in_every_process():
     code = "from foretune.problem import Problem; print(Problem(M=3, dtype='fp32', t=True).id)"
     ids = {
         subprocess.run(
@@ -95,7 +95,7 @@ def test_id_is_the_same_in_every_process():
     assert len(ids.pop()) == 16
 
 
-def test_numpy_scalars_become_plain():
+def test_parameters_numpy_scalars_become_plain():
     values = FrozenParameters(
         i=np.int32(3), f=np.float32(0.5), b=np.bool_(True), s=np.str_("x"), z=np.array(7)
     )
@@ -103,18 +103,18 @@ def test_numpy_scalars_become_plain():
 
 
 @pytest.mark.parametrize("value", [None, [1], (1, 2), {"a": 1}, b"x", 1j, np.array([1]), pd.NA])
-def test_other_values_are_refused(value):
+def test_parameters_refuse_other_values(value):
     with pytest.raises(UsageError, match=r"x=.*use a number, a boolean or a string"):
         FrozenParameters(x=value)
 
 
 @pytest.mark.parametrize("value", [math.nan, np.float32("nan"), np.array(np.nan)])
-def test_nan_is_refused(value):
+def test_parameters_refuse_nan(value):
     with pytest.raises(UsageError, match="x is NaN"):
         FrozenParameters(x=value)
 
 
-def test_they_do_not_change():
+def test_parameters_are_immutable():
     source = {"x": 1}
     values = FrozenParameters(source)
     source["x"] = 2
@@ -125,11 +125,11 @@ def test_they_do_not_change():
         values.y = 1
 
 
-def test_named_values_win_over_the_mapping():
+def test_parameters_keywords_override_mapping():
     assert FrozenParameters({"x": 1, "y": 2}, x=3) == {"x": 3, "y": 2}
 
 
-def test_parse():
+def test_parse_reads_numbers_booleans_and_text():
     parsed = Problem.parse(" M=64, x=0.5 ,flag=true,off=False,dtype=bf16,big=1e3,neg=-2,")
     assert dict(parsed) == {
         "M": 64,
@@ -157,7 +157,7 @@ def test_parse():
         ("M=nan", "M is NaN"),
     ],
 )
-def test_parse_says_what_is_wrong(text, message):
+def test_parse_malformed_text_is_refused(text, message):
     with pytest.raises(UsageError, match=message):
         Problem.parse(text)
 
@@ -171,12 +171,12 @@ NUMBERS = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from(["M", "N", "dtype", "x_1"]), NUMBERS))
-def test_what_is_printed_can_be_parsed(values):
+def test_parse_reads_what_str_writes(values):
     problem = Problem(values)
     assert Problem.parse(str(problem)) == problem
 
 
-def test_numbers_in_words():
+def test_counted_and_short_number_format_values():
     assert [counted(n, "leaf", "leaves") for n in (1, 2)] == ["1 leaf", "2 leaves"]
     assert [counted(n, "space") for n in (1, 1000)] == ["1 space", "1,000 spaces"]
     shown = [short_number(value) for value in (0.01234, 12.3, 999.7, 1024.0, math.inf)]

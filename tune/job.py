@@ -21,18 +21,20 @@ from foretune.errors import (
 )
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import PredictorRequest, SearchPredictor
-from foretune.models.saved.lookup import PredictorSource, find_search_predictor
+from foretune.models.guides.guide import Guide, make_guide
+from foretune.models.guides.request import PredictorRequest
+from foretune.models.saved.lookup import PredictorSource, find_guide
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.search.loop import SearchResult, run, search
-from foretune.search.prior import prior_from_predictor
+from foretune.search.prior import prior_from_guide
 from foretune.search.searcher import AskTell, Prior
 from foretune.search.stopping import DEFAULT_BUDGET, Stopping, make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.subject import Allowance
 
 if TYPE_CHECKING:
     from foretune.datasets.run_log import RunLog
@@ -115,6 +117,8 @@ class TuningJob:
     seed: int = 0
     progress: Progress = SILENT
     patience_s: float = 0.0
+    allowed: Allowance | None = None
+    """What the user allowed to spend, if a part of it has been spent before."""
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
@@ -163,6 +167,17 @@ class TuningJob:
         return self.runner.device
 
     @property
+    def allowance(self) -> Allowance:
+        """What the user allowed to spend on one search."""
+        if self.allowed is not None:
+            return self.allowed
+        return Allowance(
+            measurements=self.stopping.measurements,
+            seconds=self.stopping.seconds,
+            regret=self.stopping.regret,
+        )
+
+    @property
     def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:
         """The objectives, each with the limits."""
         return tuple(ConstrainedObjective(objective, self.limits) for objective in self.objectives)
@@ -181,24 +196,24 @@ class TuningJob:
         found = self.cache.known(problem)
         return [m for m in found if m.config in space and self._is_complete(m)]
 
-    def find_predictor(self, source: PredictorSource) -> SearchPredictor | None:
-        """Return the predictor that ``source`` names, for searches of this job.
+    def find_predictor(self, source: PredictorSource) -> Guide | None:
+        """Return the guide that ``source`` names, for searches of this job.
 
         Raises PredictorError, TrackingError, UsageError if it cannot be used.
         """
         if isinstance(source, str) and source in registered("predictors"):
             predictor = load("predictors", source)(self.kernel)
-            return SearchPredictor.for_device(predictor, self.device)
+            return make_guide(predictor, self.device)
         power = any(objective.needs_power for objective in self.objectives)
         kernel, code = self.kernel.name, self.kernel.source_hash
         request = PredictorRequest(kernel, code, self.device, power)
-        return find_search_predictor(source, request, self.progress.say)
+        return find_guide(source, request, self.progress.say)
 
     def prior(
         self,
         problem: Problem,
         space: SearchSpace,
-        guide: SearchPredictor | None,
+        guide: Guide | None,
         objective: Objective,
     ) -> Prior | None:
         """Return the predictions of ``guide`` for a problem's space; None without a guide.
@@ -208,9 +223,7 @@ class TuningJob:
         if guide is None:
             return None
         try:
-            return prior_from_predictor(
-                guide, problem, space, self.device, objective, limits=self.limits
-            )
+            return prior_from_guide(guide, problem, space, objective, limits=self.limits)
         except PredictorError as e:
             if not guide.shipped:
                 raise

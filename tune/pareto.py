@@ -20,7 +20,7 @@ from foretune.datasets.run_log import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import SearchPredictor
+from foretune.models.guides.guide import Guide
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
@@ -225,7 +225,7 @@ def tune_pareto(
 
 
 def _search(
-    job: TuningJob, problem: Problem, guide: SearchPredictor | None, known: list[Measurement]
+    job: TuningJob, problem: Problem, guide: Guide | None, known: list[Measurement]
 ) -> tuple[tuple[Measurement, ...], list[Configuration]]:
     """Return the known and the new measurements, and the configurations of their front."""
     space, constrained = job.kernel.space(problem), job.constrained_objectives

@@ -3,19 +3,18 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Unpack
+from typing import Self, Unpack
 
 import numpy as np
 
 from foretune.collect.runner import Runner
 from foretune.collect.timing import median_interval
 from foretune.datasets.run_log import RunLog
-from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import GuideModel, SearchPredictor
+from foretune.models.guides.guide import Guide
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import ConstrainedObjective, Objective, violated_limits
 from foretune.problem import Problem
@@ -26,12 +25,15 @@ from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, step_status
-from foretune.tune.store.subject import Choice
-from foretune.tune.verifier import verify
+from foretune.tune.store.subject import Allowance, Choice
+from foretune.tune.verification import StoredVerification
+from foretune.tune.verifier import MIN_VERIFY_S, verify
 from foretune.values import counted, short_number
 
 FINALISTS = 3
-LIMIT_CHECK_RUNS = 3  # new runs of a finalist whose medians must satisfy the limits
+"""Number of candidates that are compared with the default."""
+LIMIT_CHECK_RUNS = 3
+"""New runs of a finalist whose medians must satisfy the limits."""
 
 
 def tune_problem(
@@ -42,13 +44,14 @@ def tune_problem(
     *,
     objective: Objective = Objective.TIME,
     log: RunLog | None = None,
-    verify_s: float = 0.5,
+    verify_s: float | None = None,
+    verify_again: bool = False,
     **options: Unpack[SearchOptions],
 ) -> TuneResult:
     """Search the configurations of ``problem`` with ``budget`` measurements and verify the best.
 
-    Stored measurements of the same kernel code and device are reused. A problem that was tuned with
-    the same or a larger budget is only verified.
+    Stored measurements of the same kernel code and device are reused. For a problem that was tuned
+    with the same or a larger budget, nothing is measured, and the stored result is returned.
 
     Args:
         kernel: the kernel.
@@ -59,7 +62,9 @@ def tune_problem(
             corrected by measurements.
         objective: the minimized objective.
         log: also gets the measurements; those that it already has are not repeated.
-        verify_s: seconds of interleaved rounds in each process of the verification.
+        verify_s: maximum seconds of the verification; by default as long as the search took, and at
+            least 5. It ends earlier if the winner is clear.
+        verify_again: verify a winner again although nothing has changed since.
         options: budget, searcher, store and so on, see `SearchOptions`.
 
     Raises:
@@ -70,122 +75,343 @@ def tune_problem(
         UsageError: measurements lack the column of a limit, or ``regret`` needs another searcher.
     """
     job = TuningJob.from_options(kernel, runner, options, objective, log=log)
-    return tune_one(job, problem, job.find_predictor(predictor), verify_s)
+    guide = job.find_predictor(predictor)
+    return tune_one(job, problem, guide, verify_s, verify_again=verify_again)
 
 
 def tune_one(
-    job: TuningJob, problem: Problem, guide: SearchPredictor | None, verify_s: float
+    job: TuningJob,
+    problem: Problem,
+    guide: Guide | None,
+    verify_s: float | None = None,
+    *,
+    verify_again: bool = False,
 ) -> TuneResult:
     """Tune one problem of a job for its first objective; see `tune_problem`."""
     start = time.perf_counter()
     job.wait_until_idle()
-    kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
-    previous_choice = job.cache.choice(problem, objective)
+    earlier = _EarlierSearches.of_problem(job, problem)
+
+    # The searcher starts from the guide's predictions and from other problems' measurements.
+    searcher, used_guide = _make_searcher(job, problem, guide)
+
+    # Measurements of this problem are reused. Only what they leave of the budget is spent.
+    trace = _Trace(job, job.known(problem, searcher.space), used_guide)
+    remaining = _remaining_budget(
+        job.stopping,
+        allowed=job.allowance,
+        finished=earlier.finished,
+        unfinished=earlier.unfinished,
+        known=len(trace.known),
+        space_size=len(searcher.space),
+    )
+    job = replace(job, stopping=remaining, allowed=job.allowance)
+
+    try:
+        _search(job, problem, searcher, trace)
+        return verify_and_store(
+            job,
+            problem,
+            searcher,
+            trace=trace.steps,
+            previous_choice=earlier.finished,
+            plan=VerificationPlan(seconds=verify_s, again=verify_again),
+            start=start,
+        )
+    except BaseException as error:
+        # The next run of this problem continues where this one ended.
+        spent = _store_unfinished(job, problem, trace, earlier.unfinished)
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(_interruption_message(job, spent)) from None
+        raise
+
+
+@dataclass(frozen=True)
+class _EarlierSearches:
+    """What earlier searches of a problem left in the store."""
+
+    finished: Choice | None
+    unfinished: Choice | None
+
+    @classmethod
+    def of_problem(cls, job: TuningJob, problem: Problem) -> Self:
+        objective = job.constrained_objectives[0]
+        return cls(
+            finished=job.cache.choice(problem, objective),
+            unfinished=job.cache.choice(problem, objective, unfinished=True),
+        )
+
+
+def _make_searcher(
+    job: TuningJob, problem: Problem, guide: Guide | None
+) -> tuple[Searcher, Guide | None]:
+    """Return the searcher of a problem, and the guide if it predicts the problem's space."""
+    objective = job.constrained_objectives[0]
+    space = job.kernel.space(problem)
+
+    # Measurements of other problems correct the guide. Those that it was trained on teach the
+    # searcher nothing new.
     other_measurements = job.cache.known_for_other_problems(problem)
     if guide is not None:
-        guide = correct_predictor(guide, other_measurements, device)
+        guide = correct_predictor(guide, other_measurements, job.device)
         other_measurements = guide.unlearned(other_measurements)
-    prior = job.prior(problem, kernel.space(problem), guide, objective.objective)
-    search = make_searcher(
+
+    prior = job.prior(problem, space, guide, objective.objective)
+    searcher = make_searcher(
         job.searcher,
-        kernel.space(problem),
+        space,
         objective,
         job.seed,
         prior,
         problem,
-        device,
+        job.device,
         other_measurements,
     )
     if job.stopping.regret is not None:
-        require_regret_estimate(search, searcher_name(job.searcher))
-    if prior is None:
-        guide = None
-    unfinished = job.cache.choice(problem, objective, unfinished=True)
-    trace = _Trace(job, job.known(problem, search.space), guide)
-    count, regret = job.stopping.measurements, job.stopping.regret
-    if (
-        previous_choice is not None
-        and trace.known
-        and (  # a damaged store may have lost them
-            (count is not None and previous_choice.measured >= count)
-            or (regret is not None and previous_choice.regret <= regret)
-        )
-    ):
-        job = replace(job, stopping=Stopping(0))
-    elif previous_choice is None and unfinished is not None and count is not None:
-        spent = min(unfinished.measured, len(trace.known))
-        job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
-    try:
-        _search(job, problem, search, trace)
-        return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
-    except BaseException as e:
-        best = trace.incumbent.config if trace.incumbent else kernel.default(problem)
-        spent = trace.measured + (unfinished.measured if unfinished else 0)
-        if trace.measured:
-            left = Choice(best, spent, math.nan, "measured")
-            job.cache.choose(problem, objective, left, unfinished, unfinished=True)
-        if isinstance(e, KeyboardInterrupt):
-            said = f"interrupted with {counted(spent, 'new measurement')}"
-            kept = "kept; run the same again to go on" if job.cache.is_kept else "not kept"
-            raise KeyboardInterrupt(f"{said} {kept}") from None
-        raise
+        require_regret_estimate(searcher, searcher_name(job.searcher))
+    return searcher, None if prior is None else guide
+
+
+def _remaining_budget(
+    budget: Stopping,
+    *,
+    allowed: Allowance,
+    finished: Choice | None,
+    unfinished: Choice | None,
+    known: int,
+    space_size: int,
+) -> Stopping:
+    """Return what earlier searches of the problem leave of the budget.
+
+    ``allowed`` is what the user allows, ``known`` the number of measurements of earlier searches
+    that are still in the store, and ``space_size`` the number of configurations.
+    """
+    # A finished search was at least as thorough: nothing is measured. If the store has lost the
+    # measurements, its choice proves nothing, so search again.
+    if finished is not None:
+        if known and was_as_thorough(finished, allowed, space_size):
+            return Stopping(measurements=0)
+        return budget
+
+    # An interrupted search goes on with what is left.
+    if unfinished is not None and budget.measurements is not None:
+        spent = min(unfinished.measured, known)
+        return replace(budget, measurements=max(0, budget.measurements - spent))
+    return budget
+
+
+def was_as_thorough(choice: Choice, wanted: Allowance, space_size: int) -> bool:
+    """Return whether the search of a choice did what another one may do.
+
+    One that was cut short goes on with a larger allowance.
+    """
+    # Nothing is left to measure, or enough was measured.
+    enough = space_size if wanted.measurements is None else min(space_size, wanted.measurements)
+    if choice.measured >= enough:
+        return True
+    # It is good enough.
+    if wanted.regret is not None and choice.regret <= wanted.regret:
+        return True
+    # It was allowed as much.
+    return choice.allowed is not None and choice.allowed.covers(wanted)
+
+
+def _store_unfinished(
+    job: TuningJob, problem: Problem, trace: "_Trace", unfinished: Choice | None
+) -> int:
+    """Store how much an interrupted search has measured; return that number."""
+    earlier = 0 if unfinished is None else unfinished.measured
+    spent = trace.measured + earlier
+    if trace.measured:
+        incumbent = trace.incumbent
+        best = job.kernel.default(problem) if incumbent is None else incumbent.config
+        left = Choice(config=best, measured=spent, regret=math.nan, how="measured")
+        objective = job.constrained_objectives[0]
+        job.cache.choose(problem, objective, left, replacing=unfinished, unfinished=True)
+    return spent
+
+
+def _interruption_message(job: TuningJob, spent: int) -> str:
+    fate = "kept; run the same again to go on" if job.cache.is_kept else "not kept"
+    return f"interrupted with {counted(spent, 'new measurement')} {fate}"
+
+
+@dataclass(frozen=True)
+class VerificationPlan:
+    """How to verify: ``seconds`` is the budget, None by default as long as the search took.
+
+    ``again`` repeats a verification of the same measurements.
+    """
+
+    seconds: float | None = None
+    again: bool = False
+
+    def budget_s(self, search_s: float) -> float:
+        """Return the budget of a verification after a search of this length."""
+        return max(MIN_VERIFY_S, search_s) if self.seconds is None else self.seconds
 
 
 def verify_and_store(
     job: TuningJob,
     problem: Problem,
-    search: Searcher,
+    searcher: Searcher,
+    *,
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
-    verify_s: float,
+    plan: VerificationPlan,
     start: float,
 ) -> TuneResult:
     """Verify the best of a search and store it.
 
-    ``start`` is when the search began, by `time.perf_counter`.
+    With the same measurements as before, the stored verification counts. ``start`` is when the
+    search began, by `time.perf_counter`.
     """
-    kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
+    verification = _reusable_verification(job, problem, trace, previous_choice, plan)
+    if verification is not None:
+        job.progress.say(f"{problem}: verified before, with the same measurements")
+    else:
+        seconds = plan.budget_s(time.perf_counter() - start)
+        verification = _verify(job, problem, trace, previous_choice, seconds)
+
+    result = _tune_result(job, problem, trace, verification, start)
+    if result.default_breaks and not result.verified:
+        raise job.no_feasible_error(len(trace), result.default_breaks)
+
+    regret = searcher.expected_regret()
+    choice = Choice(
+        config=result.winner.config or job.kernel.default(problem),
+        measured=len(searcher.observed),
+        regret=regret if math.isfinite(regret) else math.nan,
+        how="measured" if result.verdict == "inconclusive" else "verified",
+        allowed=_most_generous(job.allowance, previous_choice),
+        verification=verification.to_record(),
+    )
+    objective = job.constrained_objectives[0]
+    job.cache.choose(problem, objective, choice, replacing=previous_choice)
+    return result
+
+
+def _reusable_verification(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    previous_choice: Choice | None,
+    plan: VerificationPlan,
+) -> StoredVerification | None:
+    """Return the earlier verification if nothing has changed since; else None.
+
+    Other code, another device and other versions have choices of their own.
+    """
+    if previous_choice is None or plan.again:
+        return None
+    if any(not step.known for step in trace):
+        return None
+    stored = StoredVerification.from_record(previous_choice.verification)
+    if stored is None:
+        return None
+
+    # It compared with this default, and its winner is still known.
+    default = job.kernel.default(problem)
+    known = {default, *(step.config for step in trace)}
+    if stored.contenders[0].config != default or previous_choice.config not in known:
+        return None
+
+    # One that ended without a verdict goes on with a larger budget only.
+    wanted_s = 0.0 if plan.seconds is None else plan.seconds
+    return stored if stored.is_decided or stored.allowed_s >= wanted_s else None
+
+
+def _verify(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    previous_choice: Choice | None,
+    seconds: float,
+) -> StoredVerification:
+    # Candidates have to keep the limits in new runs, too.
+    finalists = _finalists(job, problem, trace, previous_choice)
+    default_breaks = _broken_limits(job, problem, job.kernel.default(problem))
+
+    job.wait_until_idle()
+    outcome = verify(job, problem, finalists, seconds)
+    return StoredVerification(
+        contenders=tuple(outcome.contenders),
+        processes=len(outcome.evidence),
+        rounds=outcome.evidence.rounds,
+        noise=outcome.noise,
+        default_breaks=default_breaks,
+        allowed_s=seconds,
+    )
+
+
+def _tune_result(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    verification: StoredVerification,
+    start: float,
+) -> TuneResult:
+    objective = job.constrained_objectives[0]
+    return TuneResult(
+        kernel=job.kernel.name,
+        problem=problem,
+        device=job.device.name,
+        objective=objective.objective,
+        searcher=searcher_name(job.searcher),
+        trace=tuple(trace),
+        contenders=verification.contenders,
+        processes=verification.processes,
+        rounds=verification.rounds,
+        seconds=time.perf_counter() - start,
+        limits=objective.limits,
+        default_breaks=verification.default_breaks,
+        noise=verification.noise,
+    )
+
+
+def _most_generous(allowed: Allowance, previous_choice: Choice | None) -> Allowance:
+    """Return what this search was allowed, or an earlier one of its problem that covers it."""
+    earlier = None if previous_choice is None else previous_choice.allowed
+    if earlier is not None and earlier.covers(allowed):
+        return earlier
+    return allowed
+
+
+def _finalists(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    previous_choice: Choice | None,
+) -> list[Configuration]:
+    """Return the fastest measured configurations within the limits, an earlier choice first."""
     first = None if previous_choice is None else previous_choice.config
     feasible = [step for step in trace if math.isfinite(step.objective)]
-    feasible.sort(key=lambda s: (s.config != first, s.objective))
+    feasible.sort(key=lambda step: (step.config != first, step.objective))
 
-    def breaks(config: Configuration) -> str:
-        if not objective.limits:
-            return ""
-        runs = job.runner.run(kernel, problem, [config] * LIMIT_CHECK_RUNS)
-        return violated_limits(objective.limits, list(runs))
+    # Without new measurements, only a verified winner is in question: a near rival must not
+    # replace it by chance.
+    is_known_winner = (
+        previous_choice is not None
+        and previous_choice.how == "verified"
+        and previous_choice.config != job.kernel.default(problem)
+        and all(step.known for step in trace)
+    )
+    if is_known_winner:
+        feasible = [step for step in feasible if step.config == first] or feasible
 
-    within = (step.config for step in feasible if not breaks(step.config))
-    default = kernel.default(problem)
-    finalists, default_breaks = list(islice(within, FINALISTS)), breaks(default)
-    job.wait_until_idle()
-    contenders, evidence, noise = verify(job, problem, finalists, verify_s)
-    result = TuneResult(
-        kernel.name,
-        problem,
-        device.name,
-        objective.objective,
-        searcher_name(job.searcher),
-        tuple(trace),
-        tuple(contenders),
-        len(evidence),
-        evidence.rounds,
-        time.perf_counter() - start,
-        objective.limits,
-        default_breaks,
-        noise,
+    within_limits = (
+        step.config for step in feasible if not _broken_limits(job, problem, step.config)
     )
-    if default_breaks and not result.verified:
-        raise job.no_feasible_error(len(trace), default_breaks)
-    regret = search.expected_regret()
-    choice = Choice(
-        result.winner.config or default,
-        len(search.observed),
-        regret if math.isfinite(regret) else math.nan,
-        "measured" if result.verdict == "inconclusive" else "verified",
-    )
-    job.cache.choose(problem, objective, choice, previous_choice)
-    return result
+    return list(islice(within_limits, FINALISTS))
+
+
+def _broken_limits(job: TuningJob, problem: Problem, config: Configuration) -> str:
+    """Run a configuration again; return the limits that it violates, empty if none."""
+    limits = job.constrained_objectives[0].limits
+    if not limits:
+        return ""
+    runs = job.runner.run(job.kernel, problem, [config] * LIMIT_CHECK_RUNS)
+    return violated_limits(limits, list(runs))
 
 
 def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace") -> None:
@@ -199,26 +425,27 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
             yield measurement
 
     measured = job.search(searcher, measure, trace.known).measured
+
+    # A search may begin with the default's run; that alone is not worth a word.
     default = job.kernel.default(problem)
-    if any(m.config != default for m in trace.known):  # a search may begin with the default's run
+    if any(m.config != default for m in trace.known):
+        reused = counted(len(trace.known), "measurement")
         summary = f"{measured} new" if measured else "nothing new is measured"
-        count, s = len(trace.known), "s" * (len(trace.known) > 1)
-        job.progress.say(f"{problem}: {count} measurement{s} reused from the store, {summary}")
+        job.progress.say(f"{problem}: {reused} reused from the store, {summary}")
 
 
 class _Trace:
     """The steps of one search, its incumbent, and the predictor corrected by them."""
 
-    def __init__(
-        self, job: TuningJob, known: list[Measurement], predictor: SearchPredictor | None
-    ) -> None:
-        self.known = known
-        self._job, self._objective = job, job.constrained_objectives[0]
-        self.steps = [make_step(m, self._objective, None, job.device, known=True) for m in known]
-        self._predictor = predictor
+    def __init__(self, job: TuningJob, known: list[Measurement], guide: Guide | None) -> None:
+        self._job = job
+        self._objective = job.constrained_objectives[0]
+        self._guide = guide
         self._successful = [m for m in known if m.ok]
+        self._best_value = math.inf
+        self.known = known
+        self.steps = [make_step(m, self._objective, known=True) for m in known]
         self.incumbent: Measurement | None = None
-        self._best = math.inf
         for measurement in known:
             self._update_incumbent(measurement)
 
@@ -237,36 +464,34 @@ class _Trace:
     def add(self, measurement: Measurement) -> None:
         """Record a measurement, and correct the predictor after some of them."""
         job = self._job
-        self.steps.append(make_step(measurement, self._objective, self._predictor, job.device))
+        self.steps.append(make_step(measurement, self._objective, self._guide))
         self._update_incumbent(measurement)
         if measurement.ok:
             self._successful.append(measurement)
-            if self._predictor is not None and len(self._successful) in CORRECTION_COUNTS:
-                self._predictor = correct_predictor(self._predictor, self._successful, job.device)
-        unit = self._objective.objective.unit
-        best = f"best {short_number(self._best)} {unit}" if self._best < math.inf else ""
-        job.progress.advance(best)
+            if self._guide is not None and len(self._successful) in CORRECTION_COUNTS:
+                self._guide = correct_predictor(self._guide, self._successful, job.device)
+        job.progress.advance(self._best_so_far())
 
     def _update_incumbent(self, measurement: Measurement) -> None:
         value = self._objective.value_of(measurement)
-        if value < self._best:
-            self._best, self.incumbent = value, measurement
+        if value < self._best_value:
+            self._best_value = value
+            self.incumbent = measurement
+
+    def _best_so_far(self) -> str:
+        if self._best_value == math.inf:
+            return ""
+        return f"best {short_number(self._best_value)} {self._objective.objective.unit}"
 
 
 def make_step(
     m: Measurement,
     objective: ConstrainedObjective,
-    guide: SearchPredictor | None,
-    device: Device,
+    guide: Guide | None = None,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with the prediction of a `Predictor`."""
-    predicted = {}
-    if guide is not None and not isinstance(guide.predictor, GuideModel):  # its unit is unknown
-        row = guide.predictor.predict_one(m.problem, m.config, device)
-        predicted = {"predicted_ms": row["time_ms"]}
-        if guide.has_valid_interval(device):
-            predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}
+    """Return a measurement as a step of a search, with the guide's prediction."""
+    predicted = {} if guide is None else guide.prediction_of(m)
     status = step_status(m, objective.limits)
     value = objective.value_of(m)
     return SearchStep(

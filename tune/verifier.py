@@ -5,9 +5,15 @@ favor one launch by its memory layout. So every process builds the default twice
 once, and times them in interleaved rounds with new inputs. A process gives one log ratio per
 candidate, of low quantiles, because other load only adds time. The interval is Student's over
 processes. Interim looks at the data, and several candidates, share the error (Bonferroni).
+
+A verification has a budget of seconds. If it is too small for all candidates, the least promising
+ones are left out; when it is spent, the interval is that of the processes so far.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
@@ -32,6 +38,20 @@ QUANTILE = 0.1
 NOISE_SHARE = 0.75
 """Variance of a candidate's ratio to the mean of two defaults, relative to the variance of the
 ratio of the two defaults: 1.5 launches' variances over 2."""
+NOISE_ERROR = 0.025
+"""One-sided error of the interval of the noise, which is a 95 % interval."""
+LAUNCHES = 4
+"""Times that a process runs each contender at least: built, checked, and timed twice."""
+MIN_PROCESSES = 2
+"""Processes that an interval needs, whatever the budget."""
+MIN_VERIFY_S = 5.0
+"""Least seconds of a verification, by default; a search that takes longer is verified as long."""
+MAX_SESSION_S = 0.5
+"""Maximum seconds of rounds in each process: more processes tell more than more rounds."""
+MAX_ROUNDS_SHARE = 0.5
+"""Maximum share of the budget for rounds; building and checking take the rest."""
+LIBRARY_PREFIX = "library:"
+"""Begins the key of a library's call."""
 
 Session = Callable[[Sequence[str], int], Rounds]
 """Times the default and the candidates with these keys in a fresh process, with a seed."""
@@ -51,68 +71,128 @@ class Evidence:
         self.failures: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._processes)  # one session each
+        return len(self._processes)
 
     def add(self, rounds: Rounds) -> None:
         """Add the rounds of one process; NaN is a round without a value."""
         self.failures.update(rounds.failures)
         self.rounds += max(map(len, rounds.time_ms.values()), default=0)
-        values = {}
+        quantiles = {}
         for key, times in rounds.time_ms.items():
             known = times[~np.isnan(times)]
-            if not (np.isfinite(known) & (known > 0)).all():
+            valid = np.isfinite(known) & (known > 0)
+            if not valid.all():
                 self.failures.setdefault(key, "it failed in a round")
             elif len(known):
-                values[key] = float(np.quantile(known, QUANTILE))
-        self._processes.append(values)
+                quantiles[key] = float(np.quantile(known, QUANTILE))
+        self._processes.append(quantiles)
 
     def value(self, key: str) -> float:
         """Return the median over processes; infinite without a value."""
         values = [process[key] for process in self._processes if key in process]
-        return float(np.median(values)) if values and key not in self.failures else np.inf
+        if not values or key in self.failures:
+            return np.inf
+        return float(np.median(values))
 
     def compare(
         self, base: str, key: str, name: str, config: Configuration | None, error: float
     ) -> Comparison:
         """Compare a contender with ``base``; ``error`` is that of each end of the interval."""
-        bases = self._repeated if base in self._repeated else (base,)
-        logs = np.array(
-            [
-                np.mean([np.log(process[b]) for b in bases if b in process]) - np.log(process[key])
-                for process in self._processes
-                if base in process and key in process
-            ]
-        )
-        if key in self.failures or len(logs) < 2:
-            why = self.failures.get(key, "measured in too few processes")
-            return Comparison(name, config, self.value(key), np.nan, np.nan, np.nan, why)
+        value = self.value(key)
+        log_ratios = self._log_ratios(base, key)
+        if key in self.failures or len(log_ratios) < 2:
+            reason = self.failures.get(key, "measured in too few processes")
+            return Comparison(name, config, value, np.nan, np.nan, np.nan, failure=reason)
+
         # A few processes may agree by chance: the variance is at least that of two equals.
         noise = self._noise()
-        variance = max(logs.var(ddof=1), NOISE_SHARE * np.mean(noise**2) if len(noise) else 0.0)
-        ratios = _interval(logs.mean(), variance, len(logs), error)
-        return Comparison(name, config, self.value(key), *ratios)
+        least_variance = NOISE_SHARE * np.mean(noise**2) if len(noise) else 0.0
+        variance = max(log_ratios.var(ddof=1), least_variance)
+        interval = _student_interval(
+            log_ratios.mean(), variance=variance, n=len(log_ratios), error=error
+        )
+        return Comparison(name, config, value, interval.ratio, interval.low, interval.high)
 
     def noise(self, load: MachineLoad) -> NoiseEstimate:
         """Return the ratio of the two equal contenders, and the machine's load."""
-        logs, ends = self._noise(), (np.nan, np.nan)
-        if len(logs) > 1:
-            ends = _interval(logs.mean(), logs.var(ddof=1), len(logs), 0.025)[1:]
-        return NoiseEstimate(*ends, load.disturbance, load.other_load, load.steal)
+        noise = self._noise()
+        low, high = np.nan, np.nan
+        if len(noise) > 1:
+            interval = _student_interval(
+                noise.mean(), variance=noise.var(ddof=1), n=len(noise), error=NOISE_ERROR
+            )
+            low, high = interval.low, interval.high
+        return NoiseEstimate(
+            again_low=low,
+            again_high=high,
+            disturbed=load.disturbance,
+            others=load.other_load,
+            stolen=load.steal,
+        )
 
     def libraries(self) -> list[str]:
         """Return the keys of library calls."""
-        return sorted({k for p in self._processes for k in p if k.startswith("library:")})
+        keys = {key for process in self._processes for key in process}
+        return sorted(key for key in keys if key.startswith(LIBRARY_PREFIX))
+
+    def _log_ratios(self, base: str, key: str) -> np.ndarray:
+        """Return log(base / contender) of each process that has both.
+
+        The repeated contenders are equal, so their mean is a better base than either.
+        """
+        bases = self._repeated if base in self._repeated else (base,)
+        ratios = []
+        for process in self._processes:
+            if base in process and key in process:
+                log_base = np.mean([np.log(process[b]) for b in bases if b in process])
+                ratios.append(log_base - np.log(process[key]))
+        return np.array(ratios)
 
     def _noise(self) -> np.ndarray:
         one, other = self._repeated
-        both = [p for p in self._processes if one in p and other in p]
-        return np.array([np.log(p[one] / p[other]) for p in both])
+        both = [process for process in self._processes if one in process and other in process]
+        return np.array([np.log(process[one] / process[other]) for process in both])
 
 
-def _interval(mean: float, variance: float, n: int, error: float) -> tuple[float, float, float]:
+@dataclass(frozen=True)
+class _RatioInterval:
+    ratio: float
+    low: float
+    high: float
+
+
+def _student_interval(mean: float, *, variance: float, n: int, error: float) -> _RatioInterval:
     """Return a ratio and the bounds of its Student interval, from its logarithm's mean."""
-    half = stdtrit(n - 1, 1 - error) * np.sqrt(variance / n)
-    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
+    half_width = stdtrit(n - 1, 1 - error) * np.sqrt(variance / n)
+    return _RatioInterval(
+        ratio=float(np.exp(mean)),
+        low=float(np.exp(mean - half_width)),
+        high=float(np.exp(mean + half_width)),
+    )
+
+
+class _Pace:
+    """How long processes take, and how many more the budget allows.
+
+    A process runs the default twice, and each candidate once.
+    """
+
+    def __init__(self, seconds: float, launch_s: float, clock: Callable[[], float]) -> None:
+        self._end = clock() + seconds
+        self._clock = clock
+        self._launch_s = launch_s
+        """Longest seconds of a process per launch; they include its start."""
+
+    def record(self, started_at: float, candidates: int) -> None:
+        """Note how long a process took with this number of candidates."""
+        took = self._clock() - started_at
+        self._launch_s = max(self._launch_s, took / (2 + candidates))
+
+    def affordable_processes(self, candidates: int) -> float:
+        """Return how many more processes with this number of candidates the budget allows."""
+        left_s = self._end - self._clock()
+        process_s = self._launch_s * (2 + candidates)
+        return math.inf if process_s == 0.0 else left_s / process_s
 
 
 def gather(
@@ -121,76 +201,175 @@ def gather(
     candidates: Mapping[str, Configuration],
     seed: int,
     looks: Mapping[int, float] = LOOKS,
+    *,
+    seconds: float = math.inf,
+    launch_s: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Evidence, list[Comparison]]:
     """Run sessions until the best candidate wins or none can win; compare all candidates.
 
-    Those that surely have no relevant gain are left out later. MeasurementError: the default fails.
+    Those that surely have no relevant gain are left out later. No session starts that is expected
+    to end after ``seconds``, except for the first `MIN_PROCESSES`; ``launch_s`` is how long one
+    launch is expected to keep a process busy. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
-    active, found = list(candidates), dict[str, Comparison]()
+    pace = _Pace(seconds, launch_s, clock)
+    active = list(candidates)
+    comparisons: dict[str, Comparison] = {}
+    error_share = 0.0
     for processes, share in looks.items():
+        error_share += share
+
+        # Measure until the next look at the data.
         while len(evidence) < processes:
+            active = _affordable(active, evidence, base, pace, wanted=processes - len(evidence))
+            if len(evidence) >= MIN_PROCESSES and pace.affordable_processes(len(active)) < 1.0:
+                break
+            started_at = clock()
             evidence.add(session(active, int(rng.integers(2**31))))
-            if reason := evidence.failures.get(base, evidence.failures.get(DEFAULT_REPEATED)):
+            pace.record(started_at, len(active))
+            reason = evidence.failures.get(base, evidence.failures.get(DEFAULT_REPEATED))
+            if reason:
                 raise MeasurementError(reason)
-        error = ERROR * share / max(1, len(candidates))
-        for i, (key, config) in enumerate(candidates.items(), 1):
-            if key in active:
-                found[key] = evidence.compare(base, key, f"candidate {i}", config, error)
-        active = [key for key in active if found[key].verdict != "no_win"]
-        if not active or max((found[k] for k in active), key=lambda c: c.ratio).wins:
+
+        # The looks and the candidates share the error. The last look gets all that is left of it.
+        is_out_of_time = len(evidence) < processes
+        used_share = 1.0 - (error_share - share) if is_out_of_time else share
+        error = ERROR * used_share / max(1, len(candidates))
+        for number, (key, config) in enumerate(candidates.items(), start=1):
+            if key in active or key not in comparisons:
+                name = f"candidate {number}"
+                comparisons[key] = evidence.compare(base, key, name, config, error)
+        if is_out_of_time:
             break
-    return evidence, [found[key] for key in candidates]
+
+        # Stop once the best candidate wins, or none can win.
+        active = [key for key in active if comparisons[key].verdict != "no_win"]
+        if not active:
+            break
+        leader = max((comparisons[key] for key in active), key=lambda c: c.ratio)
+        if leader.wins:
+            break
+    return evidence, [comparisons[key] for key in candidates]
+
+
+def _affordable(
+    active: list[str], evidence: Evidence, base: str, pace: _Pace, *, wanted: int
+) -> list[str]:
+    """Return the most promising candidates, as many as the budget allows to measure.
+
+    ``wanted`` is the number of processes until the next look at the data.
+    """
+    by_value = sorted(active, key=evidence.value)
+    while len(by_value) > 1 and pace.affordable_processes(len(by_value)) < wanted:
+        by_value.pop()
+    return [key for key in active if key in by_value]
+
+
+@dataclass(frozen=True)
+class VerificationOutcome:
+    """What `verify` found.
+
+    Attributes:
+        contenders: the default, the candidates in order, the library call.
+        evidence: the processes in which they were measured.
+        noise: the default's ratio to itself, and other load on the machine.
+    """
+
+    contenders: list[Comparison]
+    evidence: Evidence
+    noise: NoiseEstimate
 
 
 def verify(
-    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], session_s: float = 0.5
-) -> tuple[list[Comparison], Evidence, NoiseEstimate]:
+    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], seconds: float = math.inf
+) -> VerificationOutcome:
     """Compare ``candidates`` with the default, and the library, by the job's first objective.
 
-    ``session_s`` are seconds of rounds in each process. Returns the comparisons (the default, the
-    candidates in order, the library call), their evidence, and the noise. Raises MeasurementError
-    if the default no longer runs, or gives wrong results.
+    No process starts that is expected to end after ``seconds``. Raises MeasurementError if the
+    default no longer runs, or gives wrong results.
     """
-    default, metered = job.kernel.default(problem), job.objectives[0].needs_power
+    default = job.kernel.default(problem)
+    metered = job.objectives[0].needs_power
     configs = {c.id: c for c in candidates if c != default}
-    looks = (METERED_LOOKS if metered else LOOKS) if configs else {1: 1.0}
+    looks = METERED_LOOKS if metered else LOOKS
+    if not configs:
+        looks = {1: 1.0}  # only the default's time is wanted
+    session_s = min(MAX_SESSION_S, MAX_ROUNDS_SHARE * seconds / max(looks))
 
     def session(keys: Sequence[str], seed: int) -> Rounds:
         contenders = [default, *(configs[key] for key in keys if key in configs)]
         if metered:
-            runs = measure_once(job, problem, contenders, seed)
-            value_of = job.objectives[0].value_of
-            rounds = Rounds({key: np.array([value_of(m)]) for key, m in runs.items()})
+            rounds = _metered_rounds(job, problem, contenders, seed)
         else:
-            rounds = _working_rounds(job, problem, contenders, session_s, seed)
+            rounds = _working_rounds(job, problem, contenders, session_s=session_s, seed=seed)
         job.progress.advance()
         return rounds
 
     job.progress.start("verifying", max(looks))
     with job.runner.watch() as watch:
         try:
-            evidence, compared = gather(session, default.id, configs, job.seed, looks)
-            if not np.isfinite(value := evidence.value(default.id)):
+            evidence, compared = gather(
+                session,
+                default.id,
+                configs,
+                job.seed,
+                looks,
+                seconds=seconds,
+                launch_s=_expected_launch_s(job, problem),
+            )
+            default_value = evidence.value(default.id)
+            if not np.isfinite(default_value):
                 raise MeasurementError("it was not measured")
         except MeasurementError as e:
             raise MeasurementError(
                 f"the default configuration of {job.kernel.name} does not run, gives wrong "
                 f"results or is not metered on {problem}: {e}"
             ) from e
-    for _ in range(max(looks) - len(evidence)):  # it is clear before the last look
+
+    # It may be clear before the last look.
+    for _ in range(max(looks) - len(evidence)):
         job.progress.advance()
+
+    baseline = Comparison(
+        "default", default, default_value, ratio=1.0, ratio_low=1.0, ratio_high=1.0
+    )
     libraries = [
-        evidence.compare(default.id, key, key.removeprefix("library:"), None, ERROR)
+        evidence.compare(default.id, key, key.removeprefix(LIBRARY_PREFIX), None, ERROR)
         for key in evidence.libraries()
     ]
-    baseline = Comparison("default", default, value, 1.0, 1.0, 1.0)
-    return [baseline, *compared, *libraries], evidence, evidence.noise(watch.load)
+    return VerificationOutcome(
+        contenders=[baseline, *compared, *libraries],
+        evidence=evidence,
+        noise=evidence.noise(watch.load),
+    )
+
+
+def _expected_launch_s(job: TuningJob, problem: Problem) -> float:
+    """Return how long a launch keeps a process busy, from the default's measured time."""
+    measured = job.cache.find(problem, job.kernel.default(problem))
+    if measured is None or not measured.ok:
+        return 0.0
+    return LAUNCHES * measured.time_ms * 1e-3
+
+
+def _metered_rounds(
+    job: TuningJob, problem: Problem, configs: Sequence[Configuration], seed: int
+) -> Rounds:
+    """Return one process's only round, by an objective that needs power."""
+    value_of = job.objectives[0].value_of
+    runs = measure_once(job, problem, configs, seed)
+    return Rounds({key: np.array([value_of(run)]) for key, run in runs.items()})
 
 
 def _working_rounds(
-    job: TuningJob, problem: Problem, configs: Sequence[Configuration], session_s: float, seed: int
+    job: TuningJob,
+    problem: Problem,
+    configs: Sequence[Configuration],
+    *,
+    session_s: float,
+    seed: int,
 ) -> Rounds:
     """Return one process's rounds, without the configurations that end the process."""
     compare = job.runner.compare_interleaved
@@ -198,7 +377,10 @@ def _working_rounds(
         return compare(job.kernel, problem, configs, session_s, seed)
     except MeasurementError:
         if len(configs) == 1:
-            raise
+            # Something outside may have ended the process: one more try.
+            return compare(job.kernel, problem, configs, session_s, seed)
+
+    # One of them ends the process: find it beside the default alone, without rounds.
     failures = {}
     for candidate in configs[1:]:
         try:
@@ -220,6 +402,7 @@ def measure_once(
     keys = [*(config.id for config in configs), DEFAULT_REPEATED]
     contenders = [*configs, configs[0]]
     order = np.random.default_rng(seed).permutation(len(keys))
+
     job.runner.renew()
     runs = job.runner.run(job.kernel, problem, [contenders[i] for i in order])
-    return {keys[i]: m for i, m in zip(order, runs, strict=True)}
+    return {keys[i]: measurement for i, measurement in zip(order, runs, strict=True)}

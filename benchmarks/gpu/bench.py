@@ -26,7 +26,7 @@ from foretune.problem import Problem
 TIMING = Timing(max_seconds=0.03, warmup_s=0.001, min_repeats=6, max_repeats=20)
 """Some 15 ms per configuration: many configurations tell more than many repeats of few."""
 KEPT_SHARE = 0.4
-"""Of the device's memory, for inputs and right results of problems that come again."""
+"""Share of the device's memory that keeps inputs and expected results for problems that return."""
 STATE_EVERY_S = 0.5
 
 

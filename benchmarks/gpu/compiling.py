@@ -50,13 +50,13 @@ def compiled_ahead(
     jobs: Iterable[Job],
     threads: int = 0,
 ) -> Iterator[tuple[Job, Compiled]]:
-    """Yield jobs with what came of compiling them, while those to come are compiled.
+    """Yield jobs with their compiled programs or errors, while later jobs are compiled.
 
     Args:
-        executor: makes what runs ``compile_job``, with so many workers.
-        compile_job: compiles.
-        jobs: asked for as they are handed out, some hundred before they are yielded.
-        threads: workers; 0: as many as there are cores, less one.
+        executor: Makes an executor with the given number of workers.
+        compile_job: Compiles a job in a worker.
+        jobs: Read some hundred jobs ahead.
+        threads: Number of workers; 0: one less than the cores.
     """
     threads = threads or max(1, (os.cpu_count() or 2) - 1)
     waiting: deque[tuple[Job, Future[Compiled]]] = deque()
@@ -140,7 +140,7 @@ def _submitted(
 def _alone(
     executor: Callable[[int], Executor], compile_job: Callable[[Job], Compiled], job: Job
 ) -> Compiled:
-    """Return what comes of a job that has a process of its own."""
+    """Compile a job in a separate process; return its program or error."""
     pool = executor(1)
     try:
         return _result(pool.submit(compile_job, job))
@@ -158,7 +158,7 @@ def _result(future: Future[Compiled]) -> Compiled:
 
 
 def _stop(pool: Executor) -> None:
-    """End a pool and what it is at: nobody wants that any more, and it may take forever."""
+    """End a pool and its unfinished work, which may hang."""
     for process in list((getattr(pool, "_processes", None) or {}).values()):
         process.terminate()
     pool.shutdown(wait=True, cancel_futures=True)

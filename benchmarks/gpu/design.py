@@ -123,15 +123,15 @@ def problems_of(kernel: Kernel, device: Device, at_most: int) -> list[Problem]:
 
 
 class Design:
-    """Decides what comes next; ask `jobs`.
+    """Decides which job comes next; ask `jobs`.
 
     Args:
-        chosen: kernels.
-        device: what is measured on.
-        size: how much.
-        done: keys that need not be measured; what is handed out is added here as well.
-        best: the best configuration of a problem so far, or None.
-        seed: of everything drawn.
+        chosen: Kernels to measure.
+        device: Device to measure on.
+        size: Extent of the sweep.
+        done: Keys that need not be measured; keys of yielded jobs are added.
+        best: Returns the best configuration of a problem so far, or None.
+        seed: Seed of all random draws.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Design:
         return [c for c in self._lists(kernel, _format(problem)) if c in space]
 
     def jobs(self) -> Iterator[Job]:
-        """Yield what is left to measure."""
+        """Yield the jobs that are left."""
         blocks, rounds = self.blocks, self._size.rounds
         half = -(-rounds // 2)
         for turn in range(rounds):

@@ -1,4 +1,4 @@
-"""Time against energy: of every problem that was metered, the fastest and the most economical.
+"""Does the fastest configuration take the least energy? For every metered problem.
 
     PYTHONPATH=src python benchmarks/gpu/energy.py nvidia-h100-80gb
     PYTHONPATH=src python benchmarks/gpu/energy.py nvidia-h100-80gb --least 2
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def metered(runs: pd.DataFrame, least: int) -> list[pd.DataFrame]:
-    """Return the metered configurations of each problem that has so many, first windows only."""
+    """Return the metered configurations of problems with ``least`` or more; first windows only."""
     rows = runs[runs[POWER].notna() & runs[TIME].notna()] if TIME in runs else runs.iloc[:0]
     rows = rows[~labels(rows, "problem", "config").duplicated()].reset_index(drop=True)
     parts = [part for _, part in rows.groupby(labels(rows, "problem"), sort=False)]

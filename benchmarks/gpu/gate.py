@@ -3,26 +3,26 @@
     PYTHONPATH=src python benchmarks/gpu/gate.py --out gate.jsonl
     PYTHONPATH=src python benchmarks/gpu/gate.py --replay      # compiles; made-up times, no GPU
 
-As benchmarks/verification.py does on a CPU: the work of two kernels is known exactly, and
-candidates do 0, 1, 3 or 10 % less of it than the default, many of them nothing less (A/A). Every
-session is a fresh process of the product's own runner, in which all of them run in interleaved
-rounds. Verifications are formed of the recorded sessions in order by the product's own code, each
-candidate alone; a candidate uses no session twice. Any two of the equal launches, drawn for each
-verification, are the default and its repetition, so that not all comparisons share two launches.
+As benchmarks/verification.py on a CPU: the work of two kernels is known exactly, and candidates do
+0, 1, 3 or 10 % less of it than the default; many do exactly as much (A/A). Every session is a fresh
+process of the product's runner, in which all candidates run in interleaved rounds. The product's
+code forms verifications of the recorded sessions in order, one candidate at a time; a candidate
+uses no session twice. The default and its repetition are two random ones of the equal launches, so
+that not all comparisons share the same two.
 
-All candidates of a kernel run one compiled program, and all give the same checked result. GEMM:
-the last tenth of A's columns is zero, and a candidate leaves out 1, 3 or 10 of 100 steps; one row
-of each tile is checked. Softmax, a program per row: a candidate leaves out the last rows; some of
-the first nine tenths are checked.
+All candidates of a kernel run one compiled program, and give the same checked result. GEMM: the
+last tenth of A's columns is zero, and a candidate leaves out 1, 3 or 10 of 100 steps; one row of
+each tile is checked. Softmax, a program per row: a candidate leaves out the last rows; some of the
+first nine tenths are checked.
 
 A verification whose sessions ran out after its first look is open: it counts as a gain that was
 not found, and it does not count as a comparison of equals. The measured gain is the median over
-sessions and candidates of the time saved, against the mean of the session's equal launches.
+sessions and candidates of the time saved, relative to the mean of the session's equal launches.
 Seconds are those of a session with one candidate (3 %), times the processes of a verification.
 
-Each kernel gets five sessions, enough for a first look; then one of a single candidate; then those
-with open verifications get more. Rows go to ``--out`` as they are made; the next call with the same
-file goes on there. ``--minutes 0`` prints the table of a file.
+Each kernel gets five sessions, enough for a first look; then one of a single candidate; then
+kernels with open verifications get more. Rows are written to ``--out`` at once; the next call with
+the same file continues. ``--minutes 0`` prints the table of a file.
 """
 
 import argparse
@@ -57,9 +57,9 @@ CHECKED = 65_536
 SESSION_S, ALONE_S = 2.0, 0.5
 """Seconds of rounds in a session of all candidates, and of one."""
 MOST_SESSIONS = 12
-"""Of each kernel."""
+"""Maximum number of sessions of a kernel."""
 LIMIT_S = 40.0
-"""Of a session: one that takes longer hangs."""
+"""A session that takes longer hangs."""
 FIRST = 5
 """Sessions that each kernel gets before anything else: a verification's first look."""
 MAX_FAILED = 3
@@ -159,11 +159,11 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "GateGemm": {"M": 4096, "N": 2048, "K": 6400, "dtype": "fp16", "layout": "nt"},
     "GateSoftmax": {"R": 102_400, "C": 1024, "dtype": "fp16"},
 }
-"""Of each kernel; K is 100 blocks, R 100 times 1024. Some 0.2 ms each on an H100."""
+"""Problem of each kernel: K is 100 blocks, R 100 times 1024. About 0.2 ms on an H100."""
 
 
 def name_of(config: Mapping[str, Any]) -> str:
-    """Return what a candidate is called in the file: gain/twin."""
+    """Return the name of a candidate in the file: gain/twin."""
     return f"{config['gain']:g}/{config['twin']}"
 
 
@@ -177,10 +177,10 @@ class Cell:
     """One kernel's problem and sessions.
 
     Attributes:
-        sessions: by name of a launch and statistic, times in ms.
-        rounds: of each session.
-        alone_s: seconds of sessions with one candidate.
-        session_s: seconds of the others.
+        sessions: Times in ms, by name of a launch and statistic.
+        rounds: Number of rounds of each session.
+        alone_s: Seconds of sessions with one candidate.
+        session_s: Seconds of the other sessions.
     """
 
     kernel: Kernel
@@ -247,11 +247,11 @@ class Verdicts:
     """Verifications of equal candidates.
 
     Attributes:
-        wins: they were found to be faster.
-        equal: they were found to be no faster.
-        finished: all with a verdict, inconclusive ones included.
-        open: they were not decided when the sessions ran out.
-        processes: of each finished one.
+        wins: Candidates that were found to be faster.
+        equal: Candidates that were found to be no faster.
+        finished: Verifications with a verdict, inconclusive ones included.
+        open: Verifications without a verdict when the sessions ran out.
+        processes: Number of processes of each finished verification.
     """
 
     wins: int = 0
@@ -369,7 +369,7 @@ def turn(cell: Cell) -> tuple[int, ...]:
         return 0, len(cell.sessions) + cell.failed
     if not cell.alone_s:
         return 1, 0
-    return 2, not cell.open(), -len(cell.sessions)  # what was begun is finished first
+    return 2, not cell.open(), -len(cell.sessions)  # kernels with more sessions are finished first
 
 
 def record(
@@ -394,7 +394,7 @@ def record(
 
 
 def report(cells: Sequence[Cell]) -> str:
-    """Return the table, and what it comes to."""
+    """Return the table and its totals."""
     from machine import markdown
 
     columns = [

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run the sides in processes of their own."""
+    """Run each side in a separate process."""
     begin = time.time()
     end = begin + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def report(rows: list[dict[str, Any]]) -> str:
-    """Return the table, and what was noted."""
+    """Return the table and the notes."""
     where = next((f"{r['device']}; {r['versions']}" for r in rows if "device" in r), MADE_UP)
     lines = ["### Kernels of libraries under patch_triton", "", where, "", table(rows)]
     for row in rows:

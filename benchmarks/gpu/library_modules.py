@@ -51,7 +51,7 @@ def load_patched(libraries: Sequence[str], kernels: Sequence[str] | None, note: 
     import foretune
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is not reached is noted
+        warnings.simplefilter("ignore")  # modules that the patch does not reach are noted below
         patch = foretune.patch_triton()
         modules = load(libraries, kernels, note)
     for name, why in patch.unreached.items():
@@ -96,7 +96,7 @@ def find_tuner(kernel: Any) -> Any:
 
 @contextlib.contextmanager
 def replayed() -> Iterator[None]:
-    """Compile for `DEVICE`, launch nothing, and let libraries believe that it is there."""
+    """Compile for `DEVICE` and launch nothing; libraries see this device."""
     from replay_driver import ReplayDriver
 
     driver = ReplayDriver(made_up, device=DEVICE, compile=True)

@@ -29,7 +29,7 @@ class Log:
         self.pending.write_text(json.dumps(self.row))
 
     def end(self, **row: Any) -> None:
-        """Write what came of it."""
+        """Write the result."""
         self._write({**self.row, **row})
         self.pending.unlink()
 

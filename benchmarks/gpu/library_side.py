@@ -1,4 +1,4 @@
-"""One side of `libraries.py`: stock Triton's tuning, or Foretune's, in a process of its own."""
+"""One side of `libraries.py`, in a separate process: tuning by stock Triton or by Foretune."""
 
 import argparse
 import contextlib
@@ -24,7 +24,7 @@ BROKEN = 3
 
 
 def side(options: argparse.Namespace) -> None:
-    """Make the calls of one side, in a process of its own."""
+    """Make the calls of one side."""
     note = Log(options)
     with replayed() if options.compile_only else contextlib.nullcontext():
         importing = load_patched if options.side == "foretune" else load

@@ -48,15 +48,15 @@ REPEATED_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Window:
-    """What the sensors saw while one thing ran.
+    """Readings of the sensors while one configuration ran.
 
     Attributes:
-        power_w: slope of the energy counter.
-        error_w: standard error of that slope.
-        ticks: of the counter, inside the window.
-        seconds: from the first to the last tick.
-        state: clocks, temperature, throttle reasons (all that were seen), means of samples.
-        launch_ms: per launch; NaN where nothing was launched.
+        power_w: Slope of the energy counter.
+        error_w: Standard error of that slope.
+        ticks: Ticks of the counter inside the window.
+        seconds: Time from the first to the last tick.
+        state: Means of clocks and temperature, and all throttle reasons that occurred.
+        launch_ms: Time per launch; NaN if nothing was launched.
     """
 
     power_w: float
@@ -174,7 +174,7 @@ def meter(
     baselines: dict[str, float],
     compiled: Any,
 ) -> tuple[Measurement, dict[str, float]]:
-    """Return time, power and energy of a configuration, and what else is known of the window."""
+    """Return time, power and energy of a configuration, and the counters of its window."""
     m = bench.run(job, compiled)
     if not m.ok:
         return m, {}
@@ -204,10 +204,10 @@ def watch(bench: Any, run: Launch | None, window_s: float, warm_s: float, count:
     ``warm_s`` before and some after do not count: sensors settle, and the last tick is whole.
 
     Args:
-        bench: what runs it.
-        run: queues about 25 ms of work; None: nothing runs.
-        window_s: seconds.
-        warm_s: seconds.
+        bench: The bench to run on.
+        run: Queues about 25 ms of work; None: nothing runs.
+        window_s: Length of the window in seconds.
+        warm_s: Warm-up in seconds.
         count: launches in ``run``.
     """
     begin, ticks, states = bench.now() + warm_s, list[tuple[float, float]](), []
@@ -272,7 +272,7 @@ def measure_baselines(options: argparse.Namespace, bench: Any) -> dict[str, floa
 
 
 def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
-    """Return a table of what is there by now."""
+    """Return a table of the windows so far."""
     runs = table.runs()
     if not len(runs) or not runs["power_w"].notna().any():
         return "no power was metered: give it more --minutes, or a driver that counts energy"
@@ -354,7 +354,8 @@ def _of_sweep(known: dict[str, Any], runs: pd.DataFrame) -> _Offer:
     share = runs["share"].to_numpy()
     knobs = runs.filter(like="config.").apply(lambda c: pd.factorize(c, sort=False)[0])
     scaled = knobs / knobs.max().clip(lower=1)
-    # half of the distance is how fast it is, and what is slower than half the best is far back
+    # Half of the distance between two configurations is their difference in speed. Speeds below
+    # half of the best count as equal.
     places = np.column_stack([scaled, len(knobs.columns) * np.clip(share, 0.5, 1)])
     default = np.flatnonzero(runs["role"].to_numpy() == "default")[:1]
     return _Offer(jobs, places, [int(share.argmax()), *map(int, default)], [])

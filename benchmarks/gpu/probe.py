@@ -35,12 +35,12 @@ class Probe:
     """One number to measure.
 
     Attributes:
-        name: as in a device's descriptor where that has it.
-        unit: of the number.
-        amount: of ``unit`` times milliseconds that one call does; 0: the time itself is wanted.
-        call: makes what is timed.
-        replayed_ms: what a replay takes.
-        calls: in one sample.
+        name: Name in a device's descriptor, if it has one.
+        unit: Unit of the number.
+        amount: Work of one call in ``unit`` times milliseconds; 0: the number is the time.
+        call: Makes the call that is timed.
+        replayed_ms: Time of a replayed call.
+        calls: Number of calls in one sample.
     """
 
     name: str
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def probes(bench: Any) -> Iterator[Probe]:
-    """Yield what is measured."""
+    """Yield the numbers to measure."""
     rates = bench.device.specs
     bandwidth = rates.get("memory_gbps", 1000.0)
     moved = 2 * COPIED_BYTES / 1e6

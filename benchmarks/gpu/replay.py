@@ -30,7 +30,7 @@ IDLE_W, BUSY_W, TICK_S = 76.0, 520.0, 0.1
 
 
 class ReplayBench(Bench):
-    """A replayed H200 with time of its own: only launches and sleeping move its clock."""
+    """A replayed H200 with a simulated clock that only launches and sleeping move."""
 
     source = "replay, made-up numbers"
     replayed = True

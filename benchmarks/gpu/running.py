@@ -51,11 +51,11 @@ def run_stage(
     """Measure into a table until all is done or the time is over, then print a report.
 
     Args:
-        stage: its options.
-        argv: what was typed.
-        table: the name of its file in ``--out``.
-        measure: measures what is left; returns whether a launch broke the device's context.
-        report: says what is there by now.
+        stage: The stage's options.
+        argv: Arguments of the command.
+        table: Name of the stage's file in ``--out``.
+        measure: Measures the jobs that are left; returns whether a launch broke the device.
+        report: Returns a report of the rows so far.
     """
     options, bench = options_of(stage, argv)
     deadline = Deadline(options.minutes)
@@ -68,7 +68,7 @@ def run_stage(
 
 
 def restart(argv: list[str] | None, minutes: float) -> None:
-    """Begin this stage anew in the time that is left: a launch broke the process's device."""
+    """Start this stage again for the time that is left: a launch broke the process's device."""
     given = sys.argv[1:] if argv is None else argv
     print("a launch broke the device's context: starting again", flush=True)
     more = ["--minutes", f"{minutes:.3f}"]  # the last of several counts

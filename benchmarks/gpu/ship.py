@@ -36,7 +36,7 @@ PROTOCOL = (
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("runs", type=Path, help="the folder of the stages (--out)")
-    parser.add_argument("name", help="of the table, e.g. nvidia-h100-80gb")
+    parser.add_argument("name", help="name of the table, e.g. nvidia-h100-80gb")
     parser.add_argument("--system", required=True, help="operating system, driver, host")
     for stage in STAGES:
         parser.add_argument(f"--{stage}", default="", metavar="OPTIONS", help=f"of {stage}.py")
@@ -78,7 +78,7 @@ def card_of(table: pd.DataFrame, options: argparse.Namespace) -> DatasetCard:
     """Return the card of the merged table.
 
     Raises:
-        ForetuneError: the code of a kernel is not what was measured.
+        ForetuneError: The code of a kernel changed since it was measured.
     """
     name = str(table["device"].iloc[0])
     specs = {
@@ -111,7 +111,7 @@ def hashes(table: pd.DataFrame) -> dict[str, str]:
     """Return the hashes of the code of the kernels in ``table``.
 
     Raises:
-        ForetuneError: the code is not what was measured.
+        ForetuneError: The code of a kernel changed since it was measured.
     """
     found = {}
     for kernel in kernels():

@@ -1,11 +1,11 @@
-"""Does all that only a GPU can show work? Right or wrong, item by item, in two minutes.
+"""Does everything work that needs a GPU? Pass or fail, item by item, in two minutes.
 
     PYTHONPATH=src python benchmarks/gpu/smoke.py --out smoke.jsonl
     PYTHONPATH=src python benchmarks/gpu/smoke.py --replay        # no GPU: runs through, compiles
     PYTHONPATH=src python benchmarks/gpu/smoke.py --minutes 0 --out smoke.jsonl    # prints a file
 
-Every item runs in a process of its own, with a limit: none stops another one. All processes start
-at once and wait for their turn; what is timed runs alone. Rows go to ``--out`` as they are made.
+Every item runs in a separate process with a time limit, so none stops another. All processes start
+at once and wait for their turn; only one is timed at a time. Rows are written to ``--out`` at once.
 
 With ``--replay`` nothing is launched and nothing is compared, but Triton really compiles for
 ``--device``. With TRITON_CACHE_DIR set, a GPU of that kind then finds its programs there
@@ -178,7 +178,7 @@ def start(options: argparse.Namespace, folder: Path, item: str) -> Any:
 
 
 def finish(out: Path, folder: Path, item: str, process: Any, until: float) -> None:
-    """Wait for a process; write down what was wrong with it."""
+    """Wait for a process; write a row if it failed."""
     try:
         code = process.wait(max(0.1, until - time.monotonic()))
         failed = f"it ended with {code}" if code else ""

@@ -74,15 +74,15 @@ def gelu_add(x, y, out, n, BLOCK: tl.constexpr):
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a kernel, where its result is, and what is right.
+    """A call of a kernel, its output, and the expected result.
 
     Attributes:
-        args: positional arguments.
-        named: others.
-        grid: of the launch.
-        output: what it writes.
-        right: what that must be; None where nothing runs.
-        limit: relative error allowed.
+        args: Positional arguments.
+        named: Keyword arguments.
+        grid: Grid of the launch.
+        output: Tensor that the kernel writes.
+        right: Expected result; None if nothing runs.
+        limit: Allowed relative error.
     """
 
     args: tuple[Any, ...]
@@ -134,7 +134,7 @@ class Case:
         return autotune(self.configs, self.key, **options)(fn)
 
     def tuned(self, **options: Any) -> tuple[Call, Any, list[triton.Config]]:
-        """Return a call, the kernel under Foretune's decorator, and a list of what it measures."""
+        """Return a call, the decorated kernel, and a list that collects measured configurations."""
         call, tuner = self.make(), self.decorated(foretune.autotune, **options)
         measured, bench = list[triton.Config](), tuner._bench
 

@@ -1,4 +1,4 @@
-"""Items of `smoke.py`: what Foretune says of the device is so."""
+"""Items of `smoke.py`: the descriptor of the device is correct."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def power(run: Run) -> None:
 
 
 def described(run: Run) -> None:
-    """Compare the device's descriptor with what torch says of it; run ``foretune doctor``."""
+    """Compare the device's descriptor with torch's properties; run ``foretune doctor``."""
     from foretune.device import find_device_or_none
 
     with run.checking("descriptor"):

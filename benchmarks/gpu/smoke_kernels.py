@@ -40,34 +40,6 @@ def kernels(run: Run) -> None:
                 f"{m.status.value} {m.error} error {m.relative_error:.2g} (bar {limit:.2g}), "
                 f"{m.time_ms:.4f} ms, roofline {least_ms:.4f}",
             )
-    with run.checking("triton_probe"):
-        _probe(run)
-
-
-def _probe(run: Run) -> None:
-    """Check the kernels that take the memory apart: a ring closes, and sums are right."""
-    from foretune.collect.dissection import LINE_BYTES
-    from foretune.collect.gpu_dissection import BLOCK, latency_ns, link, read_gbps
-    from foretune.collect.kernels.triton_probe import chase, read
-
-    kib, programs = 4096, 1056
-    where = torch.device("cuda" if REAL else "cpu")
-    memory = torch.zeros(kib * 256, dtype=torch.int32, device=where)
-    position = link(memory, kib)
-    before, lines = int(position), kib * 1024 // LINE_BYTES
-    chase[(1,)](memory, position, lines)
-    numbers = torch.arange(kib * 256, dtype=torch.int32, device=where) % 7
-    sums = torch.zeros(programs * BLOCK, dtype=torch.int32, device=where)
-    read[(programs,)](numbers, sums, kib * 256 // BLOCK, 3, BLOCK)
-    read[(programs,)](memory, sums.clone(), 64, 64, BLOCK)
-    chase[(1,)](memory, position.clone(), 4096)
-    if not REAL:
-        run.check("triton_probe", True, "compiled")
-        return
-    ok = int(position) == before and int(sums.sum()) == 3 * int(numbers.sum())
-    timer = warm_gpu_timer()
-    latency, rate = latency_ns(memory, kib, timer), read_gbps(memory, kib, programs, timer)
-    run.check("triton_probe", ok, f"4 MiB: {latency:.0f} ns a load, {rate:,.0f} GB/s")
 
 
 LAUNCHES = (1, 2, 4, 8, 32)

@@ -20,19 +20,19 @@ REAL = torch.cuda.is_available()
 
 
 def warm_gpu_timer() -> Any:
-    """Return a timer of launches that find what they read in the cache."""
+    """Return a timer of launches whose inputs are in the cache."""
     return gpu_timer(foretune.local_device("gpu"), warm_cache=True)
 
 
 @dataclass
 class Run:
-    """What an item needs.
+    """Inputs of an item.
 
     Attributes:
-        item: its number.
-        out: the file of rows.
-        folder: of this run; stores of tuned results are in it.
-        driver: what stands for the device, or None.
+        item: Its number.
+        out: File of rows.
+        folder: Folder of this run, with its stores of tuned results.
+        driver: Replayed device, or None.
     """
 
     item: str

@@ -54,7 +54,7 @@ Key = tuple[str, Problem, Configuration, int]
 DIGITS = 6
 """Significant digits of a number that are kept: a device's events tick more coarsely."""
 SAMPLE_DIGITS = 4
-"""Of each repeat: no two repeats agree better, and more digits are most of a table's bytes."""
+"""Significant digits of a repeat: repeats agree no better, and more would fill the table."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def medians(values: Iterable[float], form: str = "{:.3f}") -> str:
 
 
 def library_columns(times: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return what interleaved times say of the library's call, for `Table.append`."""
+    """Return the columns of the library's call from interleaved times, for `Table.append`."""
     name = next((name for name in times if name.startswith("library:")), None)
     if name is None:
         return {}

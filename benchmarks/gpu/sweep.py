@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/gpu/sweep.py --out runs      # again: goes on where it stopped
     PYTHONPATH=src python benchmarks/gpu/sweep.py --out runs --replay
 
-Writes ``sweep.parquet``, a run table. See `design` for what is measured in which order.
+Writes ``sweep.parquet``, a run table. `design` has the order of measurements.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def _design(options: argparse.Namespace, bench: Any, table: Table) -> tuple[Any,
 
 
 def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
-    """Return a table of what is there by now."""
+    """Return a table of the runs so far."""
     runs = table.runs()
     if not len(runs):
         return "nothing was measured: give it more --minutes"

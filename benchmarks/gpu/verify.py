@@ -103,7 +103,7 @@ def plan(options: argparse.Namespace) -> list[list[Job]]:
 
 
 def report(options: argparse.Namespace, bench: Any, table: Table) -> str:
-    """Return a table of what is there by now."""
+    """Return a table of the comparisons so far."""
     runs = table.runs()
     if not len(runs) or not (runs["status"] == "ok").any():
         return "nothing was measured: give it more --minutes"

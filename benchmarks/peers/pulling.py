@@ -40,9 +40,9 @@ class CallbackToAskTell:
         self._request: list[int] | None = None
 
     def pending_requests(self, observed: Mapping[int, float]) -> list[int]:
-        """Continue as far as ``observed`` allows; return the numbers that it waits for.
+        """Continue until a value is not in ``observed``; return the numbers that it waits for.
 
-        None are returned when the function has ended.
+        The list is empty when the function has ended.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._main, daemon=True)

@@ -28,10 +28,10 @@ class StepProblem:
     """A step of some requests: what every arrangement must compute.
 
     Attributes:
-        model: whose step.
-        batch: requests.
-        new_tokens: of each.
-        context: tokens of each in the cache already.
+        model: The model.
+        batch: Number of requests.
+        new_tokens: New tokens of each request.
+        context: Tokens of each request that are in the cache.
     """
 
     model: ModelDescription
@@ -56,7 +56,7 @@ class Arrangement:
     Attributes:
         tp: ranks that share every layer.
         pp: stages of layers; requests run through them in as many micro-batches.
-        replicas: ranks with a whole model and requests of their own.
+        replicas: Copies of the whole model, each with its own requests.
     """
 
     tp: int = 1

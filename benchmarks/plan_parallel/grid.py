@@ -36,7 +36,7 @@ class Grid:
         prompts, contexts: tokens of a request, new or in the cache.
         heads: query heads of a rank; as many key heads, and a quarter of them.
         message_kib: of exchanges.
-        max_gflop: of a projection; larger ones would take the time of all others.
+        max_gflop: Largest projection; larger ones would take more time than all others.
     """
 
     rows: tuple[int, ...] = (1, 2, 3, 4, 6, 9, 16, 32, 64, 128)

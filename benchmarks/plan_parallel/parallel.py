@@ -42,7 +42,7 @@ TIE_MARGIN = 0.05
 """Times of layouts closer than this are no order that a prediction must get right."""
 MIN_ROUNDS, MAX_ROUNDS = 7, 60
 STEP_ERROR = 0.1
-"""Of a step's time, in logarithms, that coefficients do not explain."""
+"""Spread of a step's log time that the coefficients do not explain."""
 PRIOR_SCALE = np.array([0.3, 1.0, 0.2])
 """How far coefficients of `TERMS` usually lie from `PRIOR_COEFFICIENTS`."""
 OUTPUT_TOLERANCE = 1e-3
@@ -100,7 +100,7 @@ class LayoutTimes:
 
     @property
     def measured_ms(self) -> float:
-        """What stands for all rounds."""
+        """Time that represents all rounds."""
         return undisturbed_ms(self.rounds_ms)
 
 
@@ -313,10 +313,10 @@ def check_on_group(
 def fit_coefficients(
     fit_checks: Sequence[ProblemCheck], timers: Mapping[RankMode, StepTimer], ranks: int
 ) -> np.ndarray:
-    """Return the coefficients of the terms with which steps take what was measured.
+    """Return the coefficients of the terms that fit the measured times of steps.
 
-    Errors of logarithms count, those that stand out less than by their square; coefficients stay
-    near `PRIOR_COEFFICIENTS` as far as `USUAL` says, unless steps say otherwise.
+    The loss is robust, on logarithms of times; `PRIOR_SCALE` keeps the coefficients near
+    `PRIOR_COEFFICIENTS`.
     """
     from scipy.optimize import least_squares
 

@@ -76,7 +76,7 @@ def _loopback() -> str:
 
 
 def _pin(rank: int, ranks: int) -> None:
-    """Give every rank cores of its own (Linux; elsewhere the scheduler decides)."""
+    """Give every rank separate cores (Linux; elsewhere the scheduler decides)."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) >= ranks:

@@ -1,4 +1,4 @@
-"""What a rank does in a check: run steps of the small model, and time what they are made of."""
+"""The work of a rank in a check: run steps of the small model, and time their operators."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ TINY = ModelDescription(
     "tiny", layers=1, hidden=64, heads=2, kv_heads=1, head_dim=32, vocab=16, intermediate=64
 )
 HEAD_DIM = 64
-"""Of the heads that the rotary embedding is timed on."""
+"""Width of the heads in the timing of the rotary embedding."""
 MAX_COPIES = 4096
 MIN_EXCHANGES, MAX_EXCHANGES = 7, 400
 PADDING_GEMMS = 6

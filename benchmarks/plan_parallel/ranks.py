@@ -66,9 +66,9 @@ class RankGroup:
         """Return what a method of `plan_parallel.rank_work.Rank` returns, by rank.
 
         Args:
-            method: its name.
-            arguments: of it.
-            ranks: that run it; none means all.
+            method: Name of the method.
+            arguments: Arguments of the method.
+            ranks: Ranks that run it; none means all.
 
         Raises:
             MeasurementError: one of them failed, died, or did not answer in time; none is left.

@@ -52,7 +52,6 @@ FORMATS = {
     "t4": Format("t4", JSON),
     "torch-profiler": Format("torch_profiler", JSON),
     "triton": Format("triton_cache", (".autotune.json",), takes_mapping=True),
-    "vidur": Format("vidur", TABLES),
 }
 
 

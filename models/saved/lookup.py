@@ -27,14 +27,9 @@ from foretune.errors import (
     UsageError,
 )
 from foretune.models.card import CARD
-from foretune.models.guides.guide import (
-    GuideModel,
-    PredictorRequest,
-    SearchPredictor,
-    make_guide,
-    mlflow_guide,
-    onnx_guide,
-)
+from foretune.models.guides.guide import Guide, as_space_predictor, make_guide
+from foretune.models.guides.request import PredictorRequest
+from foretune.models.guides.user_guide import UserModel, mlflow_model, onnx_model
 from foretune.models.saved.pretrained import NotShipped, find_pretrained
 from foretune.registry import is_code_location, object_at
 
@@ -43,7 +38,7 @@ if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
 
 PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
-"""A model (`make_guide`), or a name as text or path."""
+"""A model (`foretune.models.guides.guide.make_guide`), or a name as text or path."""
 AUTO, NONE = "auto", "none"
 DEFAULT_URI = "sqlite:///mlflow.db"
 ARTIFACT = "predictor"  # name of the model of a run
@@ -55,6 +50,8 @@ _MLFLOW_DEFAULTS = {
 }
 MLFLOW_PREFIXES = ("models:/", "runs:/")
 PICKLES = (".joblib", ".pkl", ".pickle")
+PLUGINS = {"code": "pip install ./examples/predict_from_code"}
+"""Predictors that are not part of Foretune: name -> how a checkout installs one."""
 MAX_FOLDER_DEPTH = 3
 """Levels below a folder that are searched; an MLflow model has its predictor two levels below."""
 SOURCE_KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
@@ -76,7 +73,7 @@ def read_predictor(source: PredictorSource) -> "Predictor":
         raise UsageError(f"predictor is {source!r}: give a Predictor, or name a {SOURCE_KINDS}")
     name, found = str(source), None
     if name.startswith(MLFLOW_PREFIXES):
-        found = read_guide(name)
+        found = read_model(name)
     elif Path(name).is_dir() or not (is_code_location(name) or name.endswith((".onnx", *PICKLES))):
         found = Predictor.load(_predictor_folder(Path(name)))
     if not isinstance(found, Predictor):
@@ -85,13 +82,13 @@ def read_predictor(source: PredictorSource) -> "Predictor":
     return found
 
 
-def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
+def read_model(source: PredictorSource) -> "Predictor | UserModel":
     """Return the predictor or user's model ``source``, which may be a name.
 
     Raises UsageError if it is not a model; else see `read_predictor`.
     """
     if source is None or not isinstance(source, (str, os.PathLike)):
-        return make_guide(source)
+        return as_space_predictor(source)
     name = str(source)
     if name.endswith(PICKLES):
         raise UsageError(
@@ -99,7 +96,7 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
             f"joblib.load({name!r}), and give FILE.py:model"
         )
     if name.endswith(".onnx"):
-        return onnx_guide(name)
+        return onnx_model(name)
     if name.startswith(MLFLOW_PREFIXES):
         from foretune.models.predictor import Predictor
 
@@ -107,33 +104,36 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
             saved = _predictor_folder(folder)
             if (saved / CARD).exists():
                 return Predictor.load(saved)
-            return mlflow_guide(connect(), str(folder), name)
+            return mlflow_model(connect(), str(folder), name)
     if is_code_location(name) and not Path(name).is_dir():
-        return make_guide(object_at(name), name)
+        return as_space_predictor(object_at(name), name)
+    if name in PLUGINS and not Path(name).exists():
+        raise PredictorError(f"predictor {name!r} is a plug-in, not installed: {PLUGINS[name]}")
     return read_predictor(source)
 
 
-def find_search_predictor(
+def find_guide(
     source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
-) -> SearchPredictor | None:
-    """Return the predictor named ``source`` for ``request``; None for ``none``.
+) -> Guide | None:
+    """Return the guide that ``source`` names, for ``request``; None for ``none``.
 
     Raises PredictorError, TrackingError, UsageError if the named predictor cannot be used. ``say``
     receives the choice among shipped predictors, and any mismatch.
     """
     if source is None or (isinstance(source, str) and source == NONE):
         return None
+    guide: Guide | None
     if isinstance(source, str) and source == AUTO:
-        found = _shipped(request, say)
+        guide = _shipped(request, say)
     else:
-        found = SearchPredictor.for_device(read_guide(source), request.device)
-        request.check(found.predictor)
-    if found is not None and found.mismatch:
-        say(f"measurements check and correct the predictor: {found.mismatch}")
-    return found
+        guide = make_guide(read_model(source), request.device)
+        guide.require(request)
+    if guide is not None and guide.mismatch:
+        say(f"measurements check and correct the predictor: {guide.mismatch}")
+    return guide
 
 
-def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> SearchPredictor | None:
+def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> Guide | None:
     try:
         found = find_pretrained(request)
     except NotShipped as e:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.models.guides.guide import PredictorRequest, SearchPredictor
+from foretune.models.guides.guide import TrainedGuide
+from foretune.models.guides.request import PredictorRequest
 from foretune.support.files import read_json, translate_read_errors
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Pretrained:
         return found
 
 
-def find_pretrained(request: PredictorRequest) -> SearchPredictor:
+def find_pretrained(request: PredictorRequest) -> TrainedGuide:
     """Return the most similar shipped predictor of the requested kernel.
 
     One of other code and of another device is not similar. Raises NotShipped if there is none;
@@ -82,9 +83,8 @@ def find_pretrained(request: PredictorRequest) -> SearchPredictor:
         if missing := request.missing_targets(found):
             reasons.append(f"{card.table} has no {', '.join(missing)}")
             continue
-        return SearchPredictor(
-            found, "; ".join(card.differences(request.source_hash, request.device)), shipped=True
-        )
+        differences = card.differences(request.source_hash, request.device)
+        return TrainedGuide(found, request.device, mismatch="; ".join(differences), shipped=True)
     raise NotShipped(
         f"no shipped predictor of {request.kernel} fits: "
         + ("; ".join(reasons) or "there is none for this kernel")

@@ -38,6 +38,24 @@ ROUTING = "power_law_1.2"
 """The distribution of tokens over experts with which measured tables imitate real routers."""
 EXPERT_KINDS = {2: "plain", 3: "gated"}
 """Matrices of an expert -> their name in tables."""
+MIX_PASSES = 4
+"""Passes over all residual streams per layer: before and after attention and experts."""
+SCORE_SHARE = 0.5
+"""Work of scoring keys relative to attention with equally many heads, which also weights values."""
+
+
+@dataclass(frozen=True)
+class MoeShape:
+    """Routed experts of a layer, and how ranks split them."""
+
+    hidden: int  # width of their input and output
+    intermediate: int  # width of one expert
+    experts: int
+    top_k: int  # experts per token
+    matrices: int  # per expert: 3 with a gate, 2 without
+    tp: int  # slices of an expert
+    ep: int  # groups of experts
+    weight_format: str  # as in measured tables
 
 
 def mixed_operators(
@@ -100,46 +118,39 @@ def _experts(
         kind = table_name(formats.weights)
         yield gemm("experts_in", phase, layers, tokens, inner, model.hidden, kind)
         yield gemm("experts_out", phase, layers, tokens, model.hidden, inner, kind)
-    yield _moe(
-        model.expert_hidden or model.hidden,
-        model.moe_intermediate,
-        model.experts_per_token,
-        model.experts,
-        tokens * layout.dp,
-        layout.moe_tp,
-        layout.moe_ep,
-        table_name(formats.moe),
-        layers,
-        phase,
-        model.expert_matrices,
+    shape = MoeShape(
+        hidden=model.expert_hidden or model.hidden,
+        intermediate=model.moe_intermediate,
+        experts=model.experts,
+        top_k=model.experts_per_token,
+        matrices=model.expert_matrices,
+        tp=layout.moe_tp,
+        ep=layout.moe_ep,
+        weight_format=table_name(formats.moe),
     )
+    yield _moe(shape, tokens=tokens * layout.dp, layers=layers, phase=phase)
 
 
 @lru_cache(CACHE_SIZE)
-def _moe(
-    hidden: int,
-    intermediate: int,
-    top_k: int,
-    experts: int,
-    tokens: int,
-    tp: int,
-    ep: int,
-    kind: str,
-    count: int,
-    phase: Phase,
-    matrices: int,
-) -> Operator:
+def _moe(shape: MoeShape, tokens: int, layers: int, phase: Phase) -> Operator:
     """Return the routed experts; tables count the tokens of all ranks and the whole expert."""
     problem = Problem(
         tokens=tokens,
-        hidden=hidden,
-        intermediate=intermediate,
-        top_k=top_k,
-        experts=experts,
+        hidden=shape.hidden,
+        intermediate=shape.intermediate,
+        top_k=shape.top_k,
+        experts=shape.experts,
         distribution=ROUTING,
     )
-    config = Configuration(format=kind, tp=tp, ep=ep, experts=EXPERT_KINDS[matrices])
-    return Operator("moe", problem, count, phase, config, "experts")
+    config = Configuration(
+        format=shape.weight_format,
+        tp=shape.tp,
+        ep=shape.ep,
+        experts=EXPERT_KINDS[shape.matrices],
+    )
+    return Operator(
+        kernel="moe", problem=problem, count=layers, phase=phase, config=config, name="experts"
+    )
 
 
 def _communication(
@@ -174,12 +185,6 @@ def _communication(
         yield collective(kernels[1], "combine", phase, layers, sent, ranks)
     if layout.pp > 1:
         yield collective("send_recv", "stage", phase, layout.pp - 1, message, 2)
-
-
-MIX_PASSES = 4
-"""Passes over all residual streams per layer: before and after attention and experts."""
-SCORE_SHARE = 0.5
-"""Work of scoring keys relative to attention with equally many heads, which also weights values."""
 
 
 def attention_operators(

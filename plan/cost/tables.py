@@ -16,7 +16,9 @@ from foretune.datasets.runs import newest_runs, read_runs, with_specs_of
 from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
-from foretune.plan.cost.kinds import CONVERTERS, KINDS, MODULES, RECURRENT
+from foretune.plan.cost.kinds import CONVERTERS, KINDS
+from foretune.plan.cost.recurrent import RECURRENT
+from foretune.plan.cost.sparse_attention import MODULES
 from foretune.plan.describe.engines import ENGINES
 from foretune.support.operator_package import installed_tables
 

@@ -15,7 +15,6 @@ from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import MissingExtra, RunTableError, UnknownName, UsageError
 from foretune.plan.describe import parse_rows, read_text, shipped_rows, shipped_text
 from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
-from foretune.plan.describe.formats import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
     QUANTIZATION_FILE,
@@ -24,6 +23,7 @@ from foretune.plan.describe.huggingface import (
     read_folder,
     read_json,
 )
+from foretune.plan.describe.names import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.support.operator_package import package_folder
 
 PCIE_GBPS = 32.0

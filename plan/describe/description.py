@@ -206,7 +206,8 @@ class ModelDescription:
         gated_attention: whether a gate as wide as the queries multiplies attention's output.
         mlp_matrices: per dense MLP: 3 with a gate, 2 without (like GPT-3).
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
-        moe_format: of its routed experts, or of its MLPs if it has none.
+        moe_format: of its routed experts, or of its MLPs if it has none; empty means
+            ``weight_format``.
         kv_format: cache format it was calibrated for.
         longest: maximum tokens of prompt and answer; 0 if unknown.
         images: whether it also reads images; the encoder is left out.
@@ -245,7 +246,7 @@ class ModelDescription:
     linear: LinearAttention | None = None
     index: Indexer | None = None
     weight_format: str = "bf16"
-    moe_format: str = "bf16"
+    moe_format: str = ""
     kv_format: str = "bf16"
     longest: int = 0
     images: bool = False
@@ -263,6 +264,7 @@ class ModelDescription:
     draft_model: "ModelDescription | None" = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "moe_format", self.moe_format or self.weight_format)
         for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
             if getattr(self, field) < 1:
                 raise ProblemError(f"{self.name}: {field}={getattr(self, field)} must be positive")

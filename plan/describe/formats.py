@@ -1,38 +1,54 @@
-"""Number formats: names, sizes, hardware support, published quality, and those of a checkpoint.
+"""Number formats: their arithmetic, names and hardware support.
 
-Names are those of the run table. A weight format implies the format of activations. The KV cache
-has separate formats.
+A format is its arithmetic: the bits of a weight, the scales of its groups, and the format of the
+activations that it is multiplied with. Usual formats have a name of the run table. Others are
+written in their terms:
+
+- ``int4_wo_g32``: as ``int4_wo``, but 32 weights share a scale. ``_g32z`` adds a zero point of as
+  many bits as a weight, ``_g32b`` a bias of 16 bits, and ``_row`` has a scale per row instead.
+- ``fp8:1.6%bf16``: fp8, but 1.6 % of the weights are in bf16.
+
+Kernels, measured tables and published quality of such a format are those of the usual one in front.
+The KV cache has separate formats.
 """
 
-import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
-from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
-from foretune.errors import RunTableError, UnknownName, UsageError
-from foretune.plan.describe import parse_rows, read_text, shipped_json, shipped_rows, shipped_text
+from foretune.errors import UnknownName
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.description import ModelDescription
 
 Support = Literal["native", "emulated", "no"]
 WORST_FIRST: tuple[Support, ...] = ("no", "emulated", "native")
+GROUP_SCALE_BITS = 16
+"""Bits of a group's scale, if the usual format has no groups."""
+BIAS_BITS = 16
+"""Bits of a group's bias."""
+MIN_MIXED_EFFECT = 0.01
+"""Formats of a few weights are left out if all of them change the bytes by less than this."""
+_GROUPED = re.compile(r"(?P<base>\w+?)_(g(?P<group>[1-9]\d*)(?P<offset>[zb]?)|row)")
+_SHARE = re.compile(r"(?P<percent>\d+(\.\d+)?)%(?P<name>\w+)")
 
 
 @dataclass(frozen=True)
 class Format:
     """A number format."""
 
-    name: str  # as in the run table's ``config.format``
-    bits: int  # per number
+    name: str
+    bits: float  # per number; of a mixture, their mean
     group: int = 0  # numbers that share a scale; 0 for one scale per tensor or row
     scale_bits: int = 0  # per scale
     activations: str = "bf16"  # format of the activations multiplied with it
     block: int = 1  # columns of weights that engines cannot split; 1 if they pad
     head_bits: int = 0  # of a cache, per scale of a token, head, and key or value
+    offset_bits: int = 0  # per group: a zero point or a bias
+    base: str = ""  # usual format with the same kernels; empty if it is one
+    parts: tuple[tuple[float, "Format"], ...] = ()  # of a mixture: shares of the weights
 
     @property
     def bytes(self) -> float:
@@ -41,22 +57,27 @@ class Format:
 
     def bytes_per_value(self, width: float) -> float:
         """Return bytes per number, including scales, for heads of ``width`` numbers."""
+        if self.parts:
+            return sum(share * part.bytes_per_value(width) for share, part in self.parts)
         scales = self.scale_bits / self.group if self.group else 0.0
-        return (self.bits + scales + self.head_bits / width) / 8
+        offsets = self.offset_bits / self.group if self.group else 0.0
+        return (self.bits + scales + offsets + self.head_bits / width) / 8
 
 
 def _read_formats(use: str) -> dict[str, Format]:
-    names = [field.name for field in fields(Format)]
-    rows = [{k: row[k] for k in names} for row in shipped_rows("formats.csv") if row["use"] == use]
     texts = ("name", "activations")
-    return {
-        row["name"]: Format(**{k: v if k in texts else int(v) for k, v in row.items()})  # type: ignore[arg-type]
-        for row in rows
-    }
+    integers = ("bits", "group", "scale_bits", "block", "head_bits")
+    formats = {}
+    for row in shipped_rows("formats.csv"):
+        if row["use"] == use:
+            numbers = {column: int(row[column]) for column in integers}
+            named = {column: row[column] for column in texts}
+            formats[row["name"]] = Format(**named, **numbers)  # type: ignore[arg-type]
+    return formats
 
 
 FORMATS = _read_formats("weights")
-"""Weight formats; ``…_wo`` is weight-only."""
+"""Usual weight formats; ``…_wo`` is weight-only."""
 CACHE_FORMATS = _read_formats("cache")
 """Cache formats, with scales as in the implementations."""
 DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
@@ -68,10 +89,15 @@ ACTIVATION_BYTES = {
     "mxfp8": 1 + 1 / 32,
     "int8": 1.0,
     "nvfp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32,
 }
 """Format of activations -> bytes per number, including scales."""
-TABLE_NAMES = {"mxfp4": "w4a16_mxfp4"}
-"""Our name -> name in measured tables, if different."""
+NARROW_ACTIVATIONS = ("fp8", "mxfp8", "nvfp4", "mxfp4")
+"""Formats of activations that prefill attention may compute with, in fp8."""
+MEASURED_NAMES = {
+    row["name"]: row["measured_as"] for row in shipped_rows("formats.csv") if row["measured_as"]
+}
+"""Our name -> name in measured tables, if different: of the same or the nearest arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +125,13 @@ class Formats:
         return f"{self.weights}{experts}, {self.kv} cache"
 
     def mlps(self, model: ModelDescription) -> str:
-        """Return the format of dense MLPs; without experts, the narrower one."""
-        narrower = min(self.weights, self.moe, key=lambda name: find_format(name).bytes)
-        return self.weights if model.is_moe else narrower
+        """Return the format of dense MLPs."""
+        return self.weights if model.is_moe else self.moe
 
     @property
     def activations(self) -> str:
         """Format of the activations multiplied with the weights."""
-        return FORMATS[self.weights].activations
+        return find_format(self.weights).activations
 
     @property
     def attention(self) -> str:
@@ -115,8 +140,10 @@ class Formats:
         It is fp8 if cache and activations have at most 8 bits (NVFP4 caches are converted to 8).
         Decode is memory-bound and computes in bf16.
         """
-        eight_bits = self.kv in ("fp8", "nvfp4") and self.activations in ("fp8", "nvfp4")
-        return "fp8" if eight_bits else "bf16"
+        narrow_cache = self.kv in ("fp8", "nvfp4")
+        if narrow_cache and self.activations in NARROW_ACTIVATIONS:
+            return "fp8"
+        return "bf16"
 
     def support(self, architecture: str) -> Support:
         """Return a device's support: that of the least supported format."""
@@ -142,10 +169,86 @@ def draft_formats(draft: ModelDescription, formats: Formats) -> Formats:
 
 def find_format(name: str, cache: bool = False) -> Format:
     """Return the format of weights, or of a cache, called ``name``; raises UnknownName."""
-    known = CACHE_FORMATS if cache else FORMATS
-    if name not in known:
-        raise UnknownName("format of the cache" if cache else "number format", name, known)
-    return known[name]
+    if cache:
+        if name not in CACHE_FORMATS:
+            raise UnknownName("format of the cache", name, CACHE_FORMATS)
+        return CACHE_FORMATS[name]
+    return _weight_format(name)
+
+
+@cache
+def _weight_format(name: str) -> Format:
+    if name in FORMATS:
+        return FORMATS[name]
+
+    main, *others = name.split(":")
+    shares = [_SHARE.fullmatch(other) for other in others]
+    if others and all(shares):
+        named = {share["name"]: float(share["percent"]) / 100 for share in shares if share}
+        return _mixture(name, main, named)
+
+    match = _GROUPED.fullmatch(name)
+    base = FORMATS.get(match["base"]) if match else None
+    if match is None or base is None:
+        raise UnknownName("number format", name, FORMATS)
+    if match["group"] is None:
+        return replace(base, name=name, group=0, block=1, base=base.name)
+    group = int(match["group"])
+    offset_bits = {"": 0, "z": int(base.bits), "b": BIAS_BITS}[match["offset"]]
+    return replace(
+        base,
+        name=name,
+        group=group,
+        scale_bits=base.scale_bits or GROUP_SCALE_BITS,
+        block=group if base.block > 1 else 1,
+        offset_bits=offset_bits,
+        base=base.name,
+    )
+
+
+def _mixture(name: str, main: str, shares: Mapping[str, float]) -> Format:
+    """Return ``main`` with a share of the weights in each of other formats."""
+    first = _weight_format(main)
+    others = [(share, _weight_format(other)) for other, share in shares.items()]
+    parts = [(1.0 - sum(shares.values()), first), *others]
+    return replace(
+        first,
+        name=name,
+        bits=sum(share * part.bits for share, part in parts),
+        block=max(part.block for _, part in parts),
+        base=first.base or first.name,
+        parts=tuple(parts),
+    )
+
+
+def grouped_name(base: str, group: int, offset: str = "") -> str:
+    """Return the name of ``base`` with a scale per ``group`` weights; 0 for one per row.
+
+    ``offset`` is ``z`` for a zero point per group, ``b`` for a bias.
+    """
+    usual = FORMATS[base]
+    if group == usual.group and not offset:
+        return base
+    return f"{base}_g{group}{offset}" if group else f"{base}_row"
+
+
+def mixture_name(weights: Mapping[str, float], main: str) -> str:
+    """Return the name of a mixture: format -> its number of weights, of which ``main`` is one."""
+    total = sum(weights.values())
+    mean_bytes = sum(find_format(name).bytes * count for name, count in weights.items()) / total
+    if abs(mean_bytes / find_format(main).bytes - 1.0) < MIN_MIXED_EFFECT:
+        return main
+    others = [
+        f"{100 * count / total:.1f}%{name}"
+        for name, count in sorted(weights.items(), key=lambda item: -item[1])
+        if name != main and count / total >= 0.0005
+    ]
+    return ":".join([main, *others])
+
+
+def base_format(name: str) -> str:
+    """Return the usual weight format whose kernels, tables and quality a format shares."""
+    return find_format(name).base or name
 
 
 def support_key(name: str) -> str:
@@ -154,8 +257,11 @@ def support_key(name: str) -> str:
 
 
 def table_name(name: str) -> str:
-    """Return a format's name in measured tables."""
-    return TABLE_NAMES.get(name, name)
+    """Return a format's name in measured tables; cache formats have the same one."""
+    if name in CACHE_FORMATS:
+        return MEASURED_NAMES.get(name, name)
+    base = base_format(name)
+    return MEASURED_NAMES.get(base, base)
 
 
 def supported(name: str, architecture: str) -> Support:
@@ -167,7 +273,18 @@ def supported(name: str, architecture: str) -> Support:
     format; ``architecture`` is as in `Device.architecture`: ``sm_90``, ``gfx942``,
     ``x86_64+avx512``.
     """
-    find_format(name.removeprefix("kv:"), cache=name.startswith("kv:"))
+    if name.startswith("kv:"):
+        find_format(name.removeprefix("kv:"), cache=True)
+        return _kernels(name, architecture)
+
+    # A mixture is supported as its least supported part.
+    parts = [part for _, part in find_format(name).parts] or [find_format(name)]
+    levels = {_kernels(part.base or part.name, architecture) for part in parts}
+    return next(level for level in WORST_FIRST if level in levels)
+
+
+def _kernels(name: str, architecture: str) -> Support:
+    """Return how a device supports a usual format."""
     table = _support()
     if all(architecture != known for _, known in table):
         architecture = "cpu" if architecture.startswith(("x86_64", "aarch64")) else ""
@@ -181,216 +298,3 @@ def _support() -> dict[tuple[str, str], Support]:
         for row in shipped_rows("format_support.csv")
         for architecture in row["architectures"].split()
     }
-
-
-EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
-"""Format -> format whose quality results it shares: finer scales lose no more."""
-
-
-@dataclass(frozen=True)
-class AccuracyResult:
-    """One benchmark of one model in one format."""
-
-    format: str  # weight format, as in `FORMATS`; cache formats are written ``kv:fp8``
-    method: str
-    model: str
-    benchmark: str
-    baseline: float
-    quantized: float
-    better: str  # ``higher`` or ``lower``
-    source: str
-
-    @property
-    def recovery(self) -> float:
-        """Share of the baseline's quality that is kept; 1 is all."""
-        share = self.quantized / self.baseline
-        return share if self.better == "higher" else 1 / share
-
-
-RESULT_COLUMNS = tuple(field.name for field in fields(AccuracyResult))
-
-
-@cache
-def published_accuracy() -> tuple[AccuracyResult, ...]:
-    """Return the results shipped with the package."""
-    return _parse_results(shipped_text("accuracy.csv"), "accuracy.csv")
-
-
-def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
-    """Return a user's results: a CSV file with the shipped table's columns.
-
-    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
-    """
-    return _parse_results(read_text(path, "accuracies"), str(path))
-
-
-def recovery(
-    formats: Formats,
-    model: ModelDescription | None = None,
-    results: Sequence[AccuracyResult] | None = None,
-) -> float | None:
-    """Return the share of quality that a deployment's formats keep; None if unpublished.
-
-    It multiplies, over weight and cache formats, the median over results: of this model if there
-    are any, else of all models. Formats that the model was published in lose nothing. ``results``
-    replace the published ones.
-    """
-    known = published_accuracy() if results is None else results
-    native = {"bf16", model.weight_format, model.moe_format} if model else {"bf16"}
-    lossy = []
-    if changed := {name for name in (formats.weights, formats.moe) if name not in native}:
-        narrowest = min(changed, key=lambda name: FORMATS[name].bytes)
-        lossy.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
-    if formats.kv not in {"bf16", model.kv_format if model else "bf16"}:
-        lossy.append(f"kv:{formats.kv}")
-    total = 1.0
-    for name in lossy:
-        found = [r for r in known if EQUIVALENT_FORMATS.get(r.format, r.format) == name]
-        same_model = [r for r in found if model and _base_name(r.model) == _base_name(model.name)]
-        if not found:
-            return None
-        total *= median(r.recovery for r in same_model or found)
-    return total
-
-
-def _base_name(name: str) -> str:
-    """Return a model's name without its publisher and format."""
-    words = name.rpartition("/")[2].lower().split("-")
-    return "-".join(w for w in words if w not in {"meta", "instruct", *FORMAT_OF_SUFFIX})
-
-
-def _parse_results(text: str, name: str) -> tuple[AccuracyResult, ...]:
-    rows = parse_rows(text, name, RESULT_COLUMNS)
-    return tuple(_parse_result(row, f"{name}, row {i}") for i, row in enumerate(rows, 1))
-
-
-def _parse_result(row: dict[str, str], where: str) -> AccuracyResult:
-    try:
-        scores = float(row["baseline"]), float(row["quantized"])
-    except ValueError as e:
-        raise RunTableError(f"{where}: baseline and quantized must be numbers ({e})") from e
-    if min(scores) <= 0:
-        raise RunTableError(f"{where}: scores must be positive")
-    if row["better"] not in ("higher", "lower"):
-        raise RunTableError(f"{where}: better is 'higher' or 'lower', not {row['better']!r}")
-    known = CACHE_FORMATS if row["format"].startswith("kv:") else FORMATS
-    if row["format"].removeprefix("kv:") not in known:
-        raise RunTableError(f"{where}: unknown number format {row['format']!r}")
-    texts = {c: row[c] for c in RESULT_COLUMNS if c not in ("baseline", "quantized")}
-    return AccuracyResult(baseline=scores[0], quantized=scores[1], **texts)
-
-
-_NAMES = shipped_json("checkpoint_formats.json")
-FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
-"""Last word of a checkpoint's name -> format of its projections and experts."""
-MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
-"""NVIDIA ModelOpt's name -> Foretune's."""
-CACHE_ONLY_TOOLS = (None, "modelopt", "compressed-tensors")
-"""Tools named in a file that may quantize only the cache."""
-FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
-
-_FIELDS = ("quantization_config", "compression_config")
-_UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
-_INTEGER_BITS = {3: "int3_wo", 4: "int4_wo", 8: "int8_wo"}
-"""Bits of weight-only integers -> format; GPTQ and AWQ leave out 4."""
-_PROJECTION = re.compile(r"attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
-_ATTENTION = re.compile(r"attn|mixer\.(in|out)_proj")
-_ENCODER = re.compile(r"vision|visual|audio")
-_LAYER = re.compile(r"layers\.(\d+)\.")
-MAX_UNQUANTIZED_LAYERS = 2
-"""If more layers keep attention unquantized, all count as such, as engines skip the first few."""
-
-
-def format_in_name(name: str) -> str:
-    """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
-    for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
-        if word in FORMAT_OF_SUFFIX:
-            # Qwen publishes blockwise fp8 (``weight_block_size`` in ``config.json``).
-            blockwise = word == "fp8" and name.lower().startswith("qwen/")
-            return "fp8_block" if blockwise else FORMAT_OF_SUFFIX[word]
-    return ""
-
-
-def stored_formats(config: Mapping[str, Any], quantization: Mapping[str, Any]) -> Formats:
-    """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``.
-
-    Raises UsageError for an unknown quantization method.
-    """
-    stored = quantization.get("quantization") or next(filter(None, map(config.get, _FIELDS)), None)
-    if not isinstance(stored, Mapping):
-        return Formats()
-    weights, moe = _split(_formats_of_modules(stored))
-    if not moe:
-        weights, moe = "bf16", "bf16"
-        tool = stored.get("quant_algo") or stored.get("quant_method")
-        if tool not in CACHE_ONLY_TOOLS or stored.get("config_groups"):
-            bits = f" ({stored['bits']} bits)" if "bits" in stored else ""
-            raise UsageError(
-                f"checkpoints quantized by {tool}{bits} cannot be planned yet: plan its "
-                "unquantized model with --formats"
-            )
-    cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
-    unquantized = [
-        str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
-    ]
-    unquantized += [name for name in stored.get("dynamic") or () if name.startswith("-:")]
-    weights = "bf16" if _attention_unquantized(unquantized) else weights
-    return Formats(weights, kv="fp8" if cache else "bf16", moe=moe)
-
-
-def _attention_unquantized(modules: Iterable[str]) -> bool:
-    """Return whether attention's projections are among the unquantized modules."""
-    layers = set()
-    for module in modules:
-        if not _PROJECTION.search(module) or _ENCODER.search(module):
-            continue
-        layer = _LAYER.search(module)
-        if layer is None:
-            return True
-        layers.add(layer[1])
-    return len(layers) > MAX_UNQUANTIZED_LAYERS
-
-
-def _formats_of_modules(stored: Mapping[str, Any]) -> dict[str, str]:
-    """Return the formats in a file by module or pattern; an unknown one is empty."""
-    groups = (stored.get("config_groups") or {}).values()
-    if layers := stored.get("quantized_layers"):
-        return {name: _by_algorithm(layer) for name, layer in layers.items()}
-    if kind := _by_algorithm(stored) or _by_method(stored):
-        return {"": kind}
-    return {str(name): _by_group(g) for g in groups for name in g.get("targets") or ("",)}
-
-
-def _split(kinds: Mapping[str, str]) -> tuple[str, str]:
-    """Return the most frequent format of attention, and of other modules; empty if unknown."""
-    attention = Counter(kind for name, kind in kinds.items() if _ATTENTION.search(name))
-    counts = attention, Counter(kinds.values()) - attention
-    first, second = (next((k for k, _ in count.most_common() if k), "") for count in counts)
-    return first or second, second or first
-
-
-def _by_algorithm(stored: Mapping[str, Any]) -> str:
-    """Return the format of one of ModelOpt's algorithms."""
-    return MODELOPT_FORMATS.get(str(stored.get("quant_algo", "")).upper(), "")
-
-
-def _by_method(stored: Mapping[str, Any]) -> str:
-    method = stored.get("quant_method")
-    if method == "fp8":
-        return "fp8_block" if stored.get("weight_block_size") else "fp8"
-    if method in ("gptq", "awq"):
-        return _INTEGER_BITS.get(stored.get("bits", 4), "")
-    return {"fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}.get(str(method), "")
-
-
-def _by_group(group: Mapping[str, Any]) -> str:
-    """Return the format of one of compressed-tensors' groups."""
-    weights, activations = group.get("weights") or {}, group.get("input_activations")
-    bits = weights.get("num_bits", 0)
-    if weights.get("type") == "float":
-        if bits == 4:
-            return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
-        return "fp8_block" if weights.get("strategy") == "block" else "fp8"
-    kinds = {(8, "int"): "int8", (4, "float"): "w4afp8"}
-    multiplied = activations.get("type", "int") if activations else ""
-    return kinds.get((bits, multiplied), _INTEGER_BITS.get(bits, ""))

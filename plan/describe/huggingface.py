@@ -4,6 +4,7 @@ Families have different names for a field. Fields about vision, speech or traini
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,20 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
-from foretune.plan.describe.formats import stored_formats
 from foretune.plan.describe.mixed_layers import mixed_layers
+from foretune.plan.describe.quantization import DESCRIPTION_FIELDS, stored_formats
 from foretune.support import files
 
 Fields = Mapping[str, Any]
 
 CONFIG_FILE = "config.json"
 QUANTIZATION_FILE = "hf_quant_config.json"
+"""ModelOpt's description of a quantization."""
+OLDER_QUANTIZATION_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+"""Descriptions of older tools -> their ``quant_method``."""
 
+DECODER_PARTS = ("text_config", "llm_config", "language_config")
+"""Parts of the file that hold the language model of a model with several."""
 GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
 """Parts of the names of architectures that generate text."""
 _FAMILIES = shipped_json("families.json")
@@ -45,9 +51,20 @@ def read_folder(folder: Path) -> ModelDescription:
 
 
 def read_checkpoint(config: Path, quantization: Path, name: str) -> ModelDescription:
-    """Return the model of ``config.json`` and, if it exists, ``hf_quant_config.json``."""
-    stored = read_json(quantization) if quantization.is_file() else {}
-    return read_config(read_json(config), name, stored)
+    """Return the model of ``config.json`` and, if it exists, ``hf_quant_config.json``.
+
+    Older tools wrote files of their own beside ``config.json``.
+    """
+    content = read_json(config)
+    if quantization.is_file():
+        return read_config(content, name, read_json(quantization))
+    described = any(content.get(field) for field in DESCRIPTION_FIELDS)
+    for file, method in OLDER_QUANTIZATION_FILES.items():
+        older = config.with_name(file)
+        if not described and older.is_file():
+            description = {"quant_method": method, **read_json(older)}
+            return read_config(content, name, {"quantization": description})
+    return read_config(content, name)
 
 
 def read_config(config: Fields, name: str, quantization: Fields | None = None) -> ModelDescription:
@@ -64,38 +81,88 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
 
 
 def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
-    parts = (config.get(part) for part in ("text_config", "llm_config", "language_config"))
-    decoder = next((part for part in parts if isinstance(part, Mapping)), config)
+    decoder = _decoder_part(config)
     text = _without_drafting_layers(_with_family_facts(decoder, config))
-    kinds = config.get("architectures") or []
-    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+    architectures = _architectures(config, decoder, name)
+    _require_planned(text, name)
+
+    mixed = mixed_layers(text, name)
+    if not mixed:
+        _require_planned_kinds(text, name)
+    fields = {**_common_fields(text, config, name), **mixed}
+    if "layers" not in mixed:
+        fields["layers"] = _required_int(text, name, "num_hidden_layers")
+    if "intermediate" not in mixed:
+        fields = {**fields, **_experts(text, name), **mixed}
+    if not fields["windowed_layers"]:
+        fields["sliding_window"] = 0
+    reads_images = any("ConditionalGeneration" in each for each in architectures)
+    fields["images"] = "vision_config" in config or reads_images
+    model = ModelDescription(name=name, **fields)
+
+    # A family may have its own rule for the formats of its checkpoints.
+    if "weight_format" in mixed:
+        return model
+    described = {**text, **config, "model_type": str(text.get("model_type"))}
+    formats = stored_formats(described, quantization, model)
+    return replace(
+        model, weight_format=formats.weights, moe_format=formats.moe, kv_format=formats.kv
+    )
+
+
+def _decoder_part(config: Fields) -> Fields:
+    """Return the part of the file about the language model."""
+    parts = (config.get(part) for part in DECODER_PARTS)
+    return next((part for part in parts if isinstance(part, Mapping)), config)
+
+
+def _architectures(config: Fields, decoder: Fields, name: str) -> list[str]:
+    """Return the names of the model's classes; raises UsageError if none generates text."""
+    architectures = config.get("architectures") or []
+    is_list = isinstance(architectures, list)
+    if not is_list or not all(isinstance(each, str) for each in architectures):
         raise UsageError(f"{name}: architectures in {CONFIG_FILE} must be a list of names")
-    kinds = [*kinds, *(decoder.get("architectures") or [])]
-    if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
-        raise UsageError(f"{name}: {kinds[0]} is not known to generate text: choose another model")
+    architectures = [*architectures, *(decoder.get("architectures") or [])]
+    generates = any(
+        word in architecture for architecture in architectures for word in GENERATIVE_ARCHITECTURES
+    )
+    if architectures and not generates:
+        raise UsageError(
+            f"{name}: {architectures[0]} is not known to generate text: choose another model"
+        )
+    return architectures
+
+
+def _require_planned(text: Fields, name: str) -> None:
+    """Raise UsageError for fields and families that cannot be planned."""
     for field, layers in _TABLES["unsupported_fields"].items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
     family = str(text.get("model_type"))
     if layers := _TABLES["unsupported_families"].get(family):
         raise UsageError(f"{name}: {layers} ({family}) cannot be planned yet")
+
+
+def _common_fields(text: Fields, config: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of a description that most families share."""
+    family = str(text.get("model_type"))
     heads = _required_int(text, name, "num_attention_heads")
     hidden = _required_int(text, name, "hidden_size")
     window, windowed = _windows(text)
     mla = _mla(text, name)
-    formats = stored_formats({**text, **config}, quantization)
+    matrices = GATED_MATRICES - int(family in _TABLES["ungated_families"])
+
     # transformers omits a family's default
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    gemma = family.startswith("gemma")
-    matrices = GATED_MATRICES - int(family in _TABLES["ungated_families"])
-    common = {
+    tied_by_default = family.startswith("gemma")
+    return {
         "hidden": hidden,
         "heads": heads,
         "kv_heads": heads if mla else _key_heads(text, heads),
         "head_dim": mla.qk_nope if mla else _positive_int(text, "head_dim") or hidden // heads,
         "vocab": _required_int(text, name, "vocab_size"),
         "mla": mla,
-        "tied_embeddings": bool(gemma if tied is None else tied),
+        "tied_embeddings": tied_by_default if tied is None else bool(tied),
         "sliding_window": window,
         "windowed_layers": windowed,
         "mlp_matrices": matrices,
@@ -103,25 +170,9 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "gated_attention": bool(text.get("attn_output_gate")) or family.startswith("qwen3_next"),
         "linear": _linear(text, name),
         "index": _index(text),
-        "weight_format": formats.weights,
-        "moe_format": formats.moe,
-        "kv_format": formats.kv,
         "longest": _positive_int(text, *NAMES["length"]),
         "drafting_layers": _positive_int(text, *NAMES["drafting_layers"]),
-        "images": "vision_config" in config
-        or any("ConditionalGeneration" in kind for kind in kinds),
     }
-    mixed = mixed_layers(text, name)
-    if not mixed:
-        _require_planned_kinds(text, name)
-    if "layers" not in mixed:
-        common["layers"] = _required_int(text, name, "num_hidden_layers")
-    if "intermediate" not in mixed:
-        common |= _experts(text, name)
-    fields = {**common, **mixed}
-    if not fields["windowed_layers"]:
-        fields["sliding_window"] = 0
-    return ModelDescription(name=name, **fields)
 
 
 def _with_family_facts(text: Fields, config: Fields) -> Fields:

@@ -15,9 +15,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from foretune.errors import RunTableError, UsageError
+from foretune.plan.describe.accuracy import recovery
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, recovery
+from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.engine.requests import MAX_TOKENS, read_numbers
 from foretune.plan.serve.arrivals import LoadCurve

@@ -14,16 +14,15 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.describe.accuracy import AccuracyResult, recovery
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
-    AccuracyResult,
     Formats,
     checkpoint_formats,
     describe_formats,
     find_format,
-    recovery,
     supported,
 )
 from foretune.plan.describe.layout import Layout, divisors, legal_layouts

@@ -5,7 +5,12 @@ Each function returns the reason, with what to do, or an empty text if the engin
 
 from foretune.plan.describe.catalog import System
 from foretune.plan.describe.engines import ENGINES
-from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, support_key, supported
+from foretune.plan.describe.formats import (
+    DEFAULT_CACHE_FORMATS,
+    base_format,
+    support_key,
+    supported,
+)
 from foretune.plan.describe.layout import Layout, Offload
 from foretune.plan.serve.deployments.deployment import Deployment
 
@@ -60,9 +65,9 @@ def unsupported_formats(deployment: Deployment, engine: str) -> str:
     if reason := _unsupported_cache(deployment, engine):
         return reason
     formats = deployment.formats
-    if deployment.model.is_moe and formats.moe == "int3_wo":
+    if deployment.model.is_moe and base_format(formats.moe) == "int3_wo":
         return "no engine has 3-bit experts: use --formats int4_wo"
-    if formats.weights == "int3_wo" and engine == "trtllm":
+    if base_format(formats.weights) == "int3_wo" and engine == "trtllm":
         return f"{ENGINES[engine]['name']} has no 3-bit weights: use --backend vllm"
     return ""
 

@@ -15,15 +15,14 @@ from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.models.covariance import LinearCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
-from foretune.models.guides.guide import SearchPredictor
-from foretune.models.predictor import Predictor
-from foretune.models.saved.lookup import NONE, PredictorSource, read_guide
+from foretune.models.guides.guide import make_guide
+from foretune.models.saved.lookup import NONE, PredictorSource, read_model
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
 from foretune.search.posterior import log_expected_improvement, log_probability_below
-from foretune.search.prior import ANY_DEVICE, predict_runs
+from foretune.search.prior import predict_runs
 from foretune.search.searcher import PRIOR_CHECKS
 from foretune.search.surrogate_process import (
     FIT_STEPS,
@@ -58,16 +57,13 @@ class PredictorPrior:
     ) -> None:
         if problem is None:
             raise UsageError("a predictor needs the problem: give problem={'M': …, 'N': …}")
-        model = read_guide(named)
+        guide = make_guide(read_model(named), device)
         self._problem, self._objective = Problem(problem), objective
-        if device is None:
-            device = model.device() if isinstance(model, Predictor) else ANY_DEVICE
-        guide = SearchPredictor.for_device(model, device)
-        self._predictor, self._device = guide.predictor, device
+        self._guide = guide
         self._known: dict[Configuration, tuple[float, float]] = {}
         self.foreign = bool(guide.mismatch)
         """Whether it comes from another device, which the sampler checks early."""
-        self.spread = guide.log_spread(device)  # standard deviation of its log errors
+        self.spread = guide.log_spread()  # standard deviation of its log errors
 
     def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
         """Return predicted log values and probabilities to run.
@@ -77,7 +73,7 @@ class PredictorPrior:
         configs = [Configuration(p) for p in params]
         if new := [c for c in dict.fromkeys(configs) if c not in self._known]:
             rows = KernelRuns([self._problem] * len(new), new, [{}] * len(new))
-            predicted = predict_runs(self._predictor, rows, self._device, self._objective)
+            predicted = predict_runs(self._guide, rows, self._objective)
             self._known.update(
                 zip(new, zip(*(s.tolist() for s in predicted), strict=True), strict=True)
             )

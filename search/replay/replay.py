@@ -13,11 +13,12 @@ from foretune.datasets.runs import problems_of
 from foretune.device import canonical_name
 from foretune.errors import PredictorError, UsageError
 from foretune.measurement import Measurement
-from foretune.models.guides.guide import GuideModel, require_kernel
+from foretune.models.guides.guide import SpacePredictor, make_guide
+from foretune.models.guides.request import PredictorRequest
 from foretune.models.predictor import Predictor
 from foretune.search.factory import SearcherKind, make_searcher, searcher_name
 from foretune.search.loop import run, search
-from foretune.search.prior import prior_from_predictor
+from foretune.search.prior import prior_from_guide
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior
 from foretune.search.stopping import Stopping
@@ -130,28 +131,39 @@ def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.Dat
 
 
 def check_prior_source(
-    source: Predictor | GuideModel | pd.DataFrame | None, recorded: RecordedSpace
+    source: SpacePredictor | pd.DataFrame | None, recorded: RecordedSpace
 ) -> None:
     """Raise if `prior_from_source` cannot return a fair prior of ``recorded``.
 
     Raises PredictorError if there are no runs of other devices, or the predictor is of another
     kernel or was trained on the space itself, which a user's model does not show.
     """
+    if source is None:
+        return
     if isinstance(source, pd.DataFrame):
         runs_on_other_devices(source, recorded)
-    if not isinstance(source, Predictor):
         return
-    require_kernel(source, recorded.kernel)
-    here, runs = canonical_name(recorded.device.name), source.measured_runs()
-    same = [canonical_name(str(name)) == here for name in runs["device"]]
-    if recorded.problem in set(problems_of(runs[same])):
+
+    guide = make_guide(source, recorded.device)
+    guide.require(
+        PredictorRequest(
+            recorded.kernel,
+            source_hash="",
+            device=recorded.device,
+            needs_power=recorded.objective.needs_power,
+        )
+    )
+    runs = guide.training_runs()
+    here = canonical_name(recorded.device.name)
+    is_here = np.array([canonical_name(str(name)) == here for name in runs["device"]], dtype=bool)
+    if recorded.problem in set(problems_of(runs[is_here])):
         raise PredictorError(
             f"the predictor was trained on {recorded.name}: replay spaces that it has not seen"
         )
 
 
 def prior_from_source(
-    source: Predictor | GuideModel | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
+    source: SpacePredictor | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
 ) -> tuple[Prior | None, list[str]]:
     """Return the prior of a model, or of a predictor trained on runs of other devices.
 
@@ -162,9 +174,7 @@ def prior_from_source(
         return None, []
     if isinstance(source, pd.DataFrame):
         source = Predictor(seed=seed).fit(runs_on_other_devices(source, recorded))
-    prior = prior_from_predictor(
-        source, recorded.problem, recorded.space, recorded.device, recorded.objective
-    )
-    if isinstance(source, GuideModel):
-        return prior, [str(source)]
-    return prior, sorted(set(source.measured_runs()["device"].astype(str)))
+    guide = make_guide(source, recorded.device)
+    prior = prior_from_guide(guide, recorded.problem, recorded.space, recorded.objective)
+    devices = sorted(set(guide.training_runs()["device"].astype(str)))
+    return prior, devices or [str(guide)]

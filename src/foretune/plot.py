@@ -166,18 +166,6 @@ def power(result: Any, ax: "Axes | None" = None) -> "Axes":
     return _labeled(ax, "measurement", "power, W")
 
 
-def memory_levels(curve: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw latency over working set (`foretune.collect.dissection.MemoryCurve`) and the levels."""
-    ax = _axes(ax)
-    ax.plot(curve.sizes_kib, curve.latency_ns, "o-", ms=3, color=MEASURED)
-    for level in curve.levels[:-1]:
-        ax.axvline(level.size_kib, ls="--", lw=1, color=OTHER)
-        ax.annotate(level.name, (level.size_kib, max(curve.latency_ns)), ha="right")
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    return _labeled(ax, "working set, KiB", "dependent load, ns")
-
-
 def _axes(ax: "Axes | None") -> "Axes":
     require("matplotlib", "plot", "foretune.plot")
     from matplotlib import pyplot

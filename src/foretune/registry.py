@@ -200,7 +200,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "xgboost": "foretune.models.trees.boosting:BoostingModel",
         "random_forest": "foretune.models.trees.forest:ForestModel",
     },
-    "predictors": {"code": "foretune.models.code_time:CodePredictor"},
+    "predictors": {},
     "runners": {"ray": "foretune.collect.distributed.ray_runner:RayRunner"},
     "searchers": {
         "random": "foretune.search.searcher:RandomSearcher",

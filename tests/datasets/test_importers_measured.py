@@ -15,16 +15,14 @@ def test_the_measured_tables(shared_data, survives):
     rows = {f["file"]: f["rows"] for f in manifest["files"]}
     for name, count in rows.items():
         if name.startswith(
-            ("e2e", "gpu_specs", "power", "gemm", "moe", "generation_a", "context_a")
+            ("e2e", "gpu_specs", "power", "gemm", "moe", "generation_a", "context_a", "vidur")
         ):
             continue  # no operators, or large: the next tests
-        format = "vidur" if name.startswith("vidur") else "aiconfigurator"
-        done = import_runs(shared_data / "llm" / name, format)
+        done = import_runs(shared_data / "llm" / name, "aiconfigurator")
         survives(done)
-        parts = {"vidur_mlp.parquet": 10, "wideep_deepep_ll.parquet": 2}
+        parts = {"wideep_deepep_ll.parquet": 2}
         expected = count * parts.get(name, 2 if "normal" in name else 1)
-        missing = 783 if name == "vidur_mlp.parquet" else 0  # a model without the second norm
-        assert len(done.runs) + sum(done.rejected.values()) + missing == expected, name
+        assert len(done.runs) + sum(done.rejected.values()) == expected, name
         assert set(done.runs["device"]) <= set(known_devices()), name
 
 

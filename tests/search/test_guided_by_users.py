@@ -11,11 +11,11 @@ from toy_models import BEST, PROBLEM, SPACE, TIMES
 
 import foretune as ft
 from foretune.errors import PredictorError, UsageError
-from foretune.models.guides.guide import make_guide
+from foretune.models.guides.guide import ANY_DEVICE, make_guide
 from foretune.search import SurrogateSampler
 from foretune.search.encoding import KernelRuns
 from foretune.search.factory import make_searcher
-from foretune.search.prior import ANY_DEVICE, predict_runs, prior_from_predictor
+from foretune.search.prior import predict_runs, prior_from_predictor
 from foretune.space import SearchSpace
 
 GUIDES = {
@@ -78,7 +78,7 @@ def test_other_problems_are_predicted_row_by_row():
     model = make_guide(lambda rows: rows["M"] * 10.0 + rows["block_m"])
     configs = [SPACE[5], SPACE[9], SPACE[5]]
     problems = [ft.Problem(M=1), ft.Problem(M=2), ft.Problem(M=1)]
-    log_mean, valid = predict_runs(model, KernelRuns(problems, configs, [{}] * 3), ANY_DEVICE)
+    log_mean, valid = predict_runs(model, KernelRuns(problems, configs, [{}] * 3))
     expected = [10.0 * p["M"] + c["block_m"] for p, c in zip(problems, configs, strict=True)]
     assert np.allclose(np.exp(log_mean), expected)
     assert list(valid) == [1.0] * 3

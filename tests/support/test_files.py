@@ -30,7 +30,7 @@ from foretune.support.files import MAX_COLUMNS, read_arrays, read_bytes, read_js
 from foretune.support.parquet import ParquetFile, read_parquet
 from foretune.tune.campaign.folder import read_state
 
-SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4}
+SLOW = {"predictor, boosted": 4, "predictor, forest": 4}
 """Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""
 FAST = (
     "exported store",

@@ -101,10 +101,6 @@ def _ncu(page: str) -> Callable[[Path], Any]:
     return write
 
 
-def _vidur(path: Path) -> None:
-    _samples("vidur").mlp().to_csv(path, index=False)
-
-
 def _aiconfigurator(path: Path) -> None:
     table = pd.DataFrame(
         {
@@ -197,13 +193,13 @@ def _read_predictor(folder: Path) -> int:
 
 
 def _store(folder: Path) -> None:
-    from foretune.tune.store.reader import write_file
+    from foretune.tune.store.reader import SubjectContents, write_file
     from foretune.tune.store.subject import Choice, Subject
 
     rows = measured()
     subject = Subject("gemm", "9f", "NVIDIA H200", "1.0")
     choice = Choice(rows[0].config, 6, 0.01, "measured")
-    write_file(folder / "store.json", [(subject, {rows[0].problem: choice}, rows)])
+    write_file(folder / "store.json", [SubjectContents(subject, {rows[0].problem: choice}, rows)])
 
 
 def _read_store(folder: Path) -> int:
@@ -327,7 +323,7 @@ def _prices(path: Path) -> Any:
 
 
 def _accuracy(path: Path) -> Any:
-    from foretune.plan.describe.formats import read_accuracy
+    from foretune.plan.describe.accuracy import read_accuracy
 
     return read_accuracy(path)
 
@@ -378,7 +374,6 @@ DECODERS = {
     "ncu, raw": _importer("ncu", "x.csv", _ncu("RAW")),
     "t4": _importer("t4", "x.json", _document("t4")),
     "triton": _importer("triton", "k.autotune.json", _document("triton")),
-    "vidur": _importer("vidur", "mlp.csv", _vidur),
     "run table": Decoder(_table, _read_table),
     "journal": Decoder(_journal, _read_table),
     "run log": Decoder(_journal, _read_log, changes=True),

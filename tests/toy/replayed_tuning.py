@@ -43,7 +43,7 @@ def call(kernel, device, tensors, n):
 def metered(monkeypatch, device, watts=None, fails=False):
     """Give the device a meter: as many watts as the block that runs has elements, or as given."""
     from foretune.collect import power
-    from foretune.tune.triton import benchmark, choice
+    from foretune.tune.triton import benchmark, call_tuner
 
     class Meter(power.PowerMeter):
         name, device_kind = "replayed", "gpu"
@@ -65,7 +65,7 @@ def metered(monkeypatch, device, watts=None, fails=False):
             block = device.launches[-1].config["BLOCK"]
             window.seconds, window.joules = 1.0, block if watts is None else watts
 
-    for module in (choice, benchmark):
+    for module in (call_tuner, benchmark):
         monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
     monkeypatch.setattr(power, "RAMP_S", 0.0)
     monkeypatch.setattr(power, "WINDOW_S", 0.01)

@@ -215,11 +215,11 @@ def test_a_store_that_cannot_be_written_costs_a_warning(tmp_path):
     assert result.measured == len(runner.measured) == 8
 
 
-def test_a_choice_whose_measurements_cannot_be_read_does_not_end_the_search(tmp_path):
+def test_tune_problem_searches_again_if_measurements_are_damaged(tmp_path):
     tune(FakeRunner(), store=tmp_path / "tuned.db")
     with sqlite3.connect(tmp_path / "tuned.db") as database:
         database.execute("UPDATE foretune_measurements SET record = 'damaged'")
-    with pytest.warns(ForetuneWarning, match="holds a damaged row"):
+    with pytest.warns(ForetuneWarning, match="8 damaged rows skipped"):
         assert tune(FakeRunner(), store=tmp_path / "tuned.db").measured == 8
 
 

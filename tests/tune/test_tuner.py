@@ -13,7 +13,7 @@ from foretune.datasets import RunLog, from_measurements
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, MeterUnavailable, PredictorError
 from foretune.models import Predictor
-from foretune.models.guides.guide import SearchPredictor
+from foretune.models.guides.guide import TrainedGuide
 from foretune.objective import Objective
 from foretune.tune import job, tune_problem, verifier
 from foretune.tune.job import TuningJob
@@ -275,7 +275,7 @@ def test_a_predictor_of_another_kernel_is_refused(predictor):
 
 def test_a_shipped_predictor_that_lacks_a_column_is_left_out(predictor):
     runs = predictor.runs_.assign(**{"problem.batch": np.arange(len(predictor.runs_)) % 3})
-    shipped = SearchPredictor(Predictor().fit(runs), shipped=True)
+    shipped = TrainedGuide(Predictor().fit(runs), DEVICE, shipped=True)
     options = {"budget": 3, "store": False}
     here = TuningJob.from_options(KERNEL, FakeRunner(), options, Objective.TIME)
     with pytest.warns(ForetuneWarning, match=r"the shipped predictor is not used: .*problem.batch"):

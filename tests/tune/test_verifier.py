@@ -1,4 +1,4 @@
-"""The verifier: what wins, what does not, and how often equals seem to win."""
+"""Verification of finalists: `tune/verifier.py`."""
 
 import math
 from unittest.mock import Mock
@@ -33,9 +33,11 @@ def verified(runner, *candidates, **options):
     return verify(TuningJob(KERNEL, runner, cache, **options), PROBLEM, candidates)
 
 
-def test_ratios_cancel_drift():
-    (default, candidate, library), evidence, _ = verified(FakeRunner(), config(work=2))
-    assert (len(evidence), evidence.rounds) == (5, 100)
+def test_verify_ratios_cancel_drift():
+    outcome = verified(FakeRunner(), config(work=2))
+    default, candidate, library = outcome.contenders
+    assert len(outcome.evidence) == 5
+    assert outcome.evidence.rounds == 100
     assert (default.name, candidate.name, library.name) == ("default", "candidate 1", "NumPy")
     assert candidate.ratio_low == pytest.approx(candidate.ratio_high)
     assert candidate.ratio == pytest.approx(
@@ -43,17 +45,17 @@ def test_ratios_cancel_drift():
     )
 
 
-def test_the_default_is_not_its_own_rival():
-    (default, library), evidence, _ = verified(FakeRunner(), DEFAULT)
-    assert (default.name, library.name) == ("default", "NumPy")
-    assert len(evidence) == 1, "there is nothing to decide"
+def test_verify_default_alone_takes_one_process():
+    outcome = verified(FakeRunner(), DEFAULT)
+    assert [contender.name for contender in outcome.contenders] == ["default", "NumPy"]
+    assert len(outcome.evidence) == 1
 
 
-def test_it_says_how_far_it_is():
+def test_verify_early_decision_fills_progress_bar():
     progress = Mock()
     verified(FakeRunner(), config(work=2), progress=progress)
     progress.start.assert_called_once_with("verifying", 12)
-    assert progress.advance.call_count == 12, "a bar that does not end takes another stage's steps"
+    assert progress.advance.call_count == 12
 
 
 class ChangedRunner(FakeRunner):
@@ -65,13 +67,14 @@ class ChangedRunner(FakeRunner):
 
     def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
         rounds = super().compare_interleaved(kernel, problem, configs, max_seconds, seed)
-        times, failures = {k: v.copy() for k, v in rounds.time_ms.items()}, {}
+        times = {key: values.copy() for key, values in rounds.time_ms.items()}
+        failures = {}
         self.change(times, failures)
         return Rounds(times, failures)
 
 
 @pytest.mark.parametrize("key", [DEFAULT.id, DEFAULT_REPEATED])
-def test_a_wrong_default_is_an_error(key):
+def test_verify_wrong_default_raises(key):
     def change(times, failures):
         failures[key] = "relative error 2 is above 1"
         del times[key]
@@ -81,7 +84,7 @@ def test_a_wrong_default_is_an_error(key):
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, -1.0])
-def test_a_default_without_times_is_an_error(value):
+def test_verify_default_without_times_raises(value):
     def change(times, failures):
         times[DEFAULT.id][:] = value
 
@@ -90,7 +93,7 @@ def test_a_default_without_times_is_an_error(value):
 
 
 @pytest.mark.parametrize("value", [np.inf, 0.0, -1.0])
-def test_who_fails_in_one_round_of_one_process_does_not_win(value):
+def test_verify_candidate_failing_in_one_round_does_not_win(value):
     processes = []
 
     def change(times, failures):
@@ -98,31 +101,32 @@ def test_who_fails_in_one_round_of_one_process_does_not_win(value):
         if len(processes) == 2:
             times[config().id][3] = value
 
-    contenders, *_ = verified(ChangedRunner(change), config(), config(work=2))
-    _, once_failed, sound, _ = contenders
+    outcome = verified(ChangedRunner(change), config(), config(work=2))
+    _, once_failed, sound, _ = outcome.contenders
     assert (once_failed.verdict, once_failed.value) == ("no_win", np.inf)
     assert once_failed.failure
     assert sound.wins
 
 
-def test_who_is_wrong_on_new_inputs_does_not_win():
+def test_verify_candidate_wrong_on_new_inputs_does_not_win():
     def change(times, failures):
         if config().id in times:
             failures[config().id] = "relative error 1 is above 0.1 on new inputs"
             del times[config().id]
 
-    contenders, evidence, _ = verified(ChangedRunner(change), config())
-    assert contenders[1].verdict == "no_win"
-    assert contenders[1].failure == "relative error 1 is above 0.1 on new inputs"
-    assert len(evidence) == min(LOOKS)
+    outcome = verified(ChangedRunner(change), config())
+    candidate = outcome.contenders[1]
+    assert candidate.verdict == "no_win"
+    assert candidate.failure == "relative error 1 is above 0.1 on new inputs"
+    assert len(outcome.evidence) == min(LOOKS)
 
 
-def test_rounds_without_a_value_say_nothing():
+def test_verify_ignores_rounds_without_value():
     def change(times, failures):
         times[config().id][:17] = np.nan
 
-    contenders, *_ = verified(ChangedRunner(change), config())
-    assert contenders[1].wins
+    outcome = verified(ChangedRunner(change), config())
+    assert outcome.contenders[1].wins
 
 
 class FlakyRunner(FakeRunner):
@@ -134,9 +138,9 @@ class FlakyRunner(FakeRunner):
         return super().compare_interleaved(kernel, problem, configs, max_seconds, seed)
 
 
-def test_a_candidate_that_ends_the_process_is_left_out():
-    contenders, *_ = verified(FlakyRunner(), config(), config(work=2))
-    _, dies, sound, _ = contenders
+def test_verify_candidate_that_ends_the_process_is_left_out():
+    outcome = verified(FlakyRunner(), config(), config(work=2))
+    _, dies, sound, _ = outcome.contenders
     assert (dies.failure, dies.verdict) == ("it died", "no_win")
     assert sound.wins
 
@@ -148,8 +152,9 @@ class Renewing(MeteredRunner):
         self.measured.append("fresh")
 
 
-def test_what_is_metered_runs_once_per_process_in_random_order():
-    runner, listed = Renewing(), [DEFAULT, config(), config(work=2)]
+def test_measure_once_runs_each_configuration_in_random_order():
+    runner = Renewing()
+    listed = [DEFAULT, config(), config(work=2)]
     job = TuningJob(KERNEL, runner, MeasurementCache.for_kernel(KERNEL, DEVICE, store=False))
     orders = set()
     for seed in range(6):
@@ -187,29 +192,30 @@ def outcomes(ratios, noise, repeats, seed=0):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_equals_rarely_seem_to_win(noise):
-    """Of many comparisons of three equals, one in a hundred may seem to win."""
+def test_gather_equal_candidates_win_at_most_one_percent(noise):
     found = outcomes(dict.fromkeys("abc", 1.0), noise, 300)
     assert sum(any(c.wins for c in compared) for _, compared in found) <= 300 * 0.01
 
 
-def test_gains_are_found_early_and_small_ones_too():
+def test_gather_finds_large_gain_early_and_small_gain():
     (easy, _), *_ = outcomes({"a": 0.5}, 0.005, 1)
     assert len(easy) == min(LOOKS)
     small = outcomes({"a": 0.97}, 0.003, 40)
     assert sum(compared[0].wins for _, compared in small) >= 38
 
 
-def test_losers_leave_and_no_one_waits_for_them():
+def test_gather_leaves_out_losers():
     (evidence, (loser, winner)), *_ = outcomes({"a": 3.0, "b": 0.9}, 0.01, 1)
     assert (loser.verdict, winner.verdict) == ("no_win", "win")
     assert loser.value == pytest.approx(3.0, rel=0.1)
     assert len(evidence) <= max(LOOKS)
 
 
-def test_ratios_are_to_the_mean_of_both_defaults_with_student_intervals():
-    evidence, logs = Evidence(BASE, DEFAULT_REPEATED), np.array([0.1, 0.3, 0.2, 0.6])
+def test_compare_uses_mean_of_both_defaults_and_student_interval():
+    evidence = Evidence(BASE, DEFAULT_REPEATED)
+    logs = np.array([0.1, 0.3, 0.2, 0.6])
     for log in logs:
+        # 1.1 is the geometric mean of both defaults, 1.0 and 1.21.
         times = {BASE: 1.0, DEFAULT_REPEATED: 1.21, "a": 1.1 * np.exp(-log)}
         evidence.add(Rounds({key: np.full(5, ms) for key, ms in times.items()}))
     found = evidence.compare(BASE, "a", "a", None, 0.005)
@@ -219,7 +225,7 @@ def test_ratios_are_to_the_mean_of_both_defaults_with_student_intervals():
     )
 
 
-def test_the_best_is_waited_for_where_another_wins_already():
+def test_gather_continues_until_best_candidate_wins():
     seeds = []
 
     def session(keys, seed):
@@ -231,18 +237,16 @@ def test_the_best_is_waited_for_where_another_wins_already():
     configs = {"best": Configuration(x=1), "sure": Configuration(x=2)}
     evidence, (best, sure) = gather(session, BASE, configs, 0)
     assert (best.verdict, sure.verdict, len(evidence)) == ("win", "win", sorted(LOOKS)[1])
-    assert len(set(seeds)) == len(evidence), "every process has new inputs"
+    assert len(set(seeds)) == len(evidence)
 
 
-def test_intervals_contain_the_truth():
-    """The interval at the stopping look; its error is shared by the looks."""
+def test_gather_interval_at_stopping_look_covers_truth():
     found = outcomes({"a": 0.99}, 0.01, 300)
     missed = sum(not c.ratio_low <= 1 / 0.99 <= c.ratio_high for _, (c,) in found)
     assert missed <= 300 * 4 * ERROR
 
 
-def test_candidates_and_looks_share_the_error():
-    """The more of them there are, the wider is every interval."""
+def test_gather_candidates_and_looks_share_the_error():
 
     def session(keys, seed):
         rng = np.random.default_rng(seed)
@@ -257,8 +261,8 @@ def test_candidates_and_looks_share_the_error():
     assert low("a", 1 / 3) < low("a", 1.0)
 
 
-def test_processes_that_agree_by_chance_are_no_proof():
-    """Alike candidates, but the defaults differ from each other in each process."""
+def test_compare_variance_is_at_least_that_of_equal_defaults():
+    """The candidate's times agree in all processes, but the two defaults differ in each."""
 
     def session(keys, seed):
         sign = -1 if seed % 2 else 1
@@ -281,10 +285,10 @@ def test_processes_that_agree_by_chance_are_no_proof():
         (0.995, 1.02, "inconclusive"),
     ],
 )
-def test_verdicts(low, high, verdict):
+def test_comparison_verdict_follows_interval(low, high, verdict):
     assert Comparison("x", None, 1.0, math.sqrt(low * high), low, high).verdict == verdict
 
 
-def test_a_flat_space_has_no_winner():
-    contenders, *_ = verified(FlatRunner(noise=0.002), config(), config(work=2))
-    assert [c.verdict for c in contenders[1:]] == ["no_win", "no_win"]
+def test_verify_flat_space_has_no_winner():
+    outcome = verified(FlatRunner(noise=0.002), config(), config(work=2))
+    assert [c.verdict for c in outcome.contenders[1:]] == ["no_win", "no_win"]

@@ -22,7 +22,7 @@ from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
 from foretune.errors import ProblemError, UsageError, require_known
 from foretune.kernel import Kernel
-from foretune.models.guides.guide import SearchPredictor, SpacePredictor
+from foretune.models.guides.guide import Guide, TrainedGuide
 from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import PredictorSource
 from foretune.models.training import VALIDATION_LEVELS, Training, ValidationLevel, train_predictor
@@ -58,7 +58,7 @@ class Preset:
         tune_problems: number of problems to tune, none of which was profiled.
         budget: measurements of each search.
         box_s: maximum seconds of timing per configuration.
-        verify_s: seconds of interleaved rounds in each process of a verification.
+        verify_s: maximum seconds of a verification.
     """
 
     train_problems: int
@@ -75,8 +75,8 @@ class Preset:
 
 
 PRESETS = {
-    "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
-    "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
+    "quick": Preset(10, 8, 4, 2, 10, 0.05, 30.0),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 60.0),
 }
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem from which the second round of profiling takes promising ones."""
@@ -143,7 +143,7 @@ class _Plan:
     preset: Preset
     known: list[Problem]
     unseen: list[Problem]
-    guide: SearchPredictor | None
+    guide: Guide | None
     model: str
     validate: ValidationLevel
 
@@ -205,8 +205,8 @@ class _Plan:
         )
         progress.start("training the predictor", 1)
         rows = _select_problems(problems, log.runs())
-        if self.guide is not None and isinstance(self.guide.predictor, Predictor):
-            before = self.guide.predictor.measured_runs()
+        before = None if self.guide is None else self.guide.training_runs()
+        if before is not None and len(before):  # a user's model has none
             others = [p not in self.unseen for p in problems_of(before)]
             rows = pd.concat([before[others], rows], ignore_index=True)
         training = train_predictor(
@@ -223,17 +223,16 @@ class _Plan:
         Random ones are seldom good, but a tuner must distinguish the best among good ones.
         """
         kernel, device, seed = self.job.kernel, self.job.device, self.job.seed
-        predictor: SpacePredictor
-        if self.guide is not None:
-            predictor = self.guide.predictor
-        else:
+        guide = self.guide
+        if guide is None:
             rows = _select_problems(self.known, log.runs())
             predictor = Predictor(self.model, ("time_ms",), seed, kernel).fit(rows)
+            guide = TrainedGuide(predictor, device)
         rng, chosen = np.random.default_rng(seed), {}
         for problem in self.known:
             space = kernel.space(problem)
             pool = space.sample_indices(GUIDED_POOL_SIZE, rng)
-            time_ms = predictor.predict_space(problem, space, device, pool)["time_ms"]
+            time_ms = guide.predict_space(problem, space, pool)["time_ms"]
             best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
             measured = (kernel.name, device.name, problem)
             new = (c for c in best if log.find((*measured, c)) is None)
@@ -249,8 +248,8 @@ class _Plan:
             if problem.id in done:
                 result = TuneResult.from_dict(done[problem.id])
             else:
-                guide, verify_s = SearchPredictor(predictor), self.preset.verify_s
-                result = tune_one(self.job, problem, guide, verify_s)
+                guide = TrainedGuide(predictor, self.job.device)
+                result = tune_one(self.job, problem, guide, self.preset.verify_s)
                 done[problem.id] = result.to_dict()
                 folder.save()
             results.append(result)

@@ -17,7 +17,7 @@ import pandas as pd
 
 from foretune.errors import ForetuneError, TrackingError
 from foretune.models.card import RUNS_FILE
-from foretune.models.guides.guide import SearchPredictor
+from foretune.models.guides.guide import describe_training
 from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import DEFAULT_URI, connect, read_predictor, root_cause
 from foretune.models.training import Training
@@ -189,8 +189,10 @@ class Tracker:
             if points := _finite_metrics(scores, model_id=info.model_id, run_id=run_id):
                 self._client.log_batch(run_id, metrics=points)
             verdict = decide_promotion(training, *self._champion(name))
-            guide = SearchPredictor(predictor)
-            description = f"{name}: {predictor.model}, {guide}; {verdict.alias}: {verdict.reason}"
+            trained_on = describe_training(predictor)
+            description = (
+                f"{name}: {predictor.model}, {trained_on}; {verdict.alias}: {verdict.reason}"
+            )
             tags = {
                 "foretune.alias": verdict.alias,
                 "foretune.reason": verdict.reason,

@@ -22,7 +22,7 @@ from foretune.errors import PredictorError, TrackingError, UsageError, warn
 from foretune.tune.triton import runtime
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
 from foretune.tune.triton.call_recorder import record_if_requested
-from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
+from foretune.tune.triton.call_tuner import CallTunerFactory
 from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
@@ -36,6 +36,7 @@ from foretune.tune.triton.problem_key import (
     undecorated_kernel,
     underlying_tensor,
 )
+from foretune.tune.triton.ranking import RankedConfiguration, rank_configurations
 from foretune.tune.triton.stalled import StalledCallDriver
 
 _STOCK_RUN = Stock.run  # Triton's own `run`, to detect a library's replacement
@@ -228,9 +229,10 @@ class Autotuner(Stock):  # type: ignore[misc]
         if self.options.strict:
             driver = self._make_driver(new.args, new.kwargs, pruned)
             if driver.sufficient_choice() is None:
+                problem = driver.tuner.history.call.problem
                 raise UsageError(
-                    f"no choice is recorded for {self.base_fn.__name__} on "
-                    f"{driver.tuner.call.problem}: warm it up (foretune warm-up), or drop strict"
+                    f"no choice is recorded for {self.base_fn.__name__} on {problem}: warm it up "
+                    "(foretune warm-up), or drop strict"
                 )
         if runtime.is_capturing():
             return self._run_captured(new, pruned)

@@ -19,7 +19,7 @@ from foretune.collect.power import find_meter, measure_power
 from foretune.errors import warn
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.tune.triton.choice import CallTuner
+from foretune.tune.triton.history import CallHistory
 from foretune.tune.triton.kernel import KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
 from foretune.tune.triton.runtime import device_interface, synchronize
@@ -52,13 +52,18 @@ class ConfigurationBenchmark:
         self,
         kernel: KernelCall,
         configs: Sequence[triton.Config],
-        tuner: CallTuner,
+        history: CallHistory,
+        *,
         can_run: Callable[[triton.Config], bool],
     ) -> None:
-        self._kernel, self._configs, self._can_run = kernel, configs, can_run
-        self._call, self._cache, self._needs_power = tuner.call, tuner.cache, tuner.needs_power
-        self._measuring: Configuration | None = None
         self.timings: dict[triton.Config, Any] = {}
+        self._kernel = kernel
+        self._configs = configs
+        self._call = history.call
+        self._cache = history.cache
+        self._needs_power = history.needs_power
+        self._can_run = can_run
+        self._measuring: Configuration | None = None
 
     def measure(self, config: triton.Config) -> Measurement:
         """Return the measurement of one candidate.

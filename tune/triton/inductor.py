@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.search.loop import SearchLoop
     from foretune.tune.store.cache import StoreLocation
-    from foretune.tune.triton.choice import CallTuner
+    from foretune.tune.triton.call_tuner import CallTuner
     from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")  # counter at the end of a choice's name; it has no meaning
@@ -88,7 +88,7 @@ class InductorChooser:
     """Shortens lists of choices, and learns from their timings."""
 
     def __init__(self, budget: int, store: "StoreLocation") -> None:
-        from foretune.tune.triton.choice import CallTunerFactory
+        from foretune.tune.triton.call_tuner import CallTunerFactory
         from foretune.tune.triton.options import Options
 
         self._budget = budget
@@ -118,16 +118,16 @@ class InductorChooser:
         if len(choices) < 2:
             return choices
         op = make_operation(choices)
-        stored = self._tuner_factory.make_tuner(op.call, op.configs).stored_choice()
+        stored = self._tuner_factory.make_tuner(op.call, op.configs).rule.stored_choice()
         if stored is not None:
             return [choices[op.configs.index(stored.config)]]
         if len(op.templates) <= self._budget:
             return choices
         tuner = self._tuner_factory.make_tuner(op.call, op.templates)
-        loop = tuner.start_search(parallel=self._budget)
+        loop = tuner.search.start(parallel=self._budget)
         started = next(loop).start
         self._searches[op.call.problem] = OperationSearch(op.configs, tuner, loop, started)
-        left_out = {*op.templates} - {*started, *(m.config for m in tuner.measured())}
+        left_out = {*op.templates} - {*started, *(m.config for m in tuner.history.measured())}
         return [c for c, config in zip(choices, op.configs, strict=True) if config not in left_out]
 
     def _record_timings(self, timings: Mapping[Any, float]) -> None:
@@ -147,15 +147,15 @@ class InductorChooser:
         if search is not None:
             with suppress(StopIteration):
                 search.loop.send([m for m in rows if m.config in started])
-            search.tuner.record_pending()
+            search.tuner.history.record_pending()
         best = min((m for m in rows if m.ok), key=lambda m: m.time_ms, default=None)
         if best is None:
             return
         listed, choice = op.configs, Choice(best.config, len(rows), 0.0, "all")
         if search is not None and not {*search.listed} <= {*op.configs}:
-            listed, regret = search.listed, search.tuner.promised_regret()
+            listed, regret = search.listed, search.tuner.rule.promised_regret()
             choice = Choice(best.config, len(rows), regret, "measured")
-        self._tuner_factory.make_tuner(call, listed).settle(choice)
+        self._tuner_factory.make_tuner(call, listed).rule.settle(choice)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:

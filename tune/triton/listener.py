@@ -17,7 +17,7 @@ from foretune.support.lazy import require
 
 if TYPE_CHECKING:
     from foretune.tune.store.cache import StoreLocation
-    from foretune.tune.triton.choice import CallTunerFactory
+    from foretune.tune.triton.call_tuner import CallTunerFactory
     from foretune.tune.triton.problem_key import Call
 
 
@@ -32,7 +32,7 @@ def listen(store: "StoreLocation" = None) -> Callable[[], None]:
     require("triton", "gpu", "listening to autotuners")
     import triton
 
-    from foretune.tune.triton.choice import CallTunerFactory
+    from foretune.tune.triton.call_tuner import CallTunerFactory
     from foretune.tune.triton.options import Options
 
     knobs = triton.knobs.autotuning

@@ -8,27 +8,61 @@ incumbent. The search keeps descriptions of the arguments (shape, type, alignmen
 import os
 import statistics
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import triton
 
 from foretune.measurement import Measurement, Status
+from foretune.space import Configuration
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS
 from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.runtime import EventTimer
 from foretune.tune.triton.stalled import StalledCallDriver
 
-REPEATS = 3  # timed launches of a trial, after one warm-up launch
-MAX_STEPS = 2  # maximum number of concurrent search steps, over all problems
-_Step = tuple[triton.Config | None, triton.Config]
-"""The next trial, compiled, and the incumbent; no trial if the search is over."""
-_slots = threading.Semaphore(MAX_STEPS)
-if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in the child
-    os.register_at_fork(
-        after_in_child=lambda: globals().update(_slots=threading.Semaphore(MAX_STEPS))
-    )
+REPEATS = 3
+"""Timed launches of a trial, after one warm-up launch."""
+MAX_STEPS = 2
+"""Maximum number of concurrent search steps, over all problems."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What calls launch after a search step.
+
+    Attributes:
+        config: the configuration to measure, compiled; None if the search is over.
+        incumbent: the best configuration so far; at the end, the choice.
+    """
+
+    config: triton.Config | None
+    incumbent: triton.Config
+
+
+class StepSlots:
+    """Limits how many search steps run at the same time in this process."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.reset()
+
+    def reset(self) -> None:
+        """Free all slots. In a forked process, the threads that held some do not exist."""
+        self._semaphore = threading.Semaphore(self._count)
+
+    @contextmanager
+    def hold_one(self) -> Iterator[None]:
+        """Wait for a slot and hold it."""
+        with self._semaphore:
+            yield
+
+
+_slots = StepSlots(MAX_STEPS)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_slots.reset)
 
 
 class OnlineDriver:
@@ -40,26 +74,29 @@ class OnlineDriver:
         launch: Callable[[triton.Config, tuple[Any, ...], dict[str, Any]], Any],
         warn: Callable[[Exception], None],
     ) -> None:
-        self.driver, self._launch, self._warn = driver, launch, warn
-        self._trial: triton.Config | None = None
+        self.driver = driver
+        self._launch = launch
+        self._warn = warn
+        self._trial_config: triton.Config | None = None
         self._timers: list[EventTimer] = []
-        self._step: Future[_Step] | None = None
+        self._step: Future[Trial] | None = None
         self.choice = driver.sufficient_choice()
         self._incumbent = self.choice or driver.predicted_best()
         if self.choice is None:
             with driver.lock:
-                self._loop = driver.tuner.start_search()
-            self._advance(None)
+                self._loop = driver.tuner.search.start()
+            self._start_step(None)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Launch the trial if it still has to be timed, else the incumbent."""
         timer = self._timer_if_due()
         if timer is None:
             return self._launch_best(args, kwargs)
-        assert self._trial is not None
+
+        assert self._trial_config is not None
         timer.start()
         try:
-            result = self._launch(self._trial, args, kwargs)
+            result = self._launch(self._trial_config, args, kwargs)
         except INVALID_CONFIG_ERRORS as e:
             self._report_failure(Status.COMPILE_ERROR, e)
             return self._launch_best(args, kwargs)
@@ -75,12 +112,19 @@ class OnlineDriver:
         try:
             self._apply_step()
             self._report_times()
-            if self._trial is not None and len(self._timers) <= REPEATS:
-                return EventTimer(self._timers[-1].host_s if self._timers else 0.0)
+            if self._trial_config is not None and not self._is_timed:
+                host_s = self._timers[-1].host_s if self._timers else 0.0
+                return EventTimer(host_s)
         except Exception as e:
             self._warn(e)
-            self.choice, self._trial = self._incumbent, None
+            self.choice = self._incumbent
+            self._trial_config = None
         return None
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether the trial had its warm-up launch and all timed ones."""
+        return len(self._timers) > REPEATS
 
     def _launch_best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Launch the incumbent, or the next best candidate if it cannot run."""
@@ -88,17 +132,18 @@ class OnlineDriver:
             try:
                 return self._launch(self._incumbent, args, kwargs)
             except INVALID_CONFIG_ERRORS as e:
-                after = self.driver.next_best_after_failure(self._incumbent, e)
-                if after is None:
+                next_best = self.driver.next_best_after_failure(self._incumbent, e)
+                if next_best is None:
                     raise
-                self._incumbent = after
+                self._incumbent = next_best
 
-    def _advance(self, measurements: Sequence[Measurement] | None) -> None:
+    def _start_step(self, measurements: Sequence[Measurement] | None) -> None:
         """Run the next step of the search in the background, one at a time."""
-        step = self._step = Future[_Step]()
+        step = Future[Trial]()
+        self._step = step
 
         def run() -> None:
-            with _slots:
+            with _slots.hold_one():
                 try:
                     step.set_result(self._next_trial(measurements))
                 except Exception as e:
@@ -106,38 +151,52 @@ class OnlineDriver:
 
         threading.Thread(target=run, name="foretune-online", daemon=True).start()
 
-    def _next_trial(self, measurements: Sequence[Measurement] | None) -> _Step:
+    def _next_trial(self, measurements: Sequence[Measurement] | None) -> Trial:
+        """Return the next trial that compiles in time; report the others as failed."""
         driver = self.driver
         while (batch := driver.advance(self._loop, measurements)) is not None:
-            (trial,) = batch.start
-            driver.compile([trial])
-            if (timeout := driver.compile_timeout(trial)) is None:
-                return driver.triton_configs[trial], driver.predicted_best()
+            (config,) = batch.start
+            driver.compile([config])
+            timeout = driver.compile_timeout(config)
+            if timeout is None:
+                return Trial(driver.triton_configs[config], incumbent=driver.predicted_best())
             measurements = [timeout]
-        return None, driver.store_best()
+        return Trial(None, incumbent=driver.store_best())
 
     def _apply_step(self) -> None:
+        """Take over the result of the background step, if it is there."""
         if self._step is None or not self._step.done():
             return
-        step, self._step = self._step, None
-        self._trial, self._incumbent = step.result()
+        step = self._step
+        self._step = None
+        trial = step.result()
+        self._trial_config = trial.config
+        self._incumbent = trial.incumbent
         self._timers = []
-        if self._trial is None:
-            self.choice = self._incumbent
+        if trial.config is None:
+            self.choice = trial.incumbent
 
     def _report_times(self) -> None:
         """Send the times of the trial after the device has finished all its launches."""
-        if self._trial is None or len(self._timers) <= REPEATS:
+        if self._trial_config is None or not self._is_timed:
             return
-        times = [timer.elapsed_ms() for timer in self._timers[1:]]
-        known = [t for t in times if t is not None]
-        if len(known) == len(times):
-            trial, self._trial = to_configuration(self._trial), None
-            call = self.driver.tuner.call
-            self._advance([call.success(trial, statistics.median(known), known)])
+        _, *timed = self._timers  # the first was the warm-up
+        times_ms = [elapsed for t in timed if (elapsed := t.elapsed_ms()) is not None]
+        if len(times_ms) < len(timed):
+            return
+        config = self._take_trial()
+        call = self.driver.tuner.history.call
+        median_ms = statistics.median(times_ms)
+        self._start_step([call.success(config, median_ms, times_ms)])
 
     def _report_failure(self, status: Status, error: Exception) -> None:
-        trial, self._trial = self._trial, None
-        assert trial is not None
-        call = self.driver.tuner.call
-        self._advance([call.failure(to_configuration(trial), status, error)])
+        config = self._take_trial()
+        call = self.driver.tuner.history.call
+        self._start_step([call.failure(config, status, error)])
+
+    def _take_trial(self) -> Configuration:
+        """Return the trial's configuration; calls launch the incumbent from now on."""
+        assert self._trial_config is not None
+        config = to_configuration(self._trial_config)
+        self._trial_config = None
+        return config

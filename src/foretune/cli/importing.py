@@ -24,7 +24,7 @@ def import_(
     format: str = typer.Option("", help="Format: aiconfigurator, kerneltuner, generic, …"),
     out: Path | None = typer.Option(None, help="Run table to write (Parquet)."),
     kernel: str = typer.Option(
-        "", help="Only this kernel (aiconfigurator, torch-profiler, vidur); else that of all rows."
+        "", help="Only this kernel (aiconfigurator, torch-profiler); else that of all rows."
     ),
     device: str = typer.Option("", help="Name of the device, if the files do not name it."),
     map_: list[str] = typer.Option(

@@ -30,7 +30,6 @@ UNITS = {
 }
 MEASURED = tuple(f"{name}{end}" for name in COLUMNS.values() for end in ("", "_low", "_high"))
 MAX_FEATURES_SHOWN = 15
-MAX_COMPILED = 200  # larger spaces are sampled with --from code: every configuration is compiled
 
 
 def predict(
@@ -61,9 +60,6 @@ def predict(
     operators: Path | None = networks.FOLDER,
     batch: str = networks.BATCHES,
     threads: str = networks.THREADS,
-    source: str | None = typer.Option(
-        None, "--from", help="code: rank FILE.py:KERNEL by its compiled code; or a file of costs."
-    ),
 ) -> None:
     """Rank the configurations of a problem without running anything.
 
@@ -72,14 +68,9 @@ def predict(
     --explain shows what limits the runs and which features matter. With two --config, it shows why
     one is predicted faster, and what limits each. Contributions are exact (TreeSHAP), which
     requires a predictor of model xgboost.
-
-    With --from code, give a CPU kernel that need not have run instead of a predictor: a function of
-    numba.njit, or a source in C (with clang).
     """
     count = options.require_positive_int(top, "--top")
-    if source is not None:
-        _rank_by_code(context, predictor, source, problem, count)
-    elif predictor.endswith(networks.SUFFIX):
+    if predictor.endswith(networks.SUFFIX):
         others = ("kernel", "problem", "top", "explain", "config", "objective")
         options.reject_options(context, others, "a network does not take")
         networks.predict_network(
@@ -95,42 +86,8 @@ def predict(
         _answer(context, predictor, count)
 
 
-def _rank_by_code(
-    context: typer.Context, location: str, source: str, problem_text: str, top: int
-) -> None:
-    from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
-
-    root = options.root_options(context)
-    output, kernel = Output(root.as_json), get_kernel(location)
-    model = CodeTime.load(SHIPPED if source == "code" else source)
-    problem = options.read_problem(kernel, problem_text) if problem_text else kernel.problem()
-    device, space = options.read_local_device("cpu"), kernel.space(problem)
-    indices = np.arange(len(space))
-    if len(indices) > MAX_COMPILED:
-        indices = np.random.default_rng(root.seed).choice(indices, MAX_COMPILED, replace=False)
-        output.say(f"{MAX_COMPILED} of {len(space):,} configurations, drawn at random")
-    predicted = CodePredictor(kernel, model).predict_space(problem, space, device, indices)
-    best = predicted.dropna().sort_values("time_ms", kind="stable").head(top)
-    if not len(best):
-        raise UsageError(f"no configuration of {kernel.name} compiles")
-    entries = [
-        {"config": dict(space[int(indices[i])]), **row}
-        for i, row in zip(best.index, best.to_dict("records"), strict=True)
-    ]
-    output.table(
-        f"{kernel.name} {problem}: {len(predicted):,} configurations, by their code",
-        ("ms", "90 % interval", "configuration"),
-        [
-            [*_texts(e["time_ms"], e["time_ms_low"], e["time_ms_high"]), format_config(e["config"])]
-            for e in entries
-        ],
-    )
-    output.say(f"nothing ran; costs measured on {model.device}, this is {device.name}")
-    output.result({"problem": dict(problem), "configurations": len(predicted), "configs": entries})
-
-
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
-    from foretune.models.guides.guide import require_kernel
+    from foretune.models.guides.request import require_kernel
     from foretune.models.saved.lookup import AUTO, read_predictor
     from foretune.models.saved.pretrained import load_pretrained
 

@@ -19,7 +19,7 @@ from foretune.values import counted, short_number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.models.guides.guide import GuideModel
+    from foretune.models.guides.user_guide import UserModel
     from foretune.models.predictor import Predictor
     from foretune.search.replay.scores import Figures, Scores
 
@@ -111,8 +111,8 @@ def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") ->
     output.result({"results": results, "summary": summaries})
 
 
-def _read_prior(names: list[str]) -> "Predictor | GuideModel | pd.DataFrame | None":
-    from foretune.models.saved.lookup import NONE, read_guide
+def _read_prior(names: list[str]) -> "Predictor | UserModel | pd.DataFrame | None":
+    from foretune.models.saved.lookup import NONE, read_model
 
     names = [name for name in names if name != NONE]
     tables = [Path(name) for name in names if name.endswith(".parquet")]
@@ -120,7 +120,7 @@ def _read_prior(names: list[str]) -> "Predictor | GuideModel | pd.DataFrame | No
         raise UsageError("--prior takes run tables or one predictor: give either")
     if tables:
         return read_files(tables, None)
-    return read_guide(names[0]) if names else None
+    return read_model(names[0]) if names else None
 
 
 def _row(s: "Figures") -> list[str]:

@@ -226,7 +226,7 @@ def _tune_kernel(
     export: list[Path],
 ) -> None:
     from foretune.datasets.run_log import RunLog
-    from foretune.models.saved.lookup import AUTO, NONE, read_guide
+    from foretune.models.saved.lookup import AUTO, NONE, read_model
     from foretune.tune.functions.result import Best
     from foretune.tune.pareto import tune_pareto
     from foretune.tune.tuner import tune_problem
@@ -240,7 +240,7 @@ def _tune_kernel(
     problem = options.read_problem(kernel, given["problem"])
     registry.load("searchers", given["searcher"])
     names = (AUTO, NONE, *registry.registered("predictors"))
-    guide = predictor if predictor in names else read_guide(predictor)
+    guide = predictor if predictor in names else read_model(predictor)
     is_front = len(objectives) > 1
     if is_front and (search.get("budget") == "auto" or "regret" in search):
         raise UsageError("a Pareto search has no regret: give a number as --budget")

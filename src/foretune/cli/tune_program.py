@@ -72,14 +72,14 @@ COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
 def _tune_options(search: "SearchOptions", given: Mapping[str, Any]) -> dict[str, Any]:
-    from foretune.models.saved.lookup import AUTO, NONE, read_guide
+    from foretune.models.saved.lookup import AUTO, NONE, read_model
 
     if len(given["objective"]) > 1:
         raise UsageError("only one objective is possible: give --objective once")
     load("searchers", given["searcher"])
     found: dict[str, Any] = {**search, "objective": given["objective"][0]}
     if (predictor := given["predictor"]) not in (AUTO, NONE):  # none is shipped for these
-        found["predictor"] = read_guide(predictor)
+        found["predictor"] = read_model(predictor)
     return found
 
 

@@ -5,13 +5,13 @@ fills the memory. Limits apply to the decoded table: its cells, columns and char
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from foretune.support.files import StrPath, require_cells, require_regular_file, require_size
+from foretune.support.parquet_footer import decoded_size
 
 
 class ParquetFile:
@@ -97,94 +97,3 @@ def _is_plain(kind: pa.DataType) -> bool:
         or types.is_temporal(kind)
         or types.is_null(kind)
     )
-
-
-MAGIC = b"PAR1"
-VALUES, BYTES = (4, 1, 3, 5), (4, 1, 3, 6)
-"""Fields of the footer: row groups, their columns, the metadata of a column, and its sizes."""
-_BOOLEANS, _INTEGERS, _BINARY, _LISTS, _STRUCT = (1, 2), (4, 5, 6), 8, (9, 10), 12
-_BYTES_OF = {3: 1, 7: 8}  # bytes of a byte and of a floating-point number
-
-
-def decoded_size(path: Path) -> tuple[int, int]:
-    """Return the number of values and the uncompressed bytes of all columns.
-
-    Arrow can read them, too, but crashes if the statistics next to them are damaged. Raises
-    ValueError if there is no footer, or it is damaged.
-    """
-    with path.open("rb") as file:
-        end = file.seek(0, 2)
-        file.seek(max(end - 8, 0))
-        tail = file.read()
-        size = int.from_bytes(tail[:4], "little")
-        if tail[4:] != MAGIC or size > end - 8:
-            raise ValueError("it has no Parquet footer")
-        file.seek(end - 8 - size)
-        footer = _Thrift(file.read(size))
-    found = {VALUES: 0, BYTES: 0}
-    try:
-        for field, value in footer.integers(_STRUCT):
-            if field in found:
-                found[field] += max(value, 0)
-    except (IndexError, RecursionError) as e:
-        raise ValueError("its footer is damaged") from e
-    return found[VALUES], found[BYTES]
-
-
-class _Thrift:
-    """Data in Thrift's compact protocol, read from byte ``at`` on."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
-
-    def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-            if shift > 63:
-                raise IndexError(shift)
-
-    def integer(self) -> int:
-        value = self.varint()
-        return (value >> 1) ^ -(value & 1)
-
-    def integers(
-        self, kind: int, path: tuple[int, ...] = (), in_list: bool = False
-    ) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Yield every integer of a value, with the numbers of the fields that lead to it."""
-        if kind in _BOOLEANS:
-            self.at += in_list  # in a struct, the type is the value
-        elif kind in _INTEGERS:
-            yield path, self.integer()
-        elif kind in _BYTES_OF:
-            self.at += _BYTES_OF[kind]
-        elif kind == _BINARY:
-            size = self.varint()
-            self.at += size
-        elif kind in _LISTS:
-            count, item = self.head()
-            for _ in range(count):
-                yield from self.integers(item, path, in_list=True)
-        elif kind == _STRUCT:
-            number = 0
-            while (head := self.data[self.at]) != 0:
-                self.at += 1
-                number = number + (head >> 4) if head >> 4 else self.integer()
-                yield from self.integers(head & 15, (*path, number))
-            self.at += 1
-        else:  # Parquet has no maps
-            raise IndexError(kind)
-
-    def head(self) -> tuple[int, int]:
-        """Return the number and the type of a list's items."""
-        head = self.data[self.at]
-        self.at += 1
-        count = self.varint() if head >> 4 == 15 else head >> 4
-        if count > len(self.data) - self.at:  # each takes a byte at least
-            raise IndexError(count)
-        return count, head & 15

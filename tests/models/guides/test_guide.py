@@ -13,8 +13,10 @@ from toy_models import PROBLEM, SPACE
 
 from foretune.errors import MissingExtra, PredictorError, TrackingError, UsageError
 from foretune.models import Predictor
-from foretune.models.guides.guide import DEFAULT_LOG_SPREAD, make_guide, select_columns
-from foretune.models.saved.lookup import read_guide
+from foretune.models.guides.columns import select_columns
+from foretune.models.guides.guide import make_guide
+from foretune.models.guides.user_guide import DEFAULT_LOG_SPREAD
+from foretune.models.saved.lookup import read_model
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.search.prior import prior_from_predictor
@@ -22,7 +24,7 @@ from foretune.space import SearchSpace
 
 
 def predict(model, space=SPACE, problem=PROBLEM, indices=None):
-    return make_guide(model).predict_space(problem, space, DEVICE, indices)
+    return make_guide(model, DEVICE).predict_space(problem, space, indices)
 
 
 def prior_of(model, **how):
@@ -227,26 +229,26 @@ class TestNames:
 
     def test_in_a_file(self, file):
         for name in ("model", "guess"):
-            guide = read_guide(f"{file}:{name}")
+            guide = read_model(f"{file}:{name}")
             assert str(guide) == f"{file}:{name}"
             assert len(guide.predict_space(PROBLEM, SPACE, DEVICE)) == len(SPACE)
 
     def test_what_is_not_in_a_file(self, file):
         for name, reason in {":guss": "did you mean 'guess'", "": "write .*:NAME"}.items():
             with pytest.raises(UsageError, match=reason):
-                read_guide(f"{file}{name}")
+                read_model(f"{file}{name}")
         with pytest.raises(UsageError, match="predictor is 5: give"):
-            read_guide(f"{file}:five")
+            read_model(f"{file}:five")
 
     @pytest.mark.parametrize("name", ["forest.joblib", "forest.pkl", "some/forest.pickle"])
     def test_a_pickle_is_refused(self, name):
         with pytest.raises(UsageError, match=r"would run code when it is loaded: .*FILE\.py:model"):
-            read_guide(name)
+            read_model(name)
 
     def test_onnx_is_an_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
         with pytest.raises(MissingExtra, match=r"pip install '.\[onnx\]'"):
-            read_guide("model.onnx")
+            read_model("model.onnx")
 
 
 class TestMlflow:
@@ -282,14 +284,14 @@ class TestMlflow:
         own = columns.astype({"M": float})  # as whoever logs it likes
         run = self.log(mlflow, model, signature=infer_signature(own), serialization_format="pickle")
         for name in (f"runs:/{run}", "models:/mine/1"):
-            guide = read_guide(name)
+            guide = read_model(name)
             table = guide.predict_space(PROBLEM, SPACE, DEVICE)
             assert np.array_equal(table["time_ms"], model.predict(columns))
 
     def test_a_pipeline_without_a_signature(self, mlflow):
         model = toy_models.pipeline()
         self.log(mlflow, model, serialization_format="pickle")
-        table = read_guide("models:/mine/1").predict_space(PROBLEM, SPACE, DEVICE)
+        table = read_model("models:/mine/1").predict_space(PROBLEM, SPACE, DEVICE)
         expected = model.predict(table_of()[list(model.feature_names_in_)])
         assert np.array_equal(table["time_ms"], expected)
 
@@ -297,13 +299,13 @@ class TestMlflow:
         validation = "mlflow.pyfunc.utils.data_validation"
         monkeypatch.setattr(f"{validation}.color_warning", lambda *_, **__: None)
         self.log(mlflow, lambda model_input: model_input["block_m"] * 1.0)
-        table = read_guide("models:/mine/1").predict_space(PROBLEM, SPACE, DEVICE)
+        table = read_model("models:/mine/1").predict_space(PROBLEM, SPACE, DEVICE)
         assert list(table["time_ms"]) == [c["block_m"] for c in SPACE]
 
     @pytest.mark.usefixtures("mlflow")
     def test_what_mlflow_does_not_know(self):
         with pytest.raises(TrackingError, match="has no models:/mine/7"):
-            read_guide("models:/mine/7")
+            read_model("models:/mine/7")
 
 
 class TestOnnx:
@@ -316,7 +318,7 @@ class TestOnnx:
             path = tmp_path / "model.onnx"
             converted = skl2onnx.to_onnx(model, initial_types=types)
             path.write_bytes(converted.SerializeToString())
-            return read_guide(path)
+            return read_model(path)
 
         return save
 
@@ -345,10 +347,13 @@ class TestOnnx:
         pytest.importorskip("onnxruntime")
         (tmp_path / "model.onnx").write_text("no model")
         with pytest.raises(PredictorError, match="ONNX cannot read"):
-            read_guide(tmp_path / "model.onnx")
+            read_model(tmp_path / "model.onnx")
 
 
 def test_a_predictor_stays_what_it_is(toy_runs):
     predictor = Predictor(parameters={"rounds": 5}).fit(toy_runs)
-    assert make_guide(predictor) is predictor
-    assert make_guide(guide := make_guide(toy_models.by_table)) is guide
+    guide = make_guide(predictor)
+    assert guide.predictor is predictor
+    assert make_guide(guide) is guide
+    users_guide = make_guide(toy_models.by_table)
+    assert make_guide(users_guide) is users_guide

@@ -49,7 +49,7 @@ def test_a_users_own_model_only_guides(name):
 def test_a_users_own_model_in_mlflow_only_guides(tmp_path, monkeypatch):
     monkeypatch.setattr(lookup, "downloaded_model", lambda name: nullcontext(tmp_path))
     monkeypatch.setattr(lookup, "connect", lambda: None)
-    monkeypatch.setattr(lookup, "mlflow_guide", lambda *_: "a model")
+    monkeypatch.setattr(lookup, "mlflow_model", lambda *_: "a model")
     with pytest.raises(UsageError, match="models:/mine/1 is your own model"):
         read_predictor("models:/mine/1")
 

@@ -13,7 +13,7 @@ from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.models import Predictor
 from foretune.models import find_pretrained as find_guide
-from foretune.models.guides.guide import PredictorRequest
+from foretune.models.guides.request import PredictorRequest
 from foretune.models.saved import pretrained as shipped
 from foretune.models.saved.pretrained import PRETRAINED_CARD, NotShipped, Pretrained, read_cards
 from foretune.models.splits import task_numbers
@@ -91,7 +91,7 @@ class TestWhichFits:
         device = dataclasses.replace(toy_device, **change)
         guide = find_guide(PredictorRequest("matmul", SOURCE, device))
         assert reason in guide.mismatch
-        assert not guide.has_valid_interval(device)
+        assert not guide.has_valid_interval
 
     def test_measured_rates_may_differ_and_unknown_specs_too(self, toy_device):
         specs = {"cores": 4.0, "fp32_gflops": 190.0, "l2_kib": 512.0}
@@ -181,7 +181,7 @@ class TestAsPrior:
         device = Device("Other CPU", "cpu")
         found, said = self.find(device)
         assert found.mismatch
-        assert not found.has_valid_interval(device)
+        assert not found.has_valid_interval
         assert said[1].startswith("measurements check and correct the predictor: toy")
         assert said[1].endswith("this is Other CPU")
 
@@ -246,7 +246,7 @@ def test_every_shipped_one_has_to_be_checked_on_another_device(of_it):
     another = dataclasses.replace(device_of(of_it), name="Another Device")
     guide = find_guide(PredictorRequest(of_it.kernel, of_it.source, another))
     assert f"was measured on {of_it.device}" in guide.mismatch
-    assert not guide.has_valid_interval(another)
+    assert not guide.has_valid_interval
 
 
 def test_every_shipped_one_begins_a_search_for_the_least_time(of_it, monkeypatch):

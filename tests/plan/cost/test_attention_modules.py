@@ -5,15 +5,15 @@ import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Layout, describe_model, find_system
-from foretune.plan.cost.kinds import (
+from foretune.plan.cost.kinds import family_of
+from foretune.plan.cost.operator import Part
+from foretune.plan.cost.sparse_attention import (
     DECODE,
     MODULES,
     PREFILL,
     attention_modules,
-    family_of,
     to_module_rows,
 )
-from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import Step, StepTimer
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer

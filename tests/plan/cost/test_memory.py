@@ -53,10 +53,8 @@ def test_mlps_may_have_a_format_of_their_own_without_experts(small):
     operators = mixed_operators(small, Layout(), formats, [Part(1, 1, 9, "decode")])
     found = {operator.name: operator.config.get("format") for operator in operators}
     assert (found["mlp_up"], found["qkv"]) == ("nvfp4", "bf16")
-    unlabeled = Formats("nvfp4", moe="bf16")  # a table may leave out the experts' format
-    assert weight_bytes(small, Layout(), unlabeled) == weight_bytes(
-        small, Layout(), Formats("nvfp4")
-    )
+    wider_mlps = weight_bytes(small, Layout(), Formats("nvfp4", moe="bf16"))
+    assert wider_mlps - weight_bytes(small, Layout(), Formats("nvfp4")) == 2 * MLP * (2 - 0.5625)
     assert describe_formats(formats, small) == "bf16+nvfp4 MLPs, bf16 cache"
 
 

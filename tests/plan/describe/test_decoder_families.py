@@ -227,7 +227,9 @@ def test_quantizations_are_read_or_refused():
         (
             {
                 "quant_method": "compressed-tensors",
-                "config_groups": {"group_0": {"weights": weights}},
+                "config_groups": {
+                    "group_0": {"weights": weights, "input_activations": {"type": "float"}}
+                },
             },
             "fp8_block",
         ),
@@ -240,10 +242,10 @@ def test_quantizations_are_read_or_refused():
         {"quant_method": "bitsandbytes"},
         {"quant_method": "higgs"},
         {"quant_method": "modelopt", "quant_algo": "W3A16"},
-        {"quant_method": "gptq", "bits": 2},
+        {"quant_method": "gptq", "bits": 7},
         {
             "quant_method": "compressed-tensors",
-            "config_groups": {"group_0": {"weights": {"num_bits": 2}}},
+            "config_groups": {"group_0": {"weights": {"num_bits": 7}}},
         },
     ):
         with pytest.raises(UsageError, match=r"bitsandbytes|higgs|W3A16|gptq|compressed-tensors"):

@@ -340,7 +340,7 @@ def test_dense_layers(fields, dense):
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8_block", "fp8_block")),
         ({"quant_method": "fp8"}, ("fp8", "fp8")),
         ({"quant_method": "awq", "bits": 4}, ("int4_wo", "int4_wo")),
-        ({"quant_method": "gptq", "bits": 8}, ("int8_wo", "int8_wo")),
+        ({"quant_method": "gptq", "bits": 8}, ("int8_wo_g128", "int8_wo_g128")),
         (
             {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
             ("bf16", "mxfp4"),
@@ -368,7 +368,8 @@ def test_dense_layers(fields, dense):
                     "model.layers.9.self_attn.indexer",
                 ],
             },
-            ("fp8", "fp8"),
+            # One of four layers; 4 of 12 heads are those of queries.
+            (f"fp8:{100 / 4 * 4 / 12:.1f}%bf16", "fp8"),
         ),
         (
             {
@@ -394,9 +395,14 @@ def test_dense_layers(fields, dense):
         (
             {
                 "config_groups": {
-                    "group_0": {"weights": {"type": "float"}, "targets": ["re:.*self_attn.*"]},
+                    "group_0": {
+                        "weights": {"type": "float"},
+                        "input_activations": {"type": "float"},
+                        "targets": ["re:.*self_attn.*"],
+                    },
                     "group_1": {
                         "weights": {"type": "float", "num_bits": 4},
+                        "input_activations": {"type": "float", "num_bits": 4},
                         "targets": ["re:.*mlp.*"],
                     },
                 }
@@ -407,12 +413,16 @@ def test_dense_layers(fields, dense):
             {
                 "quant_algo": "MIXED_PRECISION",
                 "quantized_layers": {
-                    "layers.0.self_attn.q_proj": {"quant_algo": "MXFP8"},
-                    "layers.0.self_attn.o_proj": {"quant_algo": "MXFP8"},
-                    "layers.0.mlp.experts": {"quant_algo": "NVFP4"},
+                    f"layers.{layer}.{module}": {"quant_algo": algorithm}
+                    for layer in range(4)
+                    for module, algorithm in (
+                        ("self_attn.qkv_proj", "MXFP8"),
+                        ("self_attn.o_proj", "MXFP8"),
+                        ("mlp.experts", "NVFP4"),
+                    )
                 },
             },
-            ("fp8", "nvfp4"),
+            ("mxfp8", "nvfp4"),
         ),
     ],
 )
@@ -460,7 +470,7 @@ def test_later_releases_have_the_architecture(name, of):
     first, later = describe_model(of), describe_model(name)
     longest = first.longest if name.endswith("2501") else 0  # later ones may read longer prompts
     assert later == replace(first, name=name, longest=longest)
-    assert describe_model("moonshotai/Kimi-K2-Thinking").moe_format == "int4_wo"
+    assert describe_model("moonshotai/Kimi-K2-Thinking").moe_format == "int4_wo_g32"
 
 
 def test_a_name_without_a_format_is_not_that_of_a_quantized_copy():

@@ -21,8 +21,8 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store, StoreFile
 from foretune.tune.store import store as store_module
-from foretune.tune.store.store import Process, this_process
-from foretune.tune.store.subject import measurement_to_record
+from foretune.tune.store.measurement_record import measurement_to_record
+from foretune.tune.store.process import Process, process_of, this_process
 
 
 class TestMeasurements:
@@ -391,7 +391,7 @@ class TestProcesses:
     def test_a_claim_holds_while_its_process_lives(self, store, monkeypatch):
         me, config = this_process(), Configuration(x=1)
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        other = store_module._process(child.pid)
+        other = process_of(child.pid)
 
         def claims(who, remeasure=False):
             monkeypatch.setattr(store_module, "this_process", lambda: who)

@@ -17,9 +17,10 @@ from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton import published
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import KERNELS, UNFIT_PROBABILITY, PriorFactory, popular_log_shares
+from foretune.tune.triton.prior import UNFIT_PROBABILITY, PriorFactory
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.published import Tunings, knob_meaning, shipped_tunings
+from foretune.tune.triton.published_kernels import popular_log_shares, published_kernels
 
 H100 = find_device("NVIDIA H100 80GB HBM3")
 GEMM, MOE = "_w8a8_block_fp8_matmul", "fused_moe_kernel"
@@ -106,7 +107,7 @@ def test_the_prior_starts_with_the_popular_and_knows_what_fits():
 
 
 def test_every_recognized_kernel_has_tunings_under_the_apache_license():
-    assert {kernel.family for kernel in KERNELS.values()} == shipped_tunings().keys()
+    assert {kernel.family for kernel in published_kernels().values()} == shipped_tunings().keys()
     card = json.loads(published.POPULAR.with_suffix(".json").read_text())
     assert card["licence"] == "Apache-2.0"
     assert published.POPULAR.stat().st_size < 200_000

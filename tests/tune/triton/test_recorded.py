@@ -34,7 +34,7 @@ def benchmark(monkeypatch):
         pytest.skip("needs the benchmarks of a checkout")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield pytest.importorskip("recorded")
-    for name in ("recorded", "recorded_tables", "machine"):
+    for name in ("recorded", "recorded_tables", "recorded_calls", "recorded_kernels", "machine"):
         sys.modules.pop(name, None)
 
 
@@ -135,7 +135,7 @@ def test_the_decorator_itself_chooses_the_same(benchmark, table, budget):
     ]
     with ReplayDriver(time_ms, device=device).active():
         kernel = foretune.autotune(configs, ["M", "N", "K"], budget=budget, store=False)(
-            triton.jit(benchmark.recorded_tables.mm.fn)
+            triton.jit(sys.modules["recorded_kernels"].mm.fn)
         )
         kernel[problem.call.grid](*arguments)
     config, measured, _ = benchmark.Replayed(None).choose(problem)[str(budget)]

@@ -12,9 +12,10 @@ import triton.language as tl
 from foretune import Configuration, Device, Problem
 from foretune.search.encoding import KernelRuns
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import PriorFactory, row_log_ratios
+from foretune.tune.triton.prior import PriorFactory
 from foretune.tune.triton.problem_key import Call
-from foretune.tune.triton.tiles import BlockShapes, shape_law, tile_launches
+from foretune.tune.triton.row_order import row_log_ratios
+from foretune.tune.triton.tiles import BlockShapes, TileShape, shape_law, tile_launches
 
 M, N, K = 1024, 512, 2048
 DEVICE = Device("NVIDIA H200", "gpu", "sm_90", specs={"cores": 132.0})
@@ -64,8 +65,8 @@ def test_the_parameters_of_a_product_are_known_by_what_they_multiply():
         Configuration(TALL=t, WIDE=w, DEEP=32, num_warps=4) for t in (32, 64) for w in (64, 128)
     ]
     law = shape_law(product_call(), configs)
-    assert law.shapes.products == ((32, 64, 32),)
-    assert [law.controlling(i) for i in (1, 2, 3)] == ["TALL", "WIDE", None]
+    assert law.shapes.products == (TileShape(32, 64, 32),)
+    assert law.controlling(0) == ["TALL", "WIDE", None]
     launches = tile_launches(product_call(), configs, law)
     assert [(t.tile_m, t.tile_n, t.tile_k) for t in launches] == [
         (32, 64, 32),
@@ -141,7 +142,7 @@ def test_parameters_that_some_configurations_lack_are_left_out():
 
 def test_code_is_read():
     dot = "tt.dot %a, %b, %c : tensor<64x32xf16> * tensor<32x128xf16> -> tensor<64x128xf32>"
-    assert BlockShapes.from_code(dot) == BlockShapes(((64, 128, 32),), 8192)
+    assert BlockShapes.from_code(dot) == BlockShapes((TileShape(64, 128, 32),), 8192)
     batched = "tt.dot %a, %b, %c : tensor<2x64x32xf16> * tensor<2x32x16xf16> -> tensor<2x64x16xf32>"
-    assert BlockShapes.from_code(batched).products == ((64, 16, 32),)
+    assert BlockShapes.from_code(batched).products == (TileShape(64, 16, 32),)
     assert BlockShapes.from_code("arith.addi %a, %b : i32") == BlockShapes((), 1)

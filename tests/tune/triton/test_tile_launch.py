@@ -10,7 +10,7 @@ import triton
 
 from foretune import Configuration, Device, Problem
 from foretune.tune.triton.problem_key import Call
-from foretune.tune.triton.tiles import BlockShapes, ShapeLaw, tile_launches
+from foretune.tune.triton.tiles import BlockShapes, ShapeLaw, TileShape, tile_launches
 
 M, N, K = 1000, 512, 2048
 DEVICE = Device("NVIDIA H200", "gpu")
@@ -73,7 +73,7 @@ def test_a_grid_of_persistent_programs_says_nothing_of_the_rows():
     given = {"x": meta(M, K), "w": meta(8, N, K), "y": meta(M, N), "N": N, "K": K}
     small, large = (Configuration(BLOCK_M=e, BLOCK_N=e, BLOCK_K=32) for e in (64, 256))
     exponents = {"BLOCK_M": (1.0, 1.0, 0.0, 0.0), "BLOCK_N": (1.0, 0.0, 1.0, 0.0)}
-    law = ShapeLaw(small, BlockShapes(((64, 64, 32),), 64 * 64), exponents)
+    law = ShapeLaw(small, BlockShapes((TileShape(64, 64, 32),), 64 * 64), exponents)
     for programs, tiles in ((132, [132, 132]), (4, [16 * 8, 4 * 2])):  # no fewer than programs
         persistent = call(lambda meta, n=programs: (n,), **given, NUM_TOKENS=M)
         launches = tile_launches(persistent, [small, large], law)

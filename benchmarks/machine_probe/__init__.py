@@ -1,0 +1,1 @@
+"""Measures a machine in detail: its caches, rates and overheads, beyond what a predictor needs."""

@@ -1,1 +1,0 @@
-"""Placing a chain of operators on devices, or in precisions, as sequential decisions."""

@@ -1,0 +1,205 @@
+"""``foretune inspect``, with and without ``--cache-dir``."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import fails, run_json
+
+from foretune.cli import main
+
+pytest.importorskip("triton")
+
+MATMUL = (
+    "--arg",
+    "a=fp16*",
+    "--arg",
+    "b=fp16*",
+    "--arg",
+    "c=fp16*",
+    "--arg",
+    "M=4096",
+    "--arg",
+    "N=4096",
+    "--arg",
+    "K=4096",
+)
+TILE = "BM=64,BN=64,BK=32,num_warps=4"
+ADD = ("--arg", "x=fp16*", "--arg", "y=fp16*", "--arg", "out=fp16*", "--arg", "n=4096")
+LIMIT = ("--time-limit", "120")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, tmp_path_factory, monkeypatch):
+    """A folder with a module of kernels that is on nobody's path."""
+    shutil.copy(Path(__file__).parents[1] / "toy" / "triton_toys.py", tmp_path / "here_only.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is unset
+    return tmp_path
+
+
+def test_inspect(capsys):
+    said = run_json(
+        capsys,
+        "inspect",
+        "here_only:matmul",
+        *MATMUL,
+        "--config",
+        TILE,
+        "--config",
+        TILE + ",maxnreg=64",
+        "--config",
+        "BM=128,BN=128,BK=64,num_stages=5",
+        "--target",
+        "sm_120",
+        *LIMIT,
+        code=1,
+    )
+    free, capped, large = said["configs"]
+    assert free["config"] == {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4}
+    assert free["status"] == "ok"
+    assert capped["static"]["registers"] <= 64
+    assert "registers per thread" in said["features"]["registers"]
+    assert said["features"].keys() >= free["static"].keys()
+    assert large["status"] == "invalid"
+    assert "bytes of shared memory, sm_120 has 101376" in large["error"]
+    assert large["static"]["fits"] == 0
+
+
+def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert (
+        main(
+            [
+                "inspect",
+                "here_only:matmul",
+                *MATMUL,
+                "--config",
+                f"{TILE},num_stages=3",
+                "--target",
+                "sm_80",
+                *LIMIT,
+            ]
+        )
+        == 0
+    )
+    said = capsys.readouterr().out
+    table = said[: said.index("per SM: resident")]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "shared" in table
+    assert "CTA" not in table
+
+
+def test_compiled_configurations_are_kept(capsys, place):
+    asked = (
+        "inspect",
+        "here_only:add",
+        *ADD,
+        "--config",
+        "BLOCK=128",
+        "--target",
+        "cuda:80",
+        "--cache-dir",
+        "built",
+        *LIMIT,
+    )
+    said = run_json(capsys, *asked)
+    assert (said["built"], said["failed"]) == (1, 0)
+    assert len(list((place / "built").rglob("add.cubin"))) == 1
+    assert [c["cached"] for c in said["configs"]] == [False]
+    again = run_json(capsys, *asked)
+    assert [c["cached"] for c in again["configs"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("here_only:add", *ADD, "--target", "sm_91"), "unknown target 'sm_91'"),
+        (("here_only:add", *ADD[:4], "--target", "sm_90"), "add lacks out, n, BLOCK"),
+        (("here_only:gone", "--target", "sm_90"), "unknown function in here_only 'gone'"),
+        (("nowhere:add", "--target", "sm_90"), "there is no module nowhere"),
+        (("here_only:add", "--arg", "x", "--target", "sm_90"), "give NAME=VALUE"),
+        (("here_only:add", "--arg", "x=fp16", "--target", "sm_90"), "a pointer is x=fp16*"),
+        (("../k/gemm:add", *ADD, "--target", "sm_90"), "there is no file ../k/gemm"),
+        (
+            ("here_only:add", *ADD, "--config", "BLOCK=64,num_warp=4", "--target", "sm_90"),
+            "unknown parameter of add 'num_warp': did you mean 'num_warps'? known: BLOCK, maxnreg,",
+        ),
+        (("here_only:add", *ADD, "--target", "sm_90", "--time-limit", "0"), "--time-limit 0"),
+    ],
+)
+def test_what_cannot_be_done(capsys, place, asked, message):
+    assert message in fails(capsys, 2, "inspect", *asked)
+
+
+def test_a_module_that_fails(capsys, place):
+    (place / "breaks_off.py").write_text("{}['nothing']\n")
+    said = fails(capsys, 1, "inspect", "breaks_off:add", *ADD, "--target", "sm_90")
+    assert "breaks_off cannot be imported: KeyError" in said
+
+
+def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys, place):
+    """The configurations of its autotuner are the default."""
+    text = (place / "here_only.py").read_text()
+    opened = 'os.environ["TRITON_INTERPRET"] = "1"\n\nimport triton\n'
+    assert text.count("import triton\n") == 1
+    (place / "interprets.py").write_text(text.replace("import triton\n", opened))
+    asked = ("--arg", "x=fp16*", "--arg", "out=fp16*", "--arg", "n=4096", "--target", "sm_90")
+    said = run_json(capsys, "inspect", "interprets.py:tuned_copy", *asked, *LIMIT)
+    assert [c["status"] for c in said["configs"]] == ["ok", "ok"]
+    assert [c["config"]["BLOCK"] for c in said["configs"]] == [128, 256]
+    assert "TRITON_INTERPRET" not in os.environ
+
+
+def test_whoever_has_the_interpreter_set_can_inspect(capsys, monkeypatch):
+    """Also with an integer of which only the type is known."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    asked = (*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", *LIMIT)
+    assert run_json(capsys, "inspect", "here_only:add", *asked)["configs"][0]["status"] == "ok"
+
+
+def test_a_cache_that_cannot_be_written_is_said_first(capsys, place):
+    (place / "file").touch()
+    said = fails(
+        capsys,
+        1,
+        "inspect",
+        "here_only:add",
+        *ADD,
+        "--config",
+        "BLOCK=128",
+        "--target",
+        "sm_90",
+        "--cache-dir",
+        "file/cache",
+    )
+    assert "cannot write --cache-dir file/cache" in said
+
+
+def test_one_failure_is_a_failure(capsys):
+    said = run_json(
+        capsys,
+        "inspect",
+        "here_only:refuses",
+        "--arg",
+        "x=fp16*",
+        "--config",
+        "BLOCK=64",
+        "--config",
+        "BLOCK=63",
+        "--target",
+        "sm_90",
+        "--cache-dir",
+        "built",
+        *LIMIT,
+        code=1,
+    )
+    assert (said["built"], said["failed"]) == (1, 1)
+    failed = said["configs"][1]
+    assert failed["status"] == "compile_error"
+    assert "BLOCK must be even" in failed["error"]
+    assert "\n" not in failed["error"]
+    assert not failed["static"]

@@ -1,0 +1,321 @@
+"""What `foretune.autotune` adds: few measurements, none, none in the way."""
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import tuned_kernels
+from replayed_tuning import BLOCKS, by_problem, call, grid, make, metered
+from tuned_kernels import blocks_of, configs
+
+import foretune
+from foretune import Configuration, SearchSpace
+from foretune.errors import ForetuneWarning, PredictorError, UsageError
+
+
+def until_settled(kernel, tensors):
+    """Call until the online search is over; it plans in the background."""
+    for _ in range(2000):
+        kernel[grid](*tensors, 1024)
+        if len(kernel.cache):
+            return
+        time.sleep(0.002)
+
+
+class TestBudget:
+    def test_none_is_measured_with_0(self, device, tensors):
+        kernel = make(budget=0)
+        assert call(kernel, device, tensors, 1024) == 0
+        assert kernel.best_config in kernel.configs
+
+    @pytest.mark.parametrize("budget", [1, 3, 8])
+    def test_a_number_is_never_exceeded(self, device, tensors, budget):
+        kernel = make(budget=budget)
+        for n in (512, 1024, 4096, 8192):
+            assert call(kernel, device, tensors, n) <= budget
+        assert call(kernel, device, tensors, 512) == 0
+
+    def test_auto_measures_less_the_more_it_knows(self, device, tensors):
+        kernel = make()
+        spent = [call(kernel, device, tensors, n) for n in (512, 2048, 8192, 1024, 4096, 6000)]
+        assert sum(spent[3:]) < sum(spent[:3])
+        assert all(3 <= n < len(kernel.configs) for n in spent)
+
+    def test_auto_finds_the_best_of_unseen_problems(self, device, tensors):
+        kernel = make()
+        for n in (512, 2048, 8192, 1024, 4096, 16, 64, 256, 128, 32, 700, 5000):
+            call(kernel, device, tensors, n)
+        assert call(kernel, device, tensors, 3000) < len(kernel.configs) / 2
+        assert kernel.best_config.kwargs["BLOCK"] in (512, 1024)
+        assert kernel.best_config.num_warps == 4
+
+    def test_the_measured_best_is_chosen(self, device, tensors):
+        kernel = make(budget=8)
+        call(kernel, device, tensors, 1024)
+        timings = kernel.configs_timings
+        assert kernel.best_config is min(timings, key=timings.get)
+        assert len(timings) <= 8
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("budget", -1),
+            ("budget", True),
+            ("budget", "some"),
+            ("mode", "later"),
+            ("objective", "speed"),
+            ("regret", -0.1),
+            ("regret", "x"),
+            ("check", 0),
+            ("store", 3),
+            ("seconds", 0),
+            ("compile_limit_s", 0),
+            ("shipped", 3),
+            ("predictor", 3.0),
+        ],
+    )
+    def test_impossible_options_are_refused(self, option, value):
+        with pytest.raises(UsageError, match=option):
+            make(**{option: value})
+
+    def test_comparing_needs_a_limit_and_measurements(self):
+        with pytest.raises(UsageError, match="reference needs the relative error allowed"):
+            make(reference=lambda **arguments: arguments)
+        with pytest.raises(UsageError, match="give a function"):
+            make(reference="fp64", check=1e-2)
+        with pytest.raises(UsageError, match="cannot meter or compare"):
+            make(mode="online", check=1e-2)
+
+    def test_what_is_no_kernel_or_configuration_is_refused(self):
+        with pytest.raises(UsageError, match=r"give a list of triton\.Config"):
+            make([{"BLOCK": 16}])
+        with pytest.raises(UsageError, match="did you mean 'BLOCK'"):
+            make(SearchSpace({"BLOK": [16, 32]}))
+        with pytest.raises(UsageError, match=r"put @triton\.jit below"):
+            foretune.autotune(configs(64), ["n"])(tuned_kernels.copy)
+
+    def test_hundreds_of_configurations_are_all_known_once_measured(self, device, tensors):
+        device.times = lambda launch: 1.0 if launch.config["num_stages"] == 40 else 4.0
+        many = [triton.Config({"BLOCK": b}, num_stages=s) for s in range(1, 41) for b in BLOCKS]
+        kernel = make(many, budget="all")
+        assert call(kernel, device, tensors, 1024) == len(many)
+        assert kernel.best_config.num_stages == 40
+
+    def test_failures_count_and_compile_no_more_than_they_must(self, device, tensors):
+        def times(launch):
+            if len(device.launches) < 2:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget=1)
+        call(kernel, device, tensors, 1024)
+        assert len(kernel.configs_timings) == 3  # two that did not run, and one that did
+        assert len(device.compilations) <= 4
+
+
+class TestVariants:
+    def test_what_16_divides_is_another_problem(self, device):
+        kernel = make(budget=4)
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        call(kernel, device, data, 1024)
+        shifted = data[0][1:], data[1][1:]
+        assert call(kernel, device, shifted, 1024) > 0
+        assert call(kernel, device, data, 1024) == 0
+        assert call(kernel, device, shifted, 1024) == 0
+        assert len(kernel.cache) == 1
+
+    def test_with_budget_all_it_is_not(self, device):
+        kernel = make(budget="all")
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        call(kernel, device, data, 1024)
+        assert call(kernel, device, (data[0][1:], data[1][1:]), 1024) == 0
+
+    def test_what_is_cleared_is_tuned_anew_in_every_variant(self, device):
+        kernel = make(configs(64, 256), budget=2)
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        variants = data, (data[0][1:], data[1][1:])
+        for variant in variants:
+            call(kernel, device, variant, 1024)
+        kernel.cache.clear()
+        assert [call(kernel, device, v, 1024) for v in variants] == [2, 2]
+        assert [call(kernel, device, v, 1024) for v in variants] == [0, 0]
+
+    def test_all_variants_stay_when_frozen(self, device):
+        def times(launch):
+            wanted = 64 if launch.arguments["x"].data_ptr() % 16 else 256
+            return 1.0 + abs(launch.config["BLOCK"] - wanted)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256), budget=3)
+        data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
+        for variant in (data, (data[0][1:], data[1][1:])):
+            call(kernel, device, variant, 1024)
+        assert sorted(blocks_of(kernel.freeze().configs)) == [64, 256]
+
+    def test_a_hook_makes_another_configuration(self, device, tensors):
+        ran = []
+
+        def prepare(arguments):
+            ran.append(arguments["BLOCK"])
+
+        plain, hooked = triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64}, pre_hook=prepare)
+        kernel = make([plain, hooked], budget="all")
+        assert call(kernel, device, tensors, 1024) == 2
+        assert ran == [64]
+
+
+class TestSpace:
+    def test_a_space_is_searched(self, device, tensors):
+        space = SearchSpace(
+            {"BLOCK": [16 * i for i in range(1, 65)], "num_warps": [1, 2, 4, 8, 16]},
+            ["BLOCK >= 16 * num_warps"],
+        )
+        kernel = make(space, budget=20)
+        assert len(kernel.configs) == len(space)
+        assert call(kernel, device, tensors, 2048) <= 20
+        chosen = kernel.best_config
+        assert Configuration(BLOCK=chosen.kwargs["BLOCK"], num_warps=chosen.num_warps) in space
+
+    def test_an_empty_space_is_refused(self):
+        with pytest.raises(foretune.ForetuneError, match="no configuration"):
+            make(SearchSpace({"BLOCK": [16]}, ["BLOCK > 16"]))
+
+
+class TestOnline:
+    def test_a_launch_is_timed_without_its_way_to_the_device(self, device, tensors):
+        device.device_interface.launch_ms = 50.0
+        kernel = make(configs(64, 128, 256), mode="online", budget=3)
+        until_settled(kernel, tensors)
+        assert max(t for times in kernel.configs_timings.values() for t in times) < 50.0
+
+    def test_every_call_launches_once_until_the_best_is_found(self, device, tensors):
+        kernel = make(configs(64, 128, 256, 512), mode="online", budget=4)
+        for _ in range(2000):
+            assert call(kernel, device, tensors, 1024) == 0
+            if len(kernel.cache):
+                break
+            time.sleep(0.002)  # the plan is made in the background
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+        assert set(blocks_of(device.launches)) == {64, 128, 256, 512}
+        assert len(kernel.configs_timings) == 4
+
+    def test_a_trial_that_cannot_run_is_replaced_in_the_same_call(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] == 256:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256), mode="online", budget=3)
+        until_settled(kernel, tensors)
+        assert kernel.best_config.kwargs["BLOCK"] == 128
+
+    def test_what_does_not_fit_is_never_the_callers_problem(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] in (16, 128, 256):
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(256, 128, 16, 32, 64), mode="online", budget=5)
+        until_settled(kernel, tensors)
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_plan_that_fails_ends_the_search_with_a_warning(self, device, tensors, monkeypatch):
+        from foretune.tune.triton import call_search
+
+        def broken(self, n=1):
+            raise ZeroDivisionError("ours")
+
+        kernel = make(configs(64, 128, 256), mode="online", budget=5)
+        monkeypatch.setattr(call_search.CallSearch, "ask", broken)
+        with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
+            until_settled(kernel, tensors)
+        assert kernel.best_config in kernel.configs
+
+    def test_no_tensor_is_kept(self, device):
+        import gc
+        import weakref
+
+        kernel = make(mode="online", budget=4)
+        seen = []
+        for n in (512, 1024, 2048):
+            data = torch.zeros(n, dtype=torch.float16), torch.zeros(n)
+            seen += map(weakref.ref, data)
+            kernel[grid](*data, n)
+        del data
+        device.launches.clear()
+        gc.collect()
+        assert not any(ref() is not None for ref in seen)
+
+    def test_energy_cannot_be_had_online(self):
+        with pytest.raises(UsageError, match="mode='online' times calls"):
+            make(mode="online", objective="energy")
+
+
+class TestWithoutLaunching:
+    def test_a_ranking_measures_nothing(self, device, tensors):
+        kernel = make()
+        offers = kernel.rank(*tensors, 1024, grid=grid)
+        assert len(device.launches) == 0
+        assert [o.config for o in offers].count(offers[0].config) == 1
+        assert len(offers) == len(kernel.configs)
+        assert all(o.measured != o.measured for o in offers)
+
+    def test_what_was_tuned_comes_first(self, device, tensors):
+        kernel = make(budget=6)
+        call(kernel, device, tensors, 1024)
+        assert kernel.choose(*tensors, 1024, grid=grid) is kernel.best_config
+        offers = kernel.rank(*tensors, 1024, grid=grid)
+        measured = [o.measured for o in offers if o.measured == o.measured]
+        assert measured == sorted(measured)
+
+    def test_an_offer_can_be_read(self, device, tensors):
+        offer = make(configs(64, 128)).rank(*tensors, 1024, grid=grid)[0]
+        assert "BLOCK: " in repr(offer)
+        assert "measured" not in repr(offer)
+
+    def test_without_a_device_it_says_so(self, tensors, monkeypatch):
+        monkeypatch.setattr(triton.runtime.driver, "_active", None)
+        monkeypatch.setattr(triton.runtime.driver, "_default", None)
+        if torch.cuda.is_available():
+            pytest.skip("there is a device")
+        with pytest.raises(UsageError, match="Triton finds no GPU here: set TRITON_INTERPRET=1"):
+            make().choose(*tensors, 1024, grid=grid)
+
+    def test_what_was_not_measured_is_printed_too(self, device, tensors, monkeypatch, capsys):
+        monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
+        kernel = make(budget=0)
+        kernel[grid](*tensors, 1024)
+        assert "Foretune chose for function copy" in capsys.readouterr().out
+        assert kernel.configs_timings == {}
+
+
+class TestSwitches:
+    def test_it_can_be_turned_off(self, device, tensors, monkeypatch):
+        monkeypatch.setenv("FORETUNE_DISABLE", "1")
+        kernel = make(configs(64, 128, 256))
+        assert call(kernel, device, tensors, 1024) == 3
+        assert type(kernel).run is triton.runtime.autotuner.Autotuner.run
+        assert kernel.freeze() is kernel
+
+    def test_energy_without_a_meter_minimises_time_and_says_so(self, device, tensors):
+        kernel = make(configs(64, 256), objective="energy", budget="all")
+        with pytest.warns(ForetuneWarning, match="needs a power meter"):
+            call(kernel, device, tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+
+    def test_energy_is_minimised_where_it_is_metered(self, device, tensors, monkeypatch):
+        metered(monkeypatch, device)
+        kernel = make(configs(64, 128, 256), objective="energy", budget="all")
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_predictor_that_cannot_be_used_is_an_error(self, device, tensors, tmp_path):
+        kernel = make(predictor=tmp_path / "nowhere", budget=2)
+        with pytest.raises(PredictorError, match="holds no predictor"):
+            call(kernel, device, tensors, 1024)

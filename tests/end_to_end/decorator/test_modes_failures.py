@@ -1,0 +1,290 @@
+"""What fails while `foretune.autotune` measures, and graphs, in which nothing can be."""
+
+import contextlib
+import threading
+import time
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import tuned_kernels
+from replay_driver import ReplayDriver
+from replayed_tuning import by_problem, call, grid, make, metered
+from tuned_kernels import blocks_of, configs
+
+import foretune
+from foretune.errors import ForetuneWarning
+from foretune.tune.triton import stalled
+
+
+class TestFailures:
+    def test_what_does_not_run_is_never_chosen(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] >= 128:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget="all")
+        call(kernel, device, tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_a_prediction_that_does_not_run_is_replaced(self, device, tensors):
+        believed = make(budget=0)
+        call(believed, device, tensors, 1024)
+        bad = believed.best_config
+
+        def times(launch):
+            if launch.config["BLOCK"] == bad.kwargs["BLOCK"]:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget=0)
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] != bad.kwargs["BLOCK"]
+
+    def test_nothing_runs_and_nothing_is_remembered(self, device, tensors, tmp_path):
+        def times(launch):
+            raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+
+        device.times = times
+        kernel = make(configs(64, 128), store=tmp_path / "t.db")
+        for _ in range(2):
+            with pytest.raises(triton.runtime.errors.OutOfResources):
+                kernel[grid](*tensors, 1024)
+        assert foretune.Store(tmp_path / "t.db").runs().empty
+        device.times = by_problem
+        assert call(kernel, device, tensors, 1024) == 2
+
+    def test_what_breaks_the_device_ends_the_search_and_is_remembered(self, tensors, tmp_path):
+        def times(launch):
+            if launch.config["BLOCK"] == 128:
+                raise RuntimeError("an illegal memory access was encountered")
+            return 1.0
+
+        with ReplayDriver(times, asynchronous_faults=True).active():
+            kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
+            with pytest.raises(RuntimeError, match="illegal memory access"):
+                kernel[grid](*tensors, 1024)
+        with ReplayDriver(times, asynchronous_faults=True).active() as device:
+            kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
+            call(kernel, device, tensors, 1024)
+            assert 128 not in blocks_of(device.launches)
+
+    def test_wrong_numbers_are_never_chosen(self, device, tensors):
+        def times(launch):
+            wrong = launch.config["BLOCK"] == 256
+            launch.arguments["y"].copy_(launch.arguments["x"] * (2.0 if wrong else 1.0))
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget="all", check=1e-3)
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] in (128, 512)
+        assert torch.equal(tensors[1], tensors[0].float())
+
+    def test_times_without_a_check_do_not_count_where_one_is_asked_for(
+        self, device, tensors, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(stalled, "POLL_S", -1.0)  # to wait for others is an error here
+
+        def times(launch):
+            launch.arguments["y"].fill_(2.0 if launch.config["BLOCK"] == 256 else 1.0)
+            return by_problem(launch)
+
+        device.times = times
+        unchecked = make(configs(64, 256), budget="all", store=tmp_path / "t.db")
+        call(unchecked, device, tensors, 1024)
+        assert unchecked.best_config.kwargs["BLOCK"] == 256
+        checked = make(configs(64, 256), budget="all", check=1e-3, store=tmp_path / "t.db")
+        call(checked, device, tensors, 1024)
+        assert checked.best_config.kwargs["BLOCK"] == 64
+
+    def test_wrong_numbers_are_no_timing(self, device, tensors, tmp_path):
+        def times(launch):
+            launch.arguments["y"].fill_(2.0 if launch.config["BLOCK"] == 256 else 1.0)
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 256), budget="all", check=1e-3)
+        call(kernel, device, tensors, 1024)
+        assert [t[0] for t in kernel.configs_timings.values()][1] == float("inf")
+
+    def test_what_does_not_run_is_no_measure_of_right(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] == 64:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            launch.arguments["y"].fill_(float("nan"))  # scratch that holds no numbers
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256), budget="all", check=1e-3)
+        call(kernel, device, tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+
+    def test_a_wrong_call_is_told_once(self, device, tensors):
+        def times(launch):
+            raise ValueError("a pointer that is none")
+
+        device.times = times
+        with pytest.raises(ValueError, match="a pointer that is none"):
+            call(make(), device, tensors, 1024)
+        assert len(device.launches) == 1
+
+    def test_a_meter_that_fails_costs_a_warning(self, device, tensors, monkeypatch):
+        metered(monkeypatch, device, fails=True)
+        kernel = make(configs(64, 256), objective="energy")
+        with pytest.warns(ForetuneWarning, match="power was not metered"):
+            call(kernel, device, tensors, 1024)
+
+    def test_a_meter_that_tells_nothing_ends_all_the_same(self, device, tensors, monkeypatch):
+        metered(monkeypatch, device, watts=float("nan"))
+        kernel = make(configs(64, 256), objective="energy")
+        call(kernel, device, tensors, 1024)
+        assert kernel.best_config in kernel.configs
+
+    @pytest.mark.parametrize("budget", ["all", "auto", 3])
+    def test_after_some_seconds_no_measurement_is_started(self, device, tensors, tmp_path, budget):
+        def times(launch):
+            time.sleep(0.3)
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget=budget, seconds=0.25, store=tmp_path / "t.db")
+        assert call(kernel, device, tensors, 1024) == 1
+        again = make(budget=budget, seconds=0.25, store=tmp_path / "t.db")
+        assert call(again, device, tensors, 1024) == 0
+        assert again.best_config.kwargs == kernel.best_config.kwargs
+        device.times = by_problem
+        assert call(make(budget=budget, seconds=1e6), device, tensors, 1024) > 1
+
+    def test_a_fallback_keeps_to_the_budget(self, device, tensors, monkeypatch):
+        from foretune.tune.triton import choice
+
+        def broken(self):
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(choice.ChoiceRule, "sufficient_choice", broken)
+        with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
+            assert call(make(budget=0), device, tensors, 1024) == 0
+
+    def test_stocks_file_is_not_written_by_a_few_measurements(
+        self, device, tensors, monkeypatch, tmp_path
+    ):
+        kernel = make(configs(64, 128, 256), budget=1, cache_results=True)
+        call(kernel, device, tensors, 1024)
+        assert not list((tmp_path / "triton").rglob("*.autotune.json"))
+
+    def test_a_hooks_error_is_raised(self, device, tensors):
+        def hook(arguments, reset_only=False):
+            raise KeyError("the hook's own")
+
+        kernel = make(pre_hook=hook)
+        with pytest.raises(KeyError, match="the hook's own"):
+            kernel[grid](*tensors, 1024)
+
+    def test_a_failure_of_ours_falls_back_to_stock(self, device, tensors, monkeypatch):
+        from foretune.tune.triton import choice
+
+        def broken(self):
+            raise ZeroDivisionError("ours")
+
+        monkeypatch.setattr(choice.ChoiceRule, "sufficient_choice", broken)
+        kernel = make(configs(64, 256))
+        with pytest.warns(ForetuneWarning, match="fell back to stock Triton: ZeroDivisionError"):
+            assert call(kernel, device, tensors, 1024) == 2
+        assert kernel.best_config.kwargs["BLOCK"] == 256
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert call(kernel, device, tensors, 1024) == 0
+
+    def test_what_compiles_too_long_is_given_up(self, tensors):
+        stop = threading.Event()
+
+        def slow(kernel, config):
+            if config["BLOCK"] == 256:
+                stop.wait(20)
+
+        with ReplayDriver(by_problem, on_compile=slow).active() as device:
+            kernel = make(configs(64, 128, 256), budget="all", compile_limit_s=0.2)
+            call(kernel, device, tensors, 1024)
+            stop.set()
+        assert kernel.best_config.kwargs["BLOCK"] == 128
+        assert [t[0] for t in kernel.configs_timings.values()][2] == float("inf")
+
+
+class TestCapture:
+    def test_nothing_is_measured_while_a_graph_is_captured(self, device, tensors):
+        kernel = make(budget=4)
+        device.device_interface.capturing = True
+        assert call(kernel, device, tensors, 1024) == 0
+        device.device_interface.capturing = False
+        assert call(kernel, device, tensors, 1024) == 4
+
+    def test_what_does_not_fit_is_replaced_while_capturing(self, device, tensors):
+        def times(launch):
+            if launch.config["BLOCK"] >= 64:
+                raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(configs(64, 128, 256, 16, 32), budget=4)
+        device.device_interface.capturing = True
+        kernel[grid](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] in (16, 32)
+        assert call(kernel, device, tensors, 1024) == 0  # it knows by now
+
+    def test_code_is_loaded_while_a_graph_is_captured(self, device, tensors):
+        kernel = make(budget=4)
+        device.device_interface.capturing = True
+        call(kernel, device, tensors, 1024)
+        assert len(device.compilations) == 1
+        plain = triton.jit(tuned_kernels.scale)
+        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            plain[(1,)](tensors[1], 64, FACTOR=2, BLOCK=64)  # the mode is as it was
+
+    def test_energy_is_that_of_a_graph_without_hooks(self, device, tensors, monkeypatch):
+        metered(monkeypatch, device)
+        captured, replays = [], []
+
+        class Graph:
+            def replay(self):
+                replays.append(len(captured))
+
+        @contextlib.contextmanager
+        def graph(it):
+            before = len(device.launches)
+            yield
+            captured.append(len(device.launches) - before)
+
+        device.device_interface.CUDAGraph, device.device_interface.graph = Graph, graph
+        zeroed = []
+        kernel = make(
+            configs(64, 256),
+            objective="energy",
+            budget="all",
+            pre_hook=lambda *_, **__: zeroed.append(1),
+        )
+        call(kernel, device, tensors, 1024)
+        assert len(captured) == 2
+        assert all(n > 1 for n in captured)
+        assert len(replays) >= 2
+        assert len(zeroed) < 10
+        assert kernel.best_config.kwargs["BLOCK"] == 64
+
+    def test_graphs_have_times_and_choices_of_their_own(
+        self, device, tensors, monkeypatch, tmp_path
+    ):
+        def replayed(run, quantiles):
+            run()
+            return [10.0 / device.launches[-1].config["BLOCK"]] * 3
+
+        monkeypatch.setattr(triton.testing, "do_bench_cudagraph", replayed)
+        listed, options = configs(64, 256, 512), {"store": tmp_path / "t.db", "budget": "all"}
+        plain, graphed = make(listed, **options), make(listed, mode="graph", **options)
+        assert [call(k, device, tensors, 1024) for k in (plain, graphed)] == [3, 3]
+        assert blocks_of([plain.best_config, graphed.best_config]) == [256, 512]
