@@ -47,5 +47,27 @@ __all__ = [
     "read_prices",
 ]
 
+_MODULE_OF = {
+    "Formats": "foretune.plan.describe.formats",
+    "Layout": "foretune.plan.describe.layout",
+    "ModelDescription": "foretune.plan.describe.description",
+    "Operator": "foretune.plan.cost.operator",
+    "Plan": "foretune.plan.serve.planner",
+    "Requirements": "foretune.plan.serve.requirements",
+    "Speculation": "foretune.plan.describe.layout",
+    "System": "foretune.plan.describe.catalog",
+    "Workload": "foretune.plan.describe.layout",
+    "checkpoint_formats": "foretune.plan.describe.formats",
+    "describe_model": "foretune.plan.describe.catalog",
+    "find_system": "foretune.plan.describe.catalog",
+    "known_models": "foretune.plan.describe.catalog",
+    "known_systems": "foretune.plan.describe.catalog",
+    "plan": "foretune.plan.serve.planner",
+    "published_prices": "foretune.plan.describe.catalog",
+    "read_accuracy": "foretune.plan.describe.accuracy",
+    "read_prices": "foretune.plan.describe.catalog",
+}
+"""Public name -> module that defines it: the imports above, which only type checkers run."""
+
 if not TYPE_CHECKING:  # type checkers would accept any name
-    __getattr__, __dir__ = lazy_exports(__name__)
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULE_OF)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from foretune.models.gaussian_process import Posterior
-from foretune.search.surrogate_process import one_blas_thread
+from foretune.search.blas_threads import one_blas_thread
 
 SHORTLIST = 256  # maximum number of candidates whose joint posterior is sampled
 DRAWS = 256

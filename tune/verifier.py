@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
+from foretune.collect.comparison import DEFAULT_REPEATED, MAX_ROUNDS_S, MIN_ROUNDS, Rounds
 from foretune.collect.machine_load import MachineLoad
 from foretune.errors import MeasurementError
 from foretune.measurement import Measurement
@@ -40,10 +40,10 @@ NOISE_SHARE = 0.75
 ratio of the two defaults: 1.5 launches' variances over 2."""
 NOISE_ERROR = 0.025
 """One-sided error of the interval of the noise, which is a 95 % interval."""
-LAUNCHES = 4
-"""Times that a process runs each contender at least: built, checked, and timed twice."""
-MIN_PROCESSES = 2
-"""Processes that an interval needs, whatever the budget."""
+BUILD_LAUNCHES = 2
+"""Times that a process runs each contender before it times rounds."""
+MIN_PROCESSES = 3
+"""Processes of any verification, whatever its budget: an interval from two says nothing."""
 MIN_VERIFY_S = 5.0
 """Least seconds of a verification, by default; a search that takes longer is verified as long."""
 MAX_SESSION_S = 0.5
@@ -351,7 +351,9 @@ def _expected_launch_s(job: TuningJob, problem: Problem) -> float:
     measured = job.cache.find(problem, job.kernel.default(problem))
     if measured is None or not measured.ok:
         return 0.0
-    return LAUNCHES * measured.time_ms * 1e-3
+    time_s = measured.time_ms * 1e-3
+    rounds_s = min(MIN_ROUNDS * time_s, max(time_s, MAX_ROUNDS_S))
+    return BUILD_LAUNCHES * time_s + rounds_s
 
 
 def _metered_rounds(

@@ -257,9 +257,11 @@ class _Step:
             yield self.rope(layers, (heads + kv_heads) * dim)
         for layers, window, shape in model.softmax_groups():
             sparse = 0 if window else model.indexed_layers
+            # Layers of cross attention have no text to attend to.
+            crossing = 0 if window else model.cross_attention_layers
             for part in self.parts:
                 for count, visible in (
-                    (layers - sparse, part),
+                    (layers - sparse - crossing, part),
                     (sparse, _sparse_part(part, top_k)),
                 ):
                     if count:

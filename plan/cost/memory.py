@@ -183,7 +183,8 @@ def request_bytes(
         else:
             values = math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
             width = heads.cached_width / 2  # of key and value, which have a scale each
-        cache += layers * min(tokens, window or tokens) * values * kind.bytes_per_value(width)
+        caching = layers if window else layers - model.cross_attention_layers
+        cache += caching * min(tokens, window or tokens) * values * kind.bytes_per_value(width)
     cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
     if draft_model := model.draft_model:
         cache += request_bytes(draft_model, Layout(layout.tp), formats, tokens)

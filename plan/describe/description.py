@@ -221,6 +221,8 @@ class ModelDescription:
         expert_matrices: per expert: 3 with a gate, 2 without.
         drafting_layers: layers that draft tokens (multi-token prediction); not counted elsewhere.
         draft_model: a smaller model loaded to draft tokens.
+        cross_attention_layers: layers that attend to an image instead of the text, as part of those
+            with softmax attention; they cache no text.
     """
 
     name: str
@@ -262,6 +264,7 @@ class ModelDescription:
     alternating: bool = False
     drafting_layers: int = 0
     draft_model: "ModelDescription | None" = None
+    cross_attention_layers: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "moe_format", self.moe_format or self.weight_format)
@@ -280,6 +283,8 @@ class ModelDescription:
             raise ProblemError(f"{self.name}: {self.dense_layers} of {self.layers} layers dense")
         if self.windowed_layers > self.softmax_layers:
             raise ProblemError(f"{self.name}: more layers with a window than with attention")
+        if self.cross_attention_layers > self.softmax_layers - self.windowed_layers:
+            raise ProblemError(f"{self.name}: more layers of cross attention than of attention")
 
     @property
     def is_moe(self) -> bool:

@@ -277,6 +277,11 @@ FAMILY_READERS = {
 """Field unique to a family -> function that reads the family's fields."""
 
 
+def has_family_reader(text: Fields) -> bool:
+    """Return whether a file has a field of one of the families here."""
+    return any(text.get(field) for field in FAMILY_READERS)
+
+
 def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of a `ModelDescription` about layers that differ; usually empty.
 

@@ -221,26 +221,53 @@ _BUILTIN: dict[str, dict[str, str]] = {
     },
 }
 
+_kernels_of_process: dict[str, str] = {}
+"""Kernels that `register_kernel` added: name -> ``module:class``."""
+
 
 def _singular(group: str) -> str:
     return "family" if group == "families" else group.removesuffix("s")
 
 
-@cache
 def registered(group: str) -> dict[str, str]:
     """Return the implementations of a group (``kernels``, …): name -> ``module:class``.
 
     Warns (`ForetuneWarning`) if a plugin uses a name that is taken.
     """
-    found = dict(_BUILTIN[group])
+    names = dict(_installed(group))
+    if group == "kernels":
+        for name, location in _kernels_of_process.items():
+            names.setdefault(name, location)
+    return names
+
+
+def register_kernel(kernel: Kernel) -> None:
+    """Let `get_kernel` find the class of a kernel by the kernel's name, in this process only.
+
+    A built-in kernel or a plugin's of the same name is found before it.
+    """
+    kind = type(kernel)
+    _kernels_of_process.setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")
+
+
+def reset() -> None:
+    """Forget the kernels of `register_kernel`, and look for installed plugins again."""
+    _kernels_of_process.clear()
+    _installed.cache_clear()
+
+
+@cache
+def _installed(group: str) -> dict[str, str]:
+    """Return Foretune's own implementations of a group and those of installed plugins."""
+    names = dict(_BUILTIN[group])
     for point in entry_points(group=f"foretune.{group}"):
-        existing = found.setdefault(point.name, point.value)
+        existing = names.setdefault(point.name, point.value)
         if existing != point.value:
             warn(
                 f"{_singular(group)} {point.name!r} is {existing}: {point.value} is ignored until "
                 "its package registers it under another name"
             )
-    return found
+    return names
 
 
 def load(group: str, name: str) -> Any:
@@ -272,9 +299,9 @@ def get_kernel(name: str) -> Kernel:
     if is_code_location(name):
         kernel = kernel_at(name)
         kernel.location = absolute_location(name)
-        kind = type(kernel)
-        if not hasattr(kernel, "knobs"):  # a class, which can be instantiated again
-            registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")
+        # Kernels with knobs are made of functions: no class makes another instance of them.
+        if not hasattr(kernel, "knobs"):
+            register_kernel(kernel)
         return kernel
     if name not in registered("kernels"):
         raise UnknownName("kernel", name, registered("kernels"), "or your own, FILE.py:NAME")

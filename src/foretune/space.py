@@ -23,6 +23,7 @@ MAX_CONFIGURATIONS = 4_000_000  # maximum rows of the table; with 20 parameters,
 MAX_COMBINATIONS = 2**62  # maximum number of combinations that fit a 64-bit index
 MAX_PARTIAL_CONFIGURATIONS = 20_000
 """Partial configurations kept while sampling from a space too large to enumerate."""
+MAX_COLUMN_INTEGER = 2**63  # integers of NumPy's columns are smaller
 ABSENT = ""  # value of a parameter that a configuration of a `ListedSpace` lacks
 
 
@@ -53,7 +54,7 @@ class SearchSpace:
         restrictions: Sequence[str | Callable[..., bool]] = (),
     ) -> None:
         self.parameters = {name: _values(name, values) for name, values in parameters.items()}
-        self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
+        self.restrictions = [Restriction(rule, list(self.parameters)) for rule in restrictions]
 
     @classmethod
     def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
@@ -331,4 +332,5 @@ def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
 def _array(values: Sequence[Value]) -> npt.NDArray[Any]:
     kinds = {type(v) for v in values}
     mixed = str in kinds and len(kinds) > 1  # NumPy would turn the numbers into text
-    return np.array(values, dtype=object if mixed else None)
+    large = any(isinstance(v, int) and v >= MAX_COLUMN_INTEGER for v in values)  # or into fractions
+    return np.array(values, dtype=object if mixed or large else None)

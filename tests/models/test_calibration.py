@@ -7,8 +7,8 @@ from matrix_products import HERE, THERE, products
 
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.models.training import count_seen_before
 from foretune.models.validation.drift import check_drift
+from foretune.models.validation.evaluation import count_seen_before
 
 SLOWER = 1.6
 

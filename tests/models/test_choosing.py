@@ -10,7 +10,7 @@ from matrix_products import HERE, THERE, products
 from foretune.device import find_device
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.models.calibration import representative_points
+from foretune.models.representative_rows import representative_points
 
 
 def test_a_rare_kind_is_not_missed():

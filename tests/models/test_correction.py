@@ -7,8 +7,10 @@ from matrix_products import HERE, THERE, products
 
 from foretune.features.arrays import Rows
 from foretune.models import Predictor
-from foretune.models.calibration import WORK_FEATURES, Correction, CorrectionFeatures
-from foretune.models.interval import conformal_quantile
+from foretune.models.conformal import conformal_quantile
+from foretune.models.correction import Correction, CorrectionFeatures
+from foretune.models.feature_process import WORK_FEATURES
+from foretune.models.target_model import TargetPrediction
 
 SLOWER = 1.6
 
@@ -52,9 +54,10 @@ def test_the_features_of_work_are_those_that_predictors_have(predictor):
 
 
 def evidence_of(n):
-    return CorrectionFeatures.from_prediction(
-        ["log2_flops", "fill"], np.zeros((n, 2)), np.zeros(n), np.full((n, 1), np.nan)
+    predicted = TargetPrediction(
+        log_value=np.zeros(n), half_width=np.zeros(n), expert_differences=np.full((n, 1), np.nan)
     )
+    return CorrectionFeatures.from_prediction(["log2_flops", "fill"], np.zeros((n, 2)), predicted)
 
 
 def test_intervals_hold_for_nine_of_ten():

@@ -1,16 +1,11 @@
-"""The process of features: what it learns and how well it says it knows it."""
+"""The Gaussian process on features, and its files: `models/feature_process.py`, `gp_files.py`."""
 
 import numpy as np
 import pytest
 
-from foretune.models.gaussian_process import (
-    LENGTH_PRIOR,
-    Posterior,
-    Scaling,
-    fit_process,
-    process_arrays,
-    process_from_arrays,
-)
+from foretune.models.feature_process import LENGTH_PRIOR, Scaling, fit_process
+from foretune.models.gaussian_process import Posterior
+from foretune.models.gp_files import process_arrays, process_from_arrays
 
 GRADUAL, INPUTS = 2, 4
 

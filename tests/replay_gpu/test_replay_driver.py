@@ -270,6 +270,25 @@ def test_the_device_describes_itself():
     assert amd.get_current_device() != driver.get_current_device()
 
 
+def test_replayed_device_has_only_members_of_torch_cuda():
+    from replay_device import ReplayDevice
+
+    of_the_replay = {
+        "clock_ms",
+        "advance_clock",
+        "inject_fault",
+        "raise_fault",
+        "exchange_capture_mode",
+        "check_loading",
+    }
+    members = {name for name in vars(ReplayDevice) if not name.startswith("__")}
+
+    missing = {name for name in members - of_the_replay if not hasattr(torch.cuda, name)}
+
+    assert "_sleep" in members  # the private one with which timers delay the device
+    assert not missing
+
+
 def test_hooks_of_launches_run_as_on_a_device(tensors):
     seen = []
     enter, leave = triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook

@@ -25,7 +25,8 @@ from foretune.kernel import Kernel
 from foretune.models.guides.guide import Guide, TrainedGuide
 from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import PredictorSource
-from foretune.models.training import VALIDATION_LEVELS, Training, ValidationLevel, train_predictor
+from foretune.models.training import Training, train_predictor
+from foretune.models.validation.cross_validation import VALIDATION_LEVELS, ValidationLevel
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.redaction import redact

@@ -16,10 +16,13 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, UsageError, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
+from foretune.search.stopping import make_stopping
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
 from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.subject import Allowance
+from foretune.tune.tuner import was_as_thorough
 from foretune.values import Value
 
 
@@ -101,16 +104,21 @@ class Tunable:
     ) -> None:
         functools.update_wrapper(self, function)
         check_options(options, TuneOptions)
-        self.function, self.knobs, self._options = function, dict(knobs), options
+        self.function = function
+        self.knobs = dict(knobs)
+        self._options = options
         self._kernel_options = dict(kernel_options)
         self._inputs = self._kernel_options.pop("inputs", None)
         self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._lock, self._is_tuning = threading.RLock(), False
+        self._lock = threading.RLock()
+        self._is_tuning = False
         self._positional = [
-            n for n, p in parameters_of(function).items() if p.kind is p.POSITIONAL_OR_KEYWORD
+            name
+            for name, parameter in parameters_of(function).items()
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         ]
-        places = [i for i, name in enumerate(self._positional) if name in self.knobs]
-        self._first_knob = min(places, default=len(self._positional))
+        positions = [i for i, name in enumerate(self._positional) if name in self.knobs]
+        self._first_knob = min(positions, default=len(self._positional))
         self.kernel()  # a wrong knob is refused here, not at the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -188,14 +196,33 @@ class Tunable:
             return chosen
 
     def _stored_choice(self, kernel: FunctionKernel, problem: Problem) -> dict[str, Any] | None:
-        """Return the stored choice, which any process may have made."""
+        """Return the stored choice, which any process may have made.
+
+        A budget in the options goes on with a search that was cut short by a smaller one.
+        """
         if self._options.get("limits"):
             return None
         objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
         device = _device(self._options.get("device", "cpu"))
+        space = kernel.space(problem)
         cache = MeasurementCache.for_kernel(kernel, device, self._options.get("store"))
-        choice = cache.choice(problem, objective, among=kernel.space(problem))
-        return None if choice is None else dict(choice.config)
+        choice = cache.choice(problem, objective, among=space)
+        if choice is None:
+            return None
+        wanted = self._wanted_allowance()
+        if wanted is not None and not was_as_thorough(choice, wanted, len(space)):
+            return None
+        return dict(choice.config)
+
+    def _wanted_allowance(self) -> Allowance | None:
+        """Return what the options allow to spend; None if they do not say."""
+        budget = self._options.get("budget")
+        seconds = self._options.get("seconds")
+        regret = self._options.get("regret")
+        if budget is None and seconds is None and regret is None:
+            return None
+        stopping = make_stopping(budget, regret, seconds)
+        return Allowance(stopping.measurements, stopping.seconds, stopping.regret)
 
 
 def tunable(

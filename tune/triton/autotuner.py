@@ -21,21 +21,13 @@ from foretune.collect.compiled.arguments import describe
 from foretune.errors import PredictorError, TrackingError, UsageError, warn
 from foretune.tune.triton import runtime
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
+from foretune.tune.triton.call_plan import CachedChoice, CallPlan, Key, UntunedCall, make_plan
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.call_tuner import CallTunerFactory
 from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import (
-    CachedChoice,
-    CallPlan,
-    Key,
-    UntunedCall,
-    make_plan,
-    triton_parameters,
-    undecorated_kernel,
-    underlying_tensor,
-)
+from foretune.tune.triton.parameters import triton_parameters, undecorated_kernel, underlying_tensor
 from foretune.tune.triton.ranking import RankedConfiguration, rank_configurations
 from foretune.tune.triton.stalled import StalledCallDriver
 

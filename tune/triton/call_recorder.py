@@ -17,7 +17,7 @@ from foretune.collect.compiled.arguments import Tensor, describe
 from foretune.errors import UsageError, warn
 from foretune.support.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.kernel import KernelCall
-from foretune.tune.triton.problem_key import is_descriptor
+from foretune.tune.triton.parameters import is_descriptor
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 """Environment variable that names the file to which calls of new problems are added."""

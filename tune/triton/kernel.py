@@ -16,13 +16,8 @@ from foretune.collect.compiled.arguments import describe
 from foretune.errors import UsageError, require_known
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import (
-    Call,
-    is_descriptor,
-    make_call,
-    plain_value,
-    undecorated_kernel,
-)
+from foretune.tune.triton.parameters import is_descriptor, undecorated_kernel
+from foretune.tune.triton.problem_key import Call, make_call, plain_value
 from foretune.tune.triton.runtime import active_driver, current_device_index
 
 

@@ -13,7 +13,7 @@ from foretune.registry import object_at
 from foretune.tune.triton.autotuner import Autotuner
 from foretune.tune.triton.call_recorder import RecordedCall
 from foretune.tune.triton.call_tuner import CallTunerFactory
-from foretune.tune.triton.problem_key import is_descriptor
+from foretune.tune.triton.parameters import is_descriptor
 from foretune.tune.triton.runtime import is_interpreted, require_device
 
 

@@ -1,8 +1,9 @@
 """Safe expressions over columns, in a small subset of Python.
 
-Expressions are evaluated row by row as in Python, with three exceptions. Powers are computed in
-floating point. If a parameter mixes text and numbers, ordering and arithmetic are false for its
-texts. An integer divided by zero is zero, as in NumPy.
+Expressions are evaluated row by row as in Python; integers may be of any size. There are three
+exceptions. Very large powers are computed in floating point. If a parameter mixes text and numbers,
+ordering and arithmetic are false for its texts. An integer divided by zero with ``//`` or ``%`` is
+zero, as in NumPy, and other divisions by zero are infinite.
 """
 
 import ast
@@ -15,19 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.errors import SpaceError
+from foretune.support import exact_arithmetic
+from foretune.support.exact_arithmetic import as_numbers
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
 Operators = dict[type[ast.AST], Callable[..., Any]]
 
 _BINARY: Operators = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: np.float_power,  # integers would overflow, or be slow as Python's
+    ast.Add: exact_arithmetic.add,
+    ast.Sub: exact_arithmetic.subtract,
+    ast.Mult: exact_arithmetic.multiply,
+    ast.Div: exact_arithmetic.divide,
+    ast.FloorDiv: exact_arithmetic.floor_divide,
+    ast.Mod: exact_arithmetic.remainder,
+    ast.Pow: exact_arithmetic.power,
 }
 _ORDER: Operators = {
     ast.Lt: operator.lt,
@@ -37,7 +40,11 @@ _ORDER: Operators = {
 }
 _EQUALITY: Operators = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
 _MEMBERSHIP = (ast.In, ast.NotIn)
-_CALLS: dict[str, Callable[..., Any]] = {"min": np.minimum, "max": np.maximum, "abs": np.abs}
+_CALLS: dict[str, Callable[..., Any]] = {
+    "min": exact_arithmetic.minimum,
+    "max": exact_arithmetic.maximum,
+    "abs": np.abs,
+}
 _AUXILIARY_NODES = (ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context)
 _LISTS = (ast.Tuple, ast.List, ast.Set)
 
@@ -78,7 +85,7 @@ class Expression:
 
     def evaluate(self, columns: Columns) -> npt.NDArray[np.float64]:
         """Return a number per row of ``columns``; a single one without columns."""
-        return self._value(columns, lambda value: _number(value).astype(np.float64))
+        return self._value(columns, lambda value: as_numbers(value).astype(np.float64))
 
     def _value(self, columns: Columns, kind: Callable[[Any], Any]) -> npt.NDArray[Any]:
         rows = len(next(iter(columns.values()))) if columns else 1
@@ -130,7 +137,7 @@ def _evaluate(node: ast.expr, columns: Columns) -> Any:
         case ast.Name(id=name):
             return columns[name]
         case ast.BinOp(left=left, op=op, right=right):
-            return _BINARY[type(op)](_number(value(left)), _number(value(right)))
+            return _BINARY[type(op)](as_numbers(value(left)), as_numbers(value(right)))
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](value(operand))
         case ast.BoolOp(op=op, values=values):
@@ -142,7 +149,7 @@ def _evaluate(node: ast.expr, columns: Columns) -> Any:
         case ast.Call(func=ast.Name(id=name), args=args):
             first = args[0]
             arguments = first.elts if isinstance(first, (ast.Tuple, ast.List)) else args
-            numbers = [_number(value(a)) for a in arguments]
+            numbers = [as_numbers(value(a)) for a in arguments]
             return np.abs(numbers[0]) if name == "abs" else reduce(_CALLS[name], numbers)
     raise TypeError(ast.unparse(node))  # a list in place of a value
 
@@ -164,20 +171,10 @@ def _compare(node: ast.Compare, value: Callable[[ast.expr], Any]) -> Any:
             else:
                 sides = [np.asarray(v) for v in (left, right)]
                 text = all(side.dtype.kind == "U" for side in sides)
-                holds = _ORDER[type(op)](*(sides if text else map(_number, sides)))
+                holds = _ORDER[type(op)](*(sides if text else map(as_numbers, sides)))
             left = right
         result = np.logical_and(result, holds)
     return result
-
-
-def _number(value: Any) -> npt.NDArray[Any]:
-    """Convert for arithmetic: booleans become 0 and 1, text NaN."""
-    array = np.asarray(value)
-    if array.dtype.kind == "O":
-        return np.array([np.nan if isinstance(v, str) else float(v) for v in array.ravel()])
-    if array.dtype.kind == "U":
-        raise TypeError("it does arithmetic on text")
-    return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
 def _truth(value: Any) -> npt.NDArray[np.bool_]:
@@ -196,7 +193,7 @@ _LOGICAL: Operators = {
     ast.Or: lambda a, b: _select(_truth(a), a, b),
 }
 _UNARY: Operators = {
-    ast.USub: lambda value: -_number(value),
-    ast.UAdd: _number,
+    ast.USub: lambda value: -as_numbers(value),
+    ast.UAdd: as_numbers,
     ast.Not: lambda value: ~_truth(value),
 }

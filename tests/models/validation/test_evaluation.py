@@ -12,8 +12,9 @@ from foretune.datasets import from_measurements
 from foretune.errors import DataWarning, PredictorError, RunTableError, UnknownName
 from foretune.models import Predictor, evaluate_predictor, train_predictor
 from foretune.models.splits import fold_of_rows, task_numbers
-from foretune.models.training import count_seen_before, cross_validate
 from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.cross_validation import cross_validate
+from foretune.models.validation.evaluation import count_seen_before
 from foretune.models.validation.metrics import METRICS
 
 QUICK = {"rounds": 10, "rate": 0.5}
@@ -151,7 +152,7 @@ def test_columns_can_be_held_out(toy_runs, validate):
 
 
 def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch, validate):
-    monkeypatch.setattr("foretune.models.training.MANY_ROWS", 100)
+    monkeypatch.setattr("foretune.models.validation.cross_validation.MANY_ROWS", 100)
     found = validate(toy_runs, splits=("random",))
     assert found.scores["time_ms"]["random"]["xgboost"]["rows"] < 0.4 * len(toy_runs)
     assert str(found) == (

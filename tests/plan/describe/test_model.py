@@ -298,9 +298,20 @@ def test_a_family_s_class_supplies_what_its_file_leaves_out():
 @pytest.mark.parametrize(
     ("fields", "windowed", "window"),
     [
-        ({"sliding_window": 128}, 4, 128),
+        ({"sliding_window": 128}, 0, 0),  # the class needs use_sliding_window
         ({"sliding_window": 128, "use_sliding_window": False}, 0, 0),
-        ({"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 3}, 1, 128),
+        ({"sliding_window": 128, "use_sliding_window": True}, 4, 128),
+        ({"sliding_window": 128, "model_type": "mistral"}, 4, 128),
+        (
+            {
+                "model_type": "qwen3",
+                "sliding_window": 128,
+                "use_sliding_window": True,
+                "max_window_layers": 3,
+            },
+            1,
+            128,
+        ),
         (
             {
                 "sliding_window": 128,
@@ -438,9 +449,9 @@ def test_an_older_name_of_the_quantization():
 
 def test_an_architecture_of_the_decoder_inside_another():
     inner = CONFIG | {"architectures": ["Qwen3MoeForCausalLM"]}
-    outer = {"architectures": ["InternVLChatModel"], "vision_config": {}}
+    outer = {"architectures": ["NovelModel"], "vision_config": {}}
     assert read_config({**outer, "llm_config": inner}, "it").images
-    with pytest.raises(UsageError, match="InternVLChatModel is not known to generate text"):
+    with pytest.raises(UsageError, match="NovelModel is not known to generate text"):
         read_config({**outer, "llm_config": CONFIG}, "it")
 
 

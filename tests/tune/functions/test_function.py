@@ -16,7 +16,7 @@ from foretune.tune.functions.result import best as best_of
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
 X = np.arange(20_000.0)
-QUICK = {"isolated": False, "verify_s": 0.2, "progress": False, "budget": 3}
+QUICK = {"isolated": False, "verify_s": 3.0, "progress": False, "budget": 3}
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from foretune.errors import TrackingError
 from foretune.features.candidates import candidate_rows
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.saved.lookup import read_predictor
-from foretune.models.training import Validation
+from foretune.models.validation.cross_validation import Validation
 from foretune.tune.mlflow.flavor import decide_promotion, infer_model_signature, input_columns
 from foretune.tune.mlflow.tracking import Tracker, git_state, provenance, score_metrics
 

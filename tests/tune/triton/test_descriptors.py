@@ -11,8 +11,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tuned_kernels import NEWEST
 
 import foretune
+from foretune.tune.triton.call_plan import make_plan
 from foretune.tune.triton.kernel import arguments_after_hook
-from foretune.tune.triton.problem_key import make_plan
 
 SIZES = ((64, 64), (128, 64), (64, 128), (128, 128), (32, 64), (32, 32))
 

@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from foretune.tune.triton.problem_key import source_hash, undecorated_kernel
+from foretune.tune.triton.parameters import undecorated_kernel
+from foretune.tune.triton.source_hash import source_hash
 
 SOURCE = """
 import triton

@@ -9,7 +9,8 @@ import tuned_kernels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.tune.triton.problem_key import make_plan, triton_parameters
+from foretune.tune.triton.call_plan import make_plan
+from foretune.tune.triton.parameters import triton_parameters
 
 COPY = triton.jit(tuned_kernels.copy)
 DATA = torch.zeros(80, dtype=torch.float16)

@@ -28,8 +28,9 @@ from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
-from foretune.tune.triton.problem_key import Call, source_hash
+from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import current_device_index, device_at
+from foretune.tune.triton.source_hash import source_hash
 
 BLOCKS = (16, 32, 64, 256, 1024)
 BEST = 32

@@ -1,4 +1,4 @@
-"""`listen`: what stock autotuners measure is remembered, and used."""
+"""Measurements by Triton's own autotuners reach the store: `tune/triton/listener.py`."""
 
 import pytest
 
@@ -17,13 +17,13 @@ LISTENS = hasattr(triton.knobs.autotuning, "listener")
 @pytest.fixture
 def listening(tmp_path):
     if not LISTENS:
-        pytest.skip("this Triton tells nobody what it measured")
+        pytest.skip("this Triton has no listener")
     undo = foretune.listen(tmp_path / "heard.db")
     yield tmp_path / "heard.db"
     undo()
 
 
-def test_stock_measurements_reach_the_store(listening, driver, tensors):
+def test_listen_stores_measurements_of_stock_triton(listening, driver, tensors):
     driver.times = failing(64, best=256)
     kernel = triton.autotune(configs(64, 128, 256), ["n"])(triton.jit(tuned_kernels.copy))
     kernel[(4,)](*tensors, 1024)
@@ -37,7 +37,7 @@ def test_stock_measurements_reach_the_store(listening, driver, tensors):
     assert set(runs["source"]) <= {"triton.autotune", "foretune"}
 
 
-def test_ours_starts_with_them(listening, driver, tensors):
+def test_listen_lets_our_decorator_measure_less(listening, driver, tensors):
     stock = triton.autotune(configs(64, 128, 256), ["n"])(triton.jit(tuned_kernels.copy))
     stock[(4,)](*tensors, 1024)
     driver.launches.clear()
@@ -48,7 +48,7 @@ def test_ours_starts_with_them(listening, driver, tensors):
     assert blocks_of(driver.launches) == [256]
 
 
-def test_a_listener_before_is_still_called(listening, driver, tensors, tmp_path):
+def test_listen_calls_the_earlier_listener(listening, driver, tensors, tmp_path):
     heard = []
     triton.knobs.autotuning.listener, ours = (
         lambda **told: heard.append(told["key"]),
@@ -66,6 +66,6 @@ def test_a_listener_before_is_still_called(listening, driver, tensors, tmp_path)
 
 
 @pytest.mark.skipif(LISTENS, reason="this Triton has a listener")
-def test_without_a_listener_it_says_so():
+def test_listen_old_triton_is_an_error():
     with pytest.raises(UsageError, match="has no listener"):
         foretune.listen()

@@ -1,4 +1,4 @@
-"""What the code of a kernel tells of its blocks, and which order that gives."""
+"""Shapes of blocks from a kernel's code (`tune/triton/tiles/by_code.py`), and their order."""
 
 import numpy as np
 import pytest
@@ -55,12 +55,12 @@ def product_call(**constants):
     return call(product, grid, **tensors, M=M, N=N, K=K, **constants)
 
 
-def prior_of(one, configs):
-    runs = KernelRuns([one.problem] * len(configs), configs, [{}] * len(configs))
-    return PriorFactory(one.kernel, "", DEVICE, Options()).make_prior(one, runs)
+def prior_of(kernel_call, configs):
+    runs = KernelRuns([kernel_call.problem] * len(configs), configs, [{}] * len(configs))
+    return PriorFactory(kernel_call.kernel, "", DEVICE, Options()).make_prior(kernel_call, runs)
 
 
-def test_the_parameters_of_a_product_are_known_by_what_they_multiply():
+def test_shape_law_finds_the_parameters_that_multiply_a_product():
     configs = [
         Configuration(TALL=t, WIDE=w, DEEP=32, num_warps=4) for t in (32, 64) for w in (64, 128)
     ]
@@ -77,72 +77,83 @@ def test_the_parameters_of_a_product_are_known_by_what_they_multiply():
     assert [t.tiles for t in launches] == [32 * 8, 32 * 4, 16 * 8, 16 * 4]
 
 
-def test_a_fixed_tile_is_enough_for_the_order_of_launches():
-    one = product_call(TALL=128, WIDE=128, DEEP=64)
+def test_prior_of_a_fixed_tile_orders_warps_and_stages():
+    kernel_call = product_call(TALL=128, WIDE=128, DEEP=64)
     configs = [Configuration(num_warps=w, num_stages=s) for w in (1, 4, 8) for s in (2, 3, 8)]
-    prior = prior_of(one, configs)
+    prior = prior_of(kernel_call, configs)
     best = configs[int(np.argmin(prior.log_mean))]
     assert best["num_warps"] > 1
     assert prior.p_valid[[c["num_stages"] == 8 for c in configs]].max() < 0.1  # no shared memory
 
 
-def test_a_kernel_without_a_product_is_no_product_whatever_its_parameters_are_called():
+def test_tile_launches_code_without_a_product_overrides_names():
     @triton.jit
     def sums(x, y, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
         at = tl.arange(0, BLOCK_M)[:, None] * N + tl.arange(0, BLOCK_N)[None, :]
         tl.store(y + at, tl.load(x + at) + BLOCK_K)
 
     grid = lambda m: (triton.cdiv(M, m["BLOCK_M"]), triton.cdiv(N, m["BLOCK_N"]))  # noqa: E731
-    one = call(sums, grid, x=half(M, N), y=half(M, N), M=M, N=N, K=K)
+    kernel_call = call(sums, grid, x=half(M, N), y=half(M, N), M=M, N=N, K=K)
     configs = [Configuration(BLOCK_M=64, BLOCK_N=64, BLOCK_K=k) for k in (16, 32)]
-    assert tile_launches(one, configs) is not None  # by names alone
-    assert tile_launches(one, configs, shape_law(one, configs)) is None
+    assert tile_launches(kernel_call, configs) is not None  # by names alone
+    assert tile_launches(kernel_call, configs, shape_law(kernel_call, configs)) is None
 
 
-def test_rows_run_best_with_sixteen_elements_per_thread():
-    one = call(scaled, x=half(4096), y=half(4096), columns=4096)
+def test_row_order_prefers_sixteen_elements_per_thread():
+    kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096)
     configs = [
         Configuration(WIDTH=w, UNROLL=2, num_warps=n) for w in (256, 2048) for n in (1, 4, 16)
     ]
-    law = shape_law(one, configs)
+    law = shape_law(kernel_call, configs)
     runs = KernelRuns([Problem()] * 6, configs, [{}] * 6)
     elements = [c["WIDTH"] / (32 * c["num_warps"]) for c in configs]
     assert (
         np.argsort(row_log_ratios(law, runs), kind="stable").tolist()
         == np.argsort([abs(np.log2(e / 16)) for e in elements], kind="stable").tolist()
     )
-    assert prior_of(one, configs).log_mean.argmin() == 4  # 2048 elements of 4 warps
+    assert prior_of(kernel_call, configs).log_mean.argmin() == 4  # 2048 elements of 4 warps
 
 
-def test_of_equal_rows_the_first_of_the_list_comes_first():
-    one = call(scaled, x=half(4096), y=half(4096), columns=4096, WIDTH=1024, UNROLL=1)
+def test_row_order_equal_rows_are_ties():
+    kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096, WIDTH=1024, UNROLL=1)
     configs = [Configuration(num_warps=4, num_stages=s) for s in (5, 1, 3)]
-    assert np.ptp(prior_of(one, configs).log_mean) == 0
+    assert np.ptp(prior_of(kernel_call, configs).log_mean) == 0
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x": object(), "y": 1, "columns": 1}])
-def test_a_kernel_whose_code_cannot_be_generated_has_no_prior(arguments):
+def test_prior_without_code_is_none(arguments):
     configs = [Configuration(WIDTH=w, UNROLL=1) for w in (128, 256)]
-    one = call(scaled, **arguments)
-    assert shape_law(one, configs) is None
-    assert prior_of(one, configs) is None
+    kernel_call = call(scaled, **arguments)
+    assert shape_law(kernel_call, configs) is None
+    assert prior_of(kernel_call, configs) is None
 
 
-def test_an_invalid_value_is_left_out():
-    one = call(scaled, x=half(4096), y=half(4096), columns=4096)
+def test_shape_law_skips_a_value_that_does_not_compile():
+    kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096)
     configs = [Configuration(WIDTH=w, UNROLL=1) for w in (128, 100, 256)]  # 100 is no power of 2
-    assert shape_law(one, configs).exponents == {"WIDTH": (1.0,)}
+    assert shape_law(kernel_call, configs).exponents == {"WIDTH": (1.0,)}
 
 
-def test_parameters_that_some_configurations_lack_are_left_out():
-    one = call(scaled, x=half(4096), y=half(4096), columns=4096)
+def test_shape_law_skips_a_parameter_that_some_configurations_lack():
+    kernel_call = call(scaled, x=half(4096), y=half(4096), columns=4096)
     configs = [Configuration(WIDTH=128, UNROLL=1, maxnreg=64), Configuration(WIDTH=256, UNROLL=1)]
-    assert shape_law(one, configs).exponents == {"WIDTH": (1.0,)}
+    assert shape_law(kernel_call, configs).exponents == {"WIDTH": (1.0,)}
 
 
-def test_code_is_read():
-    dot = "tt.dot %a, %b, %c : tensor<64x32xf16> * tensor<32x128xf16> -> tensor<64x128xf32>"
-    assert BlockShapes.from_code(dot) == BlockShapes((TileShape(64, 128, 32),), 8192)
-    batched = "tt.dot %a, %b, %c : tensor<2x64x32xf16> * tensor<2x32x16xf16> -> tensor<2x64x16xf32>"
-    assert BlockShapes.from_code(batched).products == (TileShape(64, 16, 32),)
-    assert BlockShapes.from_code("arith.addi %a, %b : i32") == BlockShapes((), 1)
+@pytest.mark.parametrize(
+    ("code", "shapes"),
+    [
+        (
+            "tt.dot %a, %b, %c : tensor<64x32xf16> * tensor<32x128xf16> -> tensor<64x128xf32>",
+            BlockShapes((TileShape(64, 128, 32),), elements=64 * 128),
+        ),
+        (
+            "tt.dot %a, %b, %c : tensor<2x64x32xf16> * tensor<2x32x16xf16> -> tensor<2x64x16xf32>",
+            BlockShapes((TileShape(64, 16, 32),), elements=2 * 64 * 32),
+        ),
+        ("arith.addi %a, %b : i32", BlockShapes((), elements=1)),
+    ],
+    ids=["product", "batched product", "scalars"],
+)
+def test_block_shapes_are_read_from_code(code, shapes):
+    assert BlockShapes.from_code(code) == shapes

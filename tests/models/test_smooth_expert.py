@@ -1,9 +1,9 @@
-"""The smooth expert: joins few points, says nothing beyond what it has seen, is saved."""
+"""The Gaussian process that is the second expert with few runs: `models/smooth_expert.py`."""
 
 import numpy as np
 import pytest
 
-from foretune.models.experts import MAX_ROWS, SmoothExpert
+from foretune.models.smooth_expert import MAX_ROWS, SmoothExpert
 
 COLUMNS = ["problem.n", "config.x", "config.mode=a", "waves", "device.cores"]
 
@@ -24,34 +24,34 @@ def smooth():
     return SmoothExpert.fit_hyperparameters(COLUMNS, X, y, rng).refit(X, y, rng)
 
 
-def test_it_joins_few_points(smooth):
+def test_predict_interpolates_few_points(smooth):
     X, y = table(300, seed=2)
     assert np.abs(smooth.predict(X) - y).mean() < 0.05 * y.std()
 
 
-def test_sizes_and_settings_count_in_octaves_and_come_first(smooth):
+def test_fit_puts_positive_sizes_and_settings_first_in_octaves(smooth):
     assert smooth.order.tolist()[:3] == [0, 1, 2]
     assert smooth.gradual_count == 3
     assert smooth.octaves.tolist() == [True, True, False, False, False]
 
 
-def test_it_says_nothing_that_it_has_not_seen(smooth):
+def test_predict_stays_within_training_values(smooth):
     X, y = table(200)
     far = X.copy()
     far[:, 0] *= 2.0**20
-    said = smooth.predict(far)
-    assert y.min() - 1e-9 <= said.min()
-    assert said.max() <= y.max() + 1e-9
+    predicted = smooth.predict(far)
+    assert y.min() - 1e-9 <= predicted.min()
+    assert predicted.max() <= y.max() + 1e-9
 
 
-def test_what_is_unknown_or_impossible_is_as_most_are(smooth):
+def test_predict_unknown_or_impossible_features_gives_numbers(smooth):
     X, _ = table(4)
     X[0, 0], X[1, 0], X[2, 3] = 0.0, -5.0, np.nan
     assert np.isfinite(smooth.predict(X)).all()
     assert len(smooth.predict(X[:0])) == 0
 
 
-def test_it_comes_back_from_disk_the_same(smooth, tmp_path):
+def test_load_predicts_as_the_saved_one(smooth, tmp_path):
     smooth.save(tmp_path / "smooth.npz")
     X, _ = table(20, seed=3)
     np.testing.assert_array_equal(
@@ -59,13 +59,13 @@ def test_it_comes_back_from_disk_the_same(smooth, tmp_path):
     )
 
 
-def test_it_knows_so_many_rows_at_most(smooth):
+def test_refit_samples_at_most_max_rows(smooth):
     X, y = table(MAX_ROWS + 200)
     assert len(smooth.refit(X, y, np.random.default_rng(0)).posterior.X) == MAX_ROWS
 
 
-def test_features_that_are_the_same_in_all_rows():
+def test_fit_constant_features_predicts_the_mean():
     X, y = np.ones((50, len(COLUMNS)), dtype=np.float32), np.arange(50.0)
     rng = np.random.default_rng(0)
-    said = SmoothExpert.fit_hyperparameters(COLUMNS, X, y, rng).refit(X, y, rng).predict(X)
-    assert np.allclose(said, y.mean(), atol=1.0)
+    predicted = SmoothExpert.fit_hyperparameters(COLUMNS, X, y, rng).refit(X, y, rng).predict(X)
+    assert np.allclose(predicted, y.mean(), atol=1.0)
