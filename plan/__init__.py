@@ -50,9 +50,11 @@ __all__ = [
 _MODULE_OF = {
     "Formats": "foretune.plan.describe.formats",
     "Layout": "foretune.plan.describe.layout",
+    "MeasuredLatencies": "foretune.plan.serve.deployments.calibration",
     "ModelDescription": "foretune.plan.describe.description",
     "Operator": "foretune.plan.cost.operator",
     "Plan": "foretune.plan.serve.planner",
+    "PlanRequest": "foretune.plan.serve.request",
     "Requirements": "foretune.plan.serve.requirements",
     "Speculation": "foretune.plan.describe.layout",
     "System": "foretune.plan.describe.catalog",
