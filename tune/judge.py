@@ -28,6 +28,31 @@ from foretune.support.progress import SILENT, Progress
 from foretune.tune.results import Comparison, NoiseEstimate, Outcome
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
 
+CHECK_SEEDS = 3
+"""Number of seeds whose outputs are all checked before anything is timed."""
+MIN_ROUNDS = 5
+"""Rounds of each process, however slow."""
+MAX_ROUNDS = 60
+"""Rounds of each process, however fast."""
+OUTPUT_CHECK_SHARE = 1 / 3
+"""Share of timed rounds, chosen at random, whose outputs are also checked."""
+MAX_CLOCK_RATIO = 1.5
+"""Maximum ratio of the time by the judge's clock to a contestant's own; processes have overhead."""
+MAX_SLOWED = 4.0
+"""Maximum slow-down of the candidate, seen on the reference, that is attributed to other load."""
+CLOCK_OVERHEAD_MS = 0.002
+"""Maximum time to read a clock."""
+OVERHEAD_SAMPLES = 5
+"""Measurements of the time that a request takes; the fastest counts."""
+MAX_BURSTS = 40
+"""Bursts of calls after which a clock that differs is not attributed to other load."""
+BURST_S = 0.02
+"""Minimum seconds of a burst: the noise of a request could hide a shorter one."""
+CANDIDATE = "candidate"
+REFERENCE = "reference"
+REFERENCE_REPEATED = DEFAULT_REPEATED
+_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")
+
 
 @dataclass(frozen=True)
 class ProblemVerdict:
@@ -79,7 +104,7 @@ class Verdict(Result):
         return self._geometric_mean("ratio_low"), self._geometric_mean("ratio_high")
 
     def _geometric_mean(self, figure: str) -> float:
-        figures = [getattr(r.candidate, figure) for r in self.problem_verdicts]
+        figures = [getattr(verdict.candidate, figure) for verdict in self.problem_verdicts]
         return geometric_mean(figures) if figures else math.nan
 
     @property
@@ -141,19 +166,6 @@ class Verdict(Result):
         }
 
 
-CHECK_SEEDS = 3  # number of seeds whose outputs are all checked before anything is timed
-MIN_ROUNDS, MAX_ROUNDS = 5, 60
-OUTPUT_CHECK_SHARE = 1 / 3
-"""Share of timed rounds, chosen at random, whose outputs are also checked."""
-MAX_CLOCK_RATIO = 1.5
-"""Maximum ratio of the time by the judge's clock to a contestant's own; processes have overhead."""
-MAX_SLOWED = 4.0
-"""Maximum slow-down of the candidate, seen on the reference, that is attributed to other load."""
-CLOCK_OVERHEAD_MS = 0.002  # maximum time to read a clock
-OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
-CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
-
-
 class CandidateRejected(Exception):
     """The candidate is rejected; the message is the reason."""
 
@@ -213,7 +225,8 @@ def judge(
                 bench.check(problem)
                 progress.advance(str(problem))
             progress.start("comparing", len(wanted))
-            verdicts, watched = [], device or Device("CPU", "cpu")
+            verdicts = []
+            watched = device or Device("CPU", "cpu")
             for problem in wanted:
                 verdicts.append(bench.compare(problem, session_s, LoadMonitor(watched)))
                 progress.advance(str(problem))
@@ -271,12 +284,12 @@ class JudgeBenchmark:
 
     def check(self, problem: Problem) -> None:
         """Check all outputs; UsageError if the reference's output is the same for all inputs."""
-        rights = []
+        correct = []
         for seed in self._new_seeds(CHECK_SEEDS):
             for name in self.implementations:
                 self._call(name, problem, "run", seed)
-            rights.append(self._compare_outputs(problem))
-        if _equal_outputs(rights[0], rights[1]):
+            correct.append(self._compare_outputs(problem))
+        if _equal_outputs(correct[0], correct[1]):
             raise UsageError(
                 f"the reference gives the same for all inputs of {problem}, so nothing can be "
                 "checked: let inputs() use its seed, or choose another problem"
@@ -286,9 +299,11 @@ class JudgeBenchmark:
         """Compare the candidate with the rivals in fresh processes, until the winner is clear."""
         self.max_error = 0.0
         evidence = Evidence(REFERENCE, REFERENCE_REPEATED)
-        rivals = [n for n in self.implementations if n not in (CANDIDATE, REFERENCE_REPEATED)]
+        own_names = (CANDIDATE, REFERENCE_REPEATED)
+        rivals = [name for name in self.implementations if name not in own_names]
         with watch:
             for processes, share in LOOKS.items():
+                # Measure until the next look at the data; the looks share the error.
                 while len(evidence) < processes:
                     rounds = self._session(problem, session_s)
                     evidence.add(rounds)
@@ -296,18 +311,23 @@ class JudgeBenchmark:
                     evidence.compare(rival, CANDIDATE, rival, None, ERROR * share)
                     for rival in rivals
                 ]
-                against.sort(key=lambda c: c.ratio)
+
+                # The fastest rival decides.
+                against.sort(key=lambda comparison: comparison.ratio)
                 if against[0].verdict != "inconclusive":
                     break
-        self._verify_clock(problem, {n: float(np.median(t)) for n, t in rounds.time_ms.items()})
+
+        # The processes told their times themselves.
+        told_ms = {name: float(np.median(times)) for name, times in rounds.time_ms.items()}
+        self._verify_clock(problem, told_ms)
         return ProblemVerdict(
-            problem,
-            tuple(against),
-            {n: evidence.value(n) for n in (CANDIDATE, *rivals)},
-            len(evidence),
-            evidence.rounds,
-            evidence.noise(watch.load),
-            self.max_error,
+            problem=problem,
+            against=tuple(against),
+            time_ms={name: evidence.value(name) for name in (CANDIDATE, *rivals)},
+            processes=len(evidence),
+            rounds=evidence.rounds,
+            noise=evidence.noise(watch.load),
+            relative_error=self.max_error,
         )
 
     def _session(self, problem: Problem, session_s: float) -> Rounds:
@@ -315,8 +335,11 @@ class JudgeBenchmark:
         self.close()
         names = list(self.implementations)
         times: dict[str, list[float]] = {name: [] for name in names}
-        for name in names:  # loads and warms up
+
+        # The first call loads the code and warms up.
+        for name in names:
             self._call(name, problem, "run", *self._new_seeds(1))
+
         deadline = time.monotonic() + session_s
         for number in range(MAX_ROUNDS):
             if number >= MIN_ROUNDS and time.monotonic() > deadline:
@@ -351,21 +374,22 @@ class JudgeBenchmark:
 
         Other load on the machine also lengthens the bursts of the reference.
         """
-        (seed,), burst_ms = self._new_seeds(1), {CANDIDATE: math.inf, REFERENCE: math.inf}
+        (seed,) = self._new_seeds(1)
+        burst_ms = {CANDIDATE: math.inf, REFERENCE: math.inf}
         calls = dict.fromkeys(burst_ms, 1)
-        asking_s = min(self._burst_s(CANDIDATE, problem, seed, 0) for _ in range(OVERHEAD_SAMPLES))
-        for _ in range(MAX_BURSTS):  # one that others did not disturb is enough
+        request_s = min(self._burst_s(CANDIDATE, problem, seed, 0) for _ in range(OVERHEAD_SAMPLES))
+
+        # One burst that other load did not disturb is enough.
+        for _ in range(MAX_BURSTS):
             for name in burst_ms:
-                seconds = self._burst_s(name, problem, seed, calls[name]) - asking_s
-                if seconds < BURST_S:  # the noise of asking could hide it
+                seconds = self._burst_s(name, problem, seed, calls[name]) - request_s
+                if seconds < BURST_S:
                     calls[name] *= 2
                 else:
                     burst_ms[name] = min(burst_ms[name], 1e3 * seconds / calls[name])
-            slowed = burst_ms[REFERENCE] / time_ms[REFERENCE]
-            ratio = MAX_CLOCK_RATIO * min(
-                max(slowed, 1.0) if math.isfinite(slowed) else 1.0, MAX_SLOWED
-            )
-            if burst_ms[CANDIDATE] <= ratio * time_ms[CANDIDATE] + CLOCK_OVERHEAD_MS:
+            slowed = _slow_down(burst_ms[REFERENCE], time_ms[REFERENCE])
+            allowed_ms = MAX_CLOCK_RATIO * slowed * time_ms[CANDIDATE] + CLOCK_OVERHEAD_MS
+            if burst_ms[CANDIDATE] <= allowed_ms:
                 return
         raise CandidateRejected(
             f"its process says {time_ms[CANDIDATE]:.3g} ms, the judge's clock "
@@ -402,6 +426,14 @@ class JudgeBenchmark:
         return [self._random.getrandbits(32) for _ in range(n)]
 
 
+def _slow_down(burst_ms: float, time_ms: float) -> float:
+    """Return how much other load slows the reference, between 1 and `MAX_SLOWED`."""
+    slowed = burst_ms / time_ms
+    if not math.isfinite(slowed):
+        return 1.0
+    return min(max(slowed, 1.0), MAX_SLOWED)
+
+
 def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
     try:
         return _relative_error(one, other) == 0.0
@@ -433,6 +465,3 @@ def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
                 f"it gives shape {ours.values.shape} instead of {theirs.values.shape}"
             )
     return max((relative_difference(o.values, t.values) for o, t in pairs), default=0.0)
-
-
-_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")
