@@ -86,7 +86,9 @@ def _is_worth_trying(weights: str, published: Formats, architecture: str) -> boo
     native_fp8 = supported("fp8", architecture) == "native"
     if weights == "int8" and native_fp8:
         return False
-    published_bits = min(find_format(published.weights).bits, find_format(published.moe).bits)
+    published_bits = min(
+        find_format(name).narrowest_bits for name in (published.weights, published.moe)
+    )
     return published_bits == UNQUANTIZED_BITS or find_format(weights).bits < published_bits
 
 

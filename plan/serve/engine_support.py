@@ -69,6 +69,13 @@ def unsupported_formats(deployment: Deployment, engine: str) -> str:
         return "no engine has 3-bit experts: use --formats int4_wo"
     if base_format(formats.weights) == "int3_wo" and engine == "trtllm":
         return f"{ENGINES[engine]['name']} has no 3-bit weights: use --backend vllm"
+    architecture = deployment.system.device.architecture
+    for name in (formats.weights, formats.moe):
+        if supported(name, architecture) == "no":
+            return (
+                f"no engine has kernels for {base_format(name)} weights on "
+                f"{deployment.system.name}: use other --formats"
+            )
     return ""
 
 

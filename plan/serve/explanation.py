@@ -332,7 +332,7 @@ def _emulation_notes(deployments: list[Deployment]) -> list[str]:
     emulated = {
         describe_formats(d.formats, d.model)
         for d in deployments
-        if d.formats.support(d.system.device.architecture) != "native"
+        if d.formats.support(d.system.device.architecture) == "emulated"
     }
     if not emulated:
         return []

@@ -219,7 +219,7 @@ def answer(
 
 def show(answered: Answer, output: Output, top: int) -> None:
     """Print the Pareto front, its explanation, and the commands that start the best deployment."""
-    from foretune.plan.cost.measured_operators import describe_rejected
+    from foretune.plan.cost.screening import describe_rejected
     from foretune.plan.serve.explanation import notes, sentences
 
     plan = answered.plan

@@ -275,3 +275,9 @@ def test_launch_unsupported_system_is_refused(small):
 def test_launch_unknown_engine_is_named(small):
     with pytest.raises(UnknownName, match="did you mean 'vllm'"):
         launch(deploy(small, Layout()), "vlm")
+
+
+def test_launch_weights_without_kernels_are_refused(small):
+    six_bits = launch(deploy(small, Layout(), Formats("int6_wo_g64b")), "vllm")
+    assert "no engine has kernels for int6_wo weights on h100_sxm" in six_bits.unsupported
+    assert launch(deploy(small, Layout(), Formats("int4_wo_g32")), "vllm").unsupported == ""
