@@ -11,12 +11,13 @@ import numpy as np
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.knob_values import KnobValues
+from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import MeasurementError, UsageError, describe_error, warn
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import NOTHING, identify, name_work, unique_digest
 from foretune.values import Value
 
 OutputCheck = Callable[[Any, Any], bool]
@@ -49,6 +50,9 @@ class FunctionKernel(WrappedKernel):
         cost: CostOf | None = None,
         device_kind: Literal["cpu", "gpu"] = "cpu",
         pinned: Sequence[str] = (),
+        identity: str | None = None,
+        floats_are_data: bool = True,
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
@@ -59,22 +63,44 @@ class FunctionKernel(WrappedKernel):
         if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
         named = _named_arguments(parameters, () if callable(args) else tuple(args), kwargs)
-        problem = {} if callable(args) else arrays.describe_arguments(*named)
-        check_hashes = [
-            f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
+        # What the function reads: its code and captured values here, its arguments in the problem.
+        if callable(args):
+            problem = ArgumentsProblem({})
+            made_by = identify((args, kwargs), owner=f"args or kwargs of {name}")
+        else:
+            problem = problem_of_arguments(
+                *named,
+                floats_are_data=floats_are_data,
+                is_named=identity is not None,
+                ignored=ignored,
+            )
+            made_by = NOTHING
+        works = [
+            name_work(function, identity)
+            if identity is not None
+            else identify(function, owner=name, ignored=ignored),
+            made_by,
+            identify(verify, owner=f"verify of {name}"),
         ]
-        right = None if check is None or callable(check) else arrays.content_hash(check)
-        code = repr(
-            (source_hash_of_function(function), name, check is None, right, check_hashes, tolerance)
-        )
-        if self.knob_values.code:
-            code = repr((code, self.knob_values.code))
+        works += [
+            identify(value, owner=f"a knob of {name}") for value in self.knob_values.functions
+        ]
+        if check is None or callable(check):
+            works.append(identify(check, owner=f"the check of {name}"))
+            right = None
+        else:
+            right = arrays.content_hash(check)
+        # Work that cannot be read completely has a code of its own: nothing is reused for it.
+        unreadable = (*problem.unreadable, *(part for work in works for part in work.unreadable))
+        self.unreadable = unreadable if identity is None else ()
+        only_here = unique_digest() if self.unreadable else ""
+        code = repr(([work.digest for work in works], only_here, name, right, tolerance))
         super().__init__(
             name,
             self.knob_values.listed,
             self.knob_values.decode_rules(restrictions),
             None if default is None else self.knob_values.encode(default),
-            problem,
+            problem.values,
             code,
             cost,
         )

@@ -21,7 +21,7 @@ from foretune.kernel import Kernel
 from foretune.problem import Problem, ProblemParameter
 from foretune.restriction import adapt_mapping_rule
 from foretune.space import Configuration, SearchSpace
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import source_hash_of_function
 from foretune.values import Value
 
 MAX_INLINE_BYTES = 2**18
@@ -43,6 +43,8 @@ class WrappedKernel(Kernel):
     """
 
     is_importable_remotely = False
+    unreadable: tuple[str, ...] = ()
+    """Parts of the work that could not be read: its results are not reused."""
 
     def __init__(
         self,

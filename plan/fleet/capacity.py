@@ -16,10 +16,10 @@ from scipy.sparse import coo_array
 
 from foretune.errors import RunTableError, UsageError
 from foretune.plan.describe.accuracy import recovery
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, Workload, divisors
+from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import MAX_TOKENS, read_numbers
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.analytic import StepTimers

@@ -15,7 +15,6 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.accuracy import AccuracyResult, recovery
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
@@ -26,6 +25,7 @@ from foretune.plan.describe.formats import (
     supported,
 )
 from foretune.plan.describe.layout import Layout, divisors, legal_layouts
+from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments import analytic
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.calibration import MeasuredLatencies

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.layout import Offload
+from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import unsupported_offload
 from foretune.plan.serve.request import PlanRequest

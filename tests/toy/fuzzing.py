@@ -219,7 +219,7 @@ def _campaign(folder: Path) -> None:
 
 
 def _read_campaign(folder: Path) -> int:
-    from foretune.tune.campaign.campaign import load_campaign
+    from foretune.tune.campaign.finished import load_campaign
     from foretune.tune.campaign.folder import CampaignFolder
 
     CampaignFolder(folder, REQUEST)

@@ -25,9 +25,9 @@ from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
 from foretune.plan.describe import shipped_rows
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.formats import base_format
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 

@@ -44,6 +44,8 @@ DATA_FILES = (
     "describe/engines.json",
     "describe/families.json",
     "describe/formats.csv",
+    "describe/layer_patterns.json",
+    "describe/model_aliases.csv",
     "describe/models.csv",
     "serve/deployments/ttft.csv",
     "serve/deployments/variances.csv",

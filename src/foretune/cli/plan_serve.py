@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
-    None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
+    None,
+    help="h100_sxm; any GPU, like '4x RTX 3090'; my-box.toml; local (this machine); several, "
+    "joined by commas; or all (slow).",
 )
 GOAL = typer.Option("throughput", "--for", help="Goal: throughput, cost, energy or latency.")
 RATE = typer.Option(None, help="Requests per second (Poisson arrivals); finds the fewest GPUs.")

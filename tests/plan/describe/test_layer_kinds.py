@@ -80,6 +80,38 @@ def test_windows_of_an_unknown_family_without_layers_are_refused():
         windowed_layers(model_type="novel", sliding_window=WINDOW)
 
 
+def test_layer_types_for_some_layers_only_are_refused():
+    with pytest.raises(UsageError, match="5 entries for 12 layers"):
+        windowed_layers(model_type="olmo3", layer_types=5 * ["full_attention"])
+
+
+def test_kimi_linear_has_compressed_gates():
+    delta = {
+        "kda_layers": [1, 2, 3, 5, 6, 7, 9, 10, 11],
+        "full_attn_layers": [4, 8, 12],
+        "head_dim": 16,
+        "num_heads": 4,
+        "short_conv_kernel_size": 4,
+    }
+    latent = {
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+    }
+    config = {**SIZES, **latent, "model_type": "kimi_linear", "linear_attn_config": delta}
+    compressed = read_config(config, "it")
+    full = read_config({**config, "linear_attn_config": {**delta, "use_full_rank_gate": True}}, "")
+
+    # A gate from 64 numbers through 16 to 64 instead of one from 64 to 64, in nine layers.
+    saved = 9 * (64 * 64 - (64 * 16 + 16 * 64))
+    assert full.parameters() - compressed.parameters() == saved
+    assert (compressed.linear.layers, compressed.softmax_layers) == (9, 3)
+    operators = mixed_operators(compressed, Layout(), Formats(), [Part(1, 1, 9, "decode")])
+    gate = next(each for each in operators if each.name == "linear_output_gate")
+    assert (gate.problem["N"], gate.problem["K"], gate.count) == (64, 16, 9)
+
+
 def test_windows_of_unknown_size_are_refused():
     with pytest.raises(UsageError, match="no sliding_window: add it"):
         windowed_layers(model_type="novel", layer_types=LAYERS * ["sliding_attention"])

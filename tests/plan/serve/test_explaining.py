@@ -17,6 +17,7 @@ from foretune.plan import (
     plan,
 )
 from foretune.plan.cost.steps import StepTimerFactory
+from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.description import LinearAttention
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
@@ -175,3 +176,21 @@ def test_layers_that_nobody_checked_are_said(small):
     for model, said in ((small, False), (odd, True)):
         made = planned(model=model, gpus=1, formats=(Formats(),))
         assert any("mixed layers" in line for line in notes(made)) == said
+
+
+def test_notes_format_from_a_name_is_called_a_guess():
+    guessed = planned(model="acme/Llama-3.1-8B-quantized.w4a16", formats=(Formats("int4_wo"),))
+    known = planned(formats=(Formats("int4_wo"),))
+
+    assert any("guessed from the name acme/Llama-3.1-8B-quantized" in n for n in notes(guessed))
+    assert not any("guessed" in note for note in notes(known))
+
+
+def test_notes_system_that_was_never_measured_says_so():
+    request = make_request(gpus=1, formats=(Formats("bf16"),))
+    system = resolve_system("RTX 4090")
+
+    planned_for_board = plan(replace(request, systems=(system,)), TIMERS, MeasuredLatencies(None))
+
+    assert system.assumptions in notes(planned_for_board)
+    assert not any("never measured" in note for note in notes(planned()))

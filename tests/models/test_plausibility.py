@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foretune.errors import DataWarning
 from foretune.features.roofline import row_roofline_ms
 from foretune.models import Predictor, evaluate_predictor
-from foretune.models.data_checks import MAX_DROPPED_SHARE, drop_implausible
+from foretune.models.plausibility import MAX_DROPPED_SHARE, drop_implausible
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_another_unit_is_asked_about_and_learned_as_it_is(matmul, runs, factor, 
     assert np.median(np.abs(off)) < 0.5
 
 
-def test_few_impossible_rows_are_named_and_left_out(matmul, runs):
+def test_fit_few_impossible_rows_are_named_and_dropped(matmul, runs):
     one = runs.assign(time_ms=runs["time_ms"].where(runs.index != 7, runs["time_ms"] / 1000))
     with pytest.warns(DataWarning, match=r"^row 7 of \d+ runs: .*: left out$"):
         kept = drop_implausible(matmul, one)
@@ -57,7 +57,7 @@ def test_few_impossible_rows_are_named_and_left_out(matmul, runs):
 
 @given(share=st.floats(0.0, 1.0), seed=st.integers(0, 99))
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_few_impossible_rows_go_and_many_stay(matmul, runs, share, seed):
+def test_drop_implausible_drops_few_and_keeps_many(matmul, runs, share, seed):
     wrong = np.random.default_rng(seed).random(len(runs)) < share
     mixed = runs.assign(time_ms=runs["time_ms"] / np.where(wrong, 1000, 1))
     with warnings.catch_warnings():
@@ -66,7 +66,7 @@ def test_few_impossible_rows_go_and_many_stay(matmul, runs, share, seed):
     assert kept.equals(mixed if wrong.sum() >= MAX_DROPPED_SHARE * len(runs) else mixed[~wrong])
 
 
-def test_some_slow_runs_do_not_make_a_wrong_unit(matmul, runs):
+def test_drop_implausible_some_slow_runs_cause_no_warning(matmul, runs):
     few = runs.assign(time_ms=runs["time_ms"] * np.where(runs.index % 3, 1, 5000))
     drop_implausible(matmul, few)
 
@@ -76,7 +76,7 @@ def test_short_runs_may_be_all_overhead(matmul, toy_runs):
     drop_implausible(matmul, ok.assign(**{f"problem.{s}": 8 for s in "MNK"}, time_ms=0.5))
 
 
-def test_where_no_roofline_is_known_anything_goes(matmul, runs):
+def test_drop_implausible_without_roofline_keeps_all(matmul, runs):
     drop_implausible(None, runs.assign(time_ms=1e-9))
     unknown = runs.drop(columns=[c for c in runs if c.startswith("device.")])
     drop_implausible(matmul, unknown.assign(time_ms=1e-9))
@@ -84,7 +84,7 @@ def test_where_no_roofline_is_known_anything_goes(matmul, runs):
     drop_implausible(matmul, runs.iloc[:0])
 
 
-def test_an_impossible_row_teaches_and_scores_nothing(runs):
+def test_impossible_row_is_neither_learned_nor_scored(runs):
     """Predictions, corrections and scores are those of the runs without it."""
     runs = runs.head(60).drop(columns="energy_mj")
     wrong = runs.assign(time_ms=runs["time_ms"].where(runs.index != 7, runs["time_ms"] / 1000))

@@ -1,4 +1,4 @@
-"""Timings survive what does not matter, and fall with what does."""
+"""Which changes invalidate stored timings of a decorated kernel."""
 
 import linecache
 
@@ -11,7 +11,6 @@ import tuned_kernels
 
 import foretune
 from foretune.collect import versions
-from foretune.tune.triton import problem_key
 
 SOURCE = """
 import triton
@@ -39,16 +38,16 @@ def store(tmp_path):
     return str(tmp_path / "tuned.db")
 
 
-def test_a_list_that_changed(driver, tensors, store):
+def test_stored_timings_survive_a_changed_list(driver, tensors, store):
     assert measured(driver, tensors, store) == {64, 128, 256}
     assert measured(driver, tensors, store, blocks=(256, 64)) == set()
     assert measured(driver, tensors, store, blocks=(64, 128, 256, 512)) == {512}
 
 
-def test_other_versions_of_triton_or_of_the_driver(driver, tensors, store, monkeypatch):
+def test_stored_timings_end_with_another_triton_or_driver(driver, tensors, store, monkeypatch):
     measured(driver, tensors, store)
     for said in ("triton 3.8.0", "triton 3.9.0, driver 1.2.3"):
-        monkeypatch.setattr(problem_key, "toolchain", lambda kind, said=said: said)
+        monkeypatch.setattr(versions, "toolchain", lambda kind, said=said: said)
         assert measured(driver, tensors, store) == {64, 128, 256}
         assert measured(driver, tensors, store) == set()
 
@@ -62,7 +61,7 @@ def written(tmp_path, number, above="", plus=""):
     return scope["kernel"]
 
 
-def test_code_above_the_kernel_and_code_of_the_kernel(driver, tensors, store, tmp_path):
+def test_stored_timings_end_with_the_kernels_code_only(driver, tensors, store, tmp_path):
     assert measured(driver, tensors, store, written(tmp_path, 1)) == {64, 128, 256}
     moved = written(tmp_path, 2, above="OTHER = 3\n\n")
     assert measured(driver, tensors, store, moved) == set()
@@ -78,7 +77,7 @@ def test_code_above_the_kernel_and_code_of_the_kernel(driver, tensors, store, tm
         ("nothing", False),
     ],
 )
-def test_the_driver_says_its_version(tmp_path, monkeypatch, text, said):
+def test_toolchain_has_the_version_of_the_driver(tmp_path, monkeypatch, text, said):
     (tmp_path / "version").write_text(text)
     monkeypatch.setattr(
         versions, "DRIVER_VERSION_FILES", (str(tmp_path / "none"), str(tmp_path / "version"))

@@ -1,4 +1,4 @@
-"""Choosing: a few rows that stand for all, each once."""
+"""The rows to measure for a calibration: `models/representative_rows.py`, `Predictor.choose`."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from foretune.models import Predictor
 from foretune.models.representative_rows import representative_points
 
 
-def test_a_rare_kind_is_not_missed():
+def test_representative_points_include_rare_kind():
     rng = np.random.default_rng(0)
     points = np.vstack([rng.normal(0, 0.1, (990, 2)), rng.normal(5, 0.1, (10, 2))])
     assert (representative_points(points, 5) >= 990).any()
@@ -22,7 +22,7 @@ def test_a_rare_kind_is_not_missed():
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_as_many_as_asked_for_each_once(rows, count, distinct):
+def test_representative_points_are_distinct(rows, count, distinct):
     points = (np.arange(rows) % distinct).astype(float)[:, None]
     chosen = representative_points(points, count)
     assert chosen.tolist() == sorted(set(chosen.tolist()))
@@ -34,7 +34,7 @@ def predictor():
     return Predictor(parameters={"rounds": 40, "rate": 0.2}).fit(products(HERE, 300, 0))
 
 
-def test_settings_of_what_was_learned_on_another_device(predictor):
+def test_choose_gives_training_settings_for_another_device(predictor):
     device = find_device(THERE)
     chosen = predictor.choose(20, device=device)
     assert len(chosen) == 20
@@ -47,7 +47,7 @@ def test_settings_of_what_was_learned_on_another_device(predictor):
     assert predictor.choose(20, device=device).equals(chosen)
 
 
-def test_of_what_is_to_be_predicted_device_by_device(predictor):
+def test_choose_from_given_rows_by_device(predictor):
     wanted = [products(name, 50, 3) for name in (HERE, THERE)]
     both = pd.concat(wanted, ignore_index=True)
     chosen = predictor.choose(10, both)
@@ -57,7 +57,7 @@ def test_of_what_is_to_be_predicted_device_by_device(predictor):
     )
 
 
-def test_what_cannot_be_chosen(predictor):
+def test_choose_too_few_or_no_rows_is_refused(predictor):
     with pytest.raises(PredictorError, match="use at least 5"):
         predictor.choose(4)
     with pytest.raises(PredictorError, match="no rows to choose from"):

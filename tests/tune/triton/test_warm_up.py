@@ -1,4 +1,4 @@
-"""Recorded calls, choices made before they come, and choices that must have been."""
+"""Recorded calls, tuning them ahead, strict choices and buckets: `warm_up.py`."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def serve(served, tensors, *sizes):
 
 
 class TestCalls:
-    def test_what_was_called_is_warmed_up(self, served, device, tensors, monkeypatch, capsys):
+    def test_warm_up_tunes_recorded_calls(self, served, device, tensors, monkeypatch, capsys):
         import importlib
 
         monkeypatch.setenv(RECORD_VARIABLE, "calls/log.jsonl")
@@ -74,7 +74,7 @@ class TestCalls:
         importlib.reload(served)
         device.launches.clear()
         serve(served, tensors, 64, 1000)
-        assert len(device.launches) == 2  # nobody waits
+        assert len(device.launches) == 2  # no call measures
         assert main(["warm-up", "calls/log.jsonl"]) == 0
         assert "float16[64] float32[64] 1000" in capsys.readouterr().out
         importlib.reload(served)
@@ -85,7 +85,7 @@ class TestCalls:
         assert "needs the store" in fails(capsys, 2, *command)
 
     @pytest.mark.parametrize("timing", [1.5, np.array([1.5, 1.0, 2.0])])
-    def test_a_benchmarker_may_return_a_number_or_an_array(
+    def test_warm_up_benchmarker_may_return_a_number_or_an_array(
         self, served, device, tensors, monkeypatch, timing
     ):
         monkeypatch.setattr(served.tuned, "_do_bench", lambda call, quantiles: (call(), timing)[1])
@@ -93,7 +93,7 @@ class TestCalls:
         (warmed,) = warm_up([call])
         assert warmed.time_ms == 1.5
 
-    def test_a_script_that_is_run_is_found_again(self, monkeypatch, tmp_path):
+    def test_record_names_a_script_by_its_file(self, monkeypatch, tmp_path):
         import served_kernels
 
         text = Path(served_kernels.__file__).read_text()
@@ -108,7 +108,9 @@ class TestCalls:
         (call,) = read_calls("calls.jsonl")
         assert call.kernel == f"{tmp_path.resolve()}/script.py:tuned"
 
-    def test_modules_are_looked_for_here(self, device, tensors, monkeypatch, tmp_path, capsys):
+    def test_warm_up_finds_modules_in_the_working_folder(
+        self, device, tensors, monkeypatch, tmp_path, capsys
+    ):
         import served_kernels
 
         text = Path(served_kernels.__file__).read_text()
@@ -119,7 +121,7 @@ class TestCalls:
         assert main(["warm-up", "calls.jsonl"]) == 0
         assert "BLOCK=128" in capsys.readouterr().out
 
-    def test_what_cannot_be_warmed_up(self, device, capsys, tmp_path):
+    def test_warm_up_without_decorated_calls_is_an_error(self, device, capsys, tmp_path):
         assert "FORETUNE_RECORD_CALLS=FILE" in fails(capsys, 2, "warm-up", "none.jsonl")
         call = RecordedCall("served_kernels:plain", (1,), {}, (1,))
         (tmp_path / "calls.jsonl").write_text(call.to_line() + "\n\n")
@@ -130,7 +132,7 @@ class TestCalls:
         (tmp_path / "calls.jsonl").write_text('{"kernel": 3}')
         assert "not a recorded call" in fails(capsys, 2, "warm-up", "calls.jsonl")
 
-    def test_online_calls_are_written_down_once(self, device, tensors, monkeypatch):
+    def test_record_online_calls_once_per_problem(self, device, tensors, monkeypatch):
         monkeypatch.setenv(RECORD_VARIABLE, "log.jsonl")
         kernel = foretune.autotune(configs(64, 128, 256), ["n"], mode="online", store=False)(
             triton.jit(copy)
@@ -140,13 +142,13 @@ class TestCalls:
         with open("log.jsonl") as log:
             assert len(log.readlines()) == 1
 
-    def test_a_list_that_changed(self):
+    def test_recorded_call_new_configuration_is_an_error(self):
         call = RecordedCall("m:k", (1,), {}, {"BLOCK=64": (64,), "BLOCK=128": (128,)})
         assert call.programs({"BLOCK": 128}) == (128,)
         with pytest.raises(UsageError, match=r"BLOCK=256 is new .* record them again"):
             call.programs({"BLOCK": 256})
 
-    def test_what_cannot_be_written_is_said_and_costs_no_call(
+    def test_record_unwritable_file_warns_and_launches(
         self, served, device, tensors, monkeypatch, tmp_path
     ):
         (tmp_path / "file").write_text("")
@@ -176,17 +178,17 @@ class TestCalls:
             max_leaves=4,
         )
     )
-    def test_lines_keep_arguments(self, argument):
+    def test_recorded_call_line_keeps_arguments(self, argument):
         for grid in ((3, 1), {"BLOCK=64": (3,)}):
             call = RecordedCall("m:k", (argument,), {"a": argument}, grid)
             assert RecordedCall.from_line(call.to_line()) == call
 
     @given(st.text() | st.from_regex(r'\{"kernel": .*\}', fullmatch=True))
-    def test_other_lines_are_refused(self, line):
+    def test_recorded_call_other_line_is_an_error(self, line):
         with pytest.raises(UsageError, match="not a recorded call"):
             RecordedCall.from_line(line)
 
-    def test_descriptors(self):
+    def test_allocate_argument_descriptor_keeps_its_blocks(self):
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         given = TensorDescriptor.from_tensor(torch.ones(64, 64, dtype=torch.float16), [16, 32])
@@ -197,7 +199,7 @@ class TestCalls:
         assert back.base.dtype == torch.float16
 
     @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.int32])
-    def test_memory_is_laid_out_alike(self, dtype):
+    def test_allocate_argument_keeps_layout_and_alignment(self, dtype):
         given = torch.zeros(200, dtype=torch.float32).to(dtype)[4:].as_strided((3, 4), (10, 2), 4)
         made = allocate_argument(describe(given), "cpu")
         assert (made.shape, made.stride(), made.dtype) == ((3, 4), (10, 2), dtype)
@@ -207,7 +209,7 @@ class TestCalls:
 
 
 class TestStrict:
-    def test_only_recorded_choices_are_taken(self, device, tensors):
+    def test_strict_without_a_recorded_choice_is_an_error(self, device, tensors):
         kernel, strict = (
             foretune.autotune(configs(64, 128, 256), ["n"], budget="all", strict=s)(
                 triton.jit(copy)
@@ -229,7 +231,7 @@ class TestBuckets:
             configs(64, 128, 256), ["n"], budget=budget, store=False, buckets=buckets
         )(triton.jit(copy))
 
-    def test_values_between_bounds_are_one_problem(self, device, tensors):
+    def test_buckets_values_between_bounds_are_one_problem(self, device, tensors):
         kernel = self.decorate(n=[64, 128, 1024])
         for n in (960, 1008, 1024):
             kernel[(1,)](*tensors, n)
@@ -240,13 +242,13 @@ class TestBuckets:
         kernel[(1,)](*tensors, 8192)
         assert len(device.launches) == 10 + 8
 
-    def test_what_compiles_differently_stays_apart(self, device, tensors):
+    def test_buckets_keep_classes_that_compile_differently(self, device, tensors):
         kernel = self.decorate(budget=0, n=[1024])
         for n in (1008, 1024, 1009, 1010):
             kernel[(1,)](*tensors, n)
         assert len([at for p in kernel._plans for at in p.entries]) == 2
 
-    def test_bounds_that_are_none(self):
+    def test_buckets_invalid_bounds_are_an_error(self):
         with pytest.raises(UsageError, match="give whole numbers, ascending"):
             self.decorate(n=[128, 64])
         with pytest.raises(UsageError, match="'m', which is not in key"):

@@ -1,4 +1,4 @@
-"""Power that was sampled after the kernel is not learned."""
+"""Power that was sampled on an idle board: `models/idle_power.py`."""
 
 import math
 import re
@@ -13,7 +13,8 @@ from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
-from foretune.models.data_checks import drop_implausible, is_idle_power
+from foretune.models.idle_power import is_idle_power
+from foretune.models.plausibility import drop_implausible
 
 QUICK = {"rounds": 15}
 
@@ -44,7 +45,7 @@ def late(runs, share=0.5, watts=102.0):
     return runs.assign(power_w=runs["power_w"].mask(out, watts)), busy
 
 
-def test_little_power_for_little_work_is_believed():
+def test_is_idle_power_little_power_for_little_work_is_kept():
     runs = metered()
     assert runs["power_w"].min() < 101
     with warnings.catch_warnings():
@@ -53,7 +54,7 @@ def test_little_power_for_little_work_is_believed():
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "nobody's"])
-def test_an_idle_boards_power_is_named_and_emptied(device):
+def test_drop_idle_power_names_and_empties_rows(device):
     runs, busy = late(metered(device))
     with pytest.warns(DataWarning, match="is that of an idle board") as caught:
         kept = drop_implausible(family_for("gemm", runs), runs)
@@ -70,7 +71,7 @@ def test_an_idle_boards_power_is_named_and_emptied(device):
     assert emptied[[int(row) for row in first.groups()]].all()
 
 
-def test_it_is_not_learned(tmp_path):
+def test_drop_idle_power_is_not_learned(tmp_path):
     runs, busy = late(metered())
     with pytest.warns(DataWarning, match="idle board"):
         fitted = Predictor(parameters=QUICK).fit(runs)
@@ -80,7 +81,7 @@ def test_it_is_not_learned(tmp_path):
     assert Predictor.load(tmp_path / "p").predict(runs[busy]).equals(predicted)
 
 
-def test_too_few_other_rows_teach_no_power():
+def test_drop_idle_power_too_few_others_empties_all():
     runs = metered()
     runs, _ = late(runs[runs["time_ms"] > 0.1], share=0.95)
     with pytest.warns(DataWarning, match="power is not learned: .* other rows are too few"):
@@ -88,7 +89,7 @@ def test_too_few_other_rows_teach_no_power():
     assert set(fitted.targets_) == {"time_ms"}
 
 
-def test_a_table_of_power_alone_loses_the_rows():
+def test_drop_idle_power_drops_rows_without_time():
     runs, _ = late(metered().assign(time_ms=math.nan, energy_mj=math.nan), share=0.3)
     with pytest.warns(DataWarning, match="idle board"):
         kept = drop_implausible(family_for("gemm", runs), runs)
@@ -96,7 +97,7 @@ def test_a_table_of_power_alone_loses_the_rows():
     assert kept["power_w"].notna().all()
 
 
-def test_what_may_be_idle_or_is_not_known_is_believed(toy_runs, matmul):
+def test_is_idle_power_short_or_unknown_runs_are_kept(toy_runs, matmul):
     runs, _ = late(metered())
     assert not is_idle_power(None, runs).any()
     short = runs.assign(time_ms=runs["time_ms"] * 0.029 / runs["time_ms"].max())
@@ -108,7 +109,7 @@ def test_what_may_be_idle_or_is_not_known_is_believed(toy_runs, matmul):
 
 
 @pytest.mark.shared_data
-def test_a_sweep_metered_after_its_kernels(shared_data):
+def test_is_idle_power_finds_recorded_sweep(shared_data):
     """GPPerf's: more than half of its power is below 40 W, up to 20 TFLOP/s."""
     table = pd.read_parquet(shared_data / "gpperf" / "sweep.parquet").dropna(subset="power")
     sizes = {f"problem.{size}": table[size.lower()] for size in "MNK"}
@@ -131,7 +132,7 @@ def test_a_sweep_metered_after_its_kernels(shared_data):
 
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["gemm", "moe", "context_attention", "generation_attention"])
-def test_a_real_meter_is_believed(shared_data, name):
+def test_is_idle_power_recorded_meters_are_kept(shared_data, name):
     path = shared_data / "llm" / f"power_h200_{name}.parquet"
     runs = import_runs(path, "aiconfigurator").runs
     found = is_idle_power(family_for(str(runs["kernel"].iloc[0]), runs), runs)

@@ -1,4 +1,4 @@
-"""Tables that lie are noticed, and tables that do not are left in peace."""
+"""Warnings about suspect rows and columns: `models/suspicions.py`."""
 
 import re
 import warnings
@@ -14,7 +14,7 @@ from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
-from foretune.models.data_checks import warn_about_data
+from foretune.models.suspicions import warn_about_data
 from foretune.models.targets import present_targets
 
 QUICK = {"rounds": 15}
@@ -45,13 +45,13 @@ def found(runs, targets=("time_ms",)):
     return [str(w.message) for w in caught]
 
 
-def test_an_honest_table_is_left_in_peace():
+def test_correct_table_causes_no_warning():
     assert found(products()) == []
 
 
 @pytest.mark.parametrize("factor", [1000, 0.001])
 @pytest.mark.parametrize("known", [True, False])
-def test_many_rows_in_another_unit_are_named(factor, known):
+def test_other_unit_many_rows_are_named(factor, known):
     runs = products(device=H100 if known else "nobody's")
     wrong = np.random.default_rng(1).random(len(runs)) < 0.1
     mixed = runs.assign(time_ms=runs["time_ms"] * np.where(wrong, factor, 1))
@@ -61,21 +61,21 @@ def test_many_rows_in_another_unit_are_named(factor, known):
     assert all(wrong[int(row)] for row in first.groups())
 
 
-def test_a_whole_group_in_another_unit_is_named():
+def test_other_unit_whole_group_is_named():
     runs = products()
     late = runs["problem.N"] >= 4096
     (text,) = found(runs.assign(time_ms=runs["time_ms"] * np.where(late, 1000, 1)))
     assert "unit different" in text
 
 
-def test_few_rows_in_another_unit_are_named():
+def test_other_unit_few_rows_are_named():
     runs = products(1000)
     wrong = runs.index.isin([5, 50, 500])
     (text,) = found(runs.assign(time_ms=runs["time_ms"] * np.where(wrong, 1000, 1)))
     assert "time_ms of rows 5, 50, 500 is about 1000 times off" in text
 
 
-def test_training_names_a_tenth_in_microseconds_and_learns():
+def test_other_unit_training_warns_and_still_learns():
     runs = products()
     wrong = np.arange(len(runs)) % 10 == 3
     with pytest.warns(DataWarning, match="about 1000 times off"):
@@ -85,7 +85,7 @@ def test_training_names_a_tenth_in_microseconds_and_learns():
     assert len(fitted.runs_) == len(runs)
 
 
-def test_few_problems_of_different_size_are_left_in_peace():
+def test_other_unit_few_problems_of_different_size_cause_no_warning():
     """Then the neighbors of a row are of other problems, up to a million times larger."""
     rng = np.random.default_rng(0)
     for seed in range(8):
@@ -108,7 +108,7 @@ LEAKS = {
 
 @pytest.mark.parametrize("name", LEAKS)
 @pytest.mark.parametrize("group", ["problem", "config", "device"])
-def test_a_column_made_from_the_target_is_named(name, group):
+def test_leak_column_computed_from_target_is_named(name, group):
     runs = products()
     work = 2.0 * runs[["problem.M", "problem.N", "problem.K"]].prod(axis=1)
     (text,) = found(runs.assign(**{f"{group}.hint": LEAKS[name](runs["time_ms"], work)}))
@@ -117,13 +117,13 @@ def test_a_column_made_from_the_target_is_named(name, group):
 
 @given(noise=st.floats(0.02, 1.0), seed=st.integers(0, 99))
 @settings(max_examples=15)
-def test_an_estimate_is_no_leak(noise, seed):
+def test_leak_estimate_of_target_is_none(noise, seed):
     runs = products()
     guess = runs["time_ms"] * np.random.default_rng(seed).lognormal(0, noise, len(runs))
     assert found(runs.assign(**{"config.estimate": guess})) == []
 
 
-def test_an_unknown_format_is_named():
+def test_unknown_format_is_named():
     runs = products()
     odd = runs.index % 100 == 7
     texts = found(runs.assign(**{"config.format": np.where(odd, "posit16", "bf16")}))
@@ -132,7 +132,7 @@ def test_an_unknown_format_is_named():
     ]
 
 
-def test_an_unknown_device_is_named_and_costs_the_others_nothing():
+def test_unknown_device_is_named_and_others_keep_roofline():
     known, unknown = products(), products(60, 1, "nobody's")
     unknown = unknown.assign(time_ms=3 * unknown["time_ms"])
     both = pd.concat([known, unknown], ignore_index=True)
@@ -166,7 +166,7 @@ def test_near_duplicates_are_named():
 
 
 @pytest.mark.parametrize("centres", [12, 60])
-def test_intervals_of_near_duplicates_hold_for_new_problems(centres):
+def test_near_duplicates_interval_covers_new_problems(centres):
     shares = []
     for seed in range(2):  # one draw of so few problems may be lucky or not
         predictor = Predictor(targets=("time_ms",), parameters=QUICK)
@@ -190,7 +190,7 @@ def test_intervals_of_near_duplicates_hold_for_new_problems(centres):
         "triton/mm__A100",
     ],
 )
-def test_what_was_measured_is_left_in_peace(shared_data, tmp_path, name):
+def test_measured_tables_cause_no_warning(shared_data, tmp_path, name):
     path = shared_data / f"{name}.parquet"
     table = pd.read_parquet(path) if "llm" in name else read_runs(path)
     table = table.sample(min(len(table), 3000), random_state=0).reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Who knows a kernel's runs: the kernel that was given, ours, or a family, and nobody else."""
+"""Which kernel or family knows runs: `features/families_of_runs.py`."""
 
 import numpy as np
 import pandas as pd
@@ -28,13 +28,13 @@ def kind(name, table, given=None):
     return found and f"{type(found).__module__.split('.')[1]} {type(found).__name__}"
 
 
-def test_a_name_that_is_kernel_and_family_goes_to_who_finds_its_columns():
+def test_find_family_by_columns_if_names_collide():
     assert kind("softmax", runs(R=8, C=64)) == "collect Softmax"
     assert kind("softmax", runs(rows=8, columns=64)) == "features Softmax"
     assert kind("softmax", runs(height=8)) is None
 
 
-def test_a_family_needs_its_columns_and_a_kernel_of_ours_complains_itself():
+def test_find_family_needs_its_columns():
     assert kind("gemm", runs(M=8, N=8, K=8)) == "features Gemm"
     assert kind("gemm", runs(M=8, N=8)) is None
     assert kind("gemm", runs(M="many", N=8, K=8)) is None
@@ -42,14 +42,14 @@ def test_a_family_needs_its_columns_and_a_kernel_of_ours_complains_itself():
     assert kind("nobody's", runs(M=8)) is None
 
 
-def test_who_is_given_comes_first_and_must_have_the_name():
+def test_find_family_given_kernel_comes_first():
     mine = Theirs()
     assert family_for("theirs", runs(M=8), mine) is mine
     with pytest.raises(PredictorError, match="of kernel 'gemm', not of 'theirs'"):
         family_for("gemm", runs(M=8, N=8, K=8), mine)
 
 
-def test_a_family_is_found_again_by_its_class():
+def test_find_family_by_class_name():
     for ours in (load(group, "softmax")() for group in ("kernels", "families")):
         found = find_family("softmax", "Softmax", source=ours.source_hash)
         assert type(found) is type(ours)
@@ -62,7 +62,7 @@ def test_a_family_is_found_again_by_its_class():
         find_family("gemm", "OtherGemm")
 
 
-def test_a_kernel_without_cost_has_no_roofline():
+def test_kernel_without_cost_has_no_roofline():
     """Its runs are learned from without one; with its work said, it has one."""
 
     def sums(x, block=1):

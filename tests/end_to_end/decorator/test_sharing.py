@@ -1,4 +1,4 @@
-"""Processes that tune the same kernel at the same time: they share the work, and agree."""
+"""Processes that tune the same kernel at the same time share the work and its result."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def ranks(server, tmp_path):
     return run
 
 
-def test_ranks_share_the_work_and_agree(ranks):
+def test_sharing_ranks_divide_the_work_and_agree(ranks):
     found, ends = zip(*ranks([None] * 3, seconds=0.2), strict=True)
     assert ends == (0, 0, 0)
     assert {block for _, block in found} == {512}
@@ -92,14 +92,16 @@ def test_ranks_share_the_work_and_agree(ranks):
     assert max(count for count, _ in found) < len(BLOCKS)
 
 
-def test_a_rank_that_dies_keeps_nobody_waiting(ranks):
+def test_sharing_killed_rank_does_not_block_others(ranks):
     (nothing, end), (found, _) = ranks(["SIGKILL", None], seconds=0.1)
     assert (nothing, end) == (None, -signal.SIGKILL)
     assert found[1] == 512
 
 
 @pytest.mark.parametrize("ends", [["SIGKILL"], ["SIGTERM", "SIGKILL"]])
-def test_a_second_killed_process_bans_what_it_measured(ranks, driver, tensors, tmp_path, ends):
+def test_sharing_configuration_that_killed_two_processes_is_skipped(
+    ranks, driver, tensors, tmp_path, ends
+):
     for end in ends:
         assert ranks([end], [64, 128, 256], [128]) == [[None, -signal.Signals[end]]]
     kernel = foretune.autotune(
@@ -110,7 +112,7 @@ def test_a_second_killed_process_bans_what_it_measured(ranks, driver, tensors, t
     assert (128 in measured) is (len(ends) == 1)
 
 
-def test_a_claim_of_another_process_counts_as_long_as_it_may_live(tmp_path, monkeypatch):
+def test_claim_lasts_as_long_as_its_process_may_live(tmp_path, monkeypatch):
     store, problem = Store(tmp_path / "t.db"), Problem(n=1)
     subject, config, me = Subject("k", "s", "d", "v"), Configuration(x=1), this_process()
     assert store.try_claim(subject, problem, config)
@@ -155,7 +157,7 @@ def claimed(tmp_path, monkeypatch):
     return kernel, claims, Store(place)
 
 
-def test_who_waits_too_long_measures_by_itself(claimed, driver, tensors, monkeypatch):
+def test_sharing_late_claim_is_measured_here(claimed, driver, tensors, monkeypatch):
     monkeypatch.setattr(stalled, "TIMEOUT_S", 0.03)
     kernel, claims, _ = claimed
     kernel[(1,)](*tensors, 1024)
@@ -163,7 +165,7 @@ def test_who_waits_too_long_measures_by_itself(claimed, driver, tensors, monkeyp
     assert [launch.config["BLOCK"] for launch in driver.launches] == [64, 256, 128, 256]
 
 
-def test_a_measurement_of_another_process_is_waited_for(claimed, driver, tensors, monkeypatch):
+def test_sharing_waits_for_the_result_of_a_claim(claimed, driver, tensors, monkeypatch):
     kernel, claims, store = claimed
 
     def report(seconds):
@@ -177,7 +179,7 @@ def test_a_measurement_of_another_process_is_waited_for(claimed, driver, tensors
     assert kernel.best_config.kwargs["BLOCK"] == 128
 
 
-def test_a_claim_without_a_result_is_taken_over(claimed, driver, tensors, monkeypatch):
+def test_sharing_expired_claim_is_measured_here(claimed, driver, tensors, monkeypatch):
     kernel, claims, _ = claimed
     monkeypatch.setattr(
         stalled.time, "sleep", lambda s: monkeypatch.setattr(store_module, "MAX_CLAIM_S", 0.0)

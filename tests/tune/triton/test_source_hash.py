@@ -1,4 +1,4 @@
-"""What identifies a kernel's code."""
+"""The identity of a kernel's code: `tune/triton/source_hash.py`."""
 
 import importlib.util
 
@@ -41,7 +41,7 @@ def hash_of(tmp_path):
     return of
 
 
-def test_the_same_code_has_the_same_hash_wherever_it_stands(hash_of):
+def test_source_hash_ignores_the_place_in_a_file(hash_of):
     assert hash_of(SOURCE) == hash_of("# a comment\n\n" + SOURCE)
 
 
@@ -56,7 +56,7 @@ def test_the_same_code_has_the_same_hash_wherever_it_stands(hash_of):
         ),
     ],
 )
-def test_what_is_not_code_does_not_change_it(hash_of, old, new):
+def test_source_hash_ignores_comments_docstrings_and_tuners(hash_of, old, new):
     assert old in SOURCE
     assert hash_of(SOURCE) == hash_of(SOURCE.replace(old, new))
 
@@ -70,12 +70,12 @@ def test_what_is_not_code_does_not_change_it(hash_of, old, new):
         ("= 2\n", "= 3\n"),  # of a constant that one uses
     ],
 )
-def test_a_change_changes_it(hash_of, old, new):
+def test_source_hash_changes_with_code_and_all_it_uses(hash_of, old, new):
     assert old in SOURCE
     assert hash_of(SOURCE) != hash_of(SOURCE.replace(old, new))
 
 
-def test_a_function_that_calls_itself_ends():
+def test_source_hash_of_a_recursive_function_ends():
     from types import SimpleNamespace
 
     def python():

@@ -1,4 +1,4 @@
-"""Calls under a user's benchmarker and launcher, where Triton has no driver."""
+"""Calls with a user's benchmarker and launcher, where Triton has no driver."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def tuned(launcher, **options):
     )(launcher)
 
 
-def test_the_users_benchmarker_decides(launcher, tensors):
+def test_without_driver_benchmarker_of_the_user_decides(launcher, tensors):
     kernel = tuned(launcher, budget="all", check=1e-3)
     kernel.run(*tensors, 64, grid=(1,), warmup=False)
     assert kernel.best_config.kwargs["BLOCK"] == 256
@@ -55,14 +55,14 @@ def test_the_users_benchmarker_decides(launcher, tensors):
     assert kernel.rank(*tensors, 64, grid=(1,))[0].config is kernel.best_config
 
 
-def test_real_calls_are_timed_by_the_clock(launcher, tensors):
+def test_without_driver_online_calls_are_timed_by_the_clock(launcher, tensors):
     kernel = tuned(launcher, budget="all", mode="online")
     for _ in range(3):
         kernel.run(*tensors, 64, grid=(1,), warmup=False)
     assert len(launcher.launched) == 3
 
 
-def test_without_a_benchmarker_nothing_can_be_chosen(launcher, tensors):
+def test_without_driver_or_benchmarker_is_an_error(launcher, tensors):
     kernel = foretune.autotune(configs(128, 256), ["n"], store=False)(launcher)
     with pytest.raises(UsageError, match="Triton finds no GPU"):
         kernel.choose(*tensors, 64)

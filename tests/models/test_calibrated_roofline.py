@@ -1,4 +1,4 @@
-"""The calibrated roofline: finds what made the times, apart for every group that says enough."""
+"""The calibrated roofline: `models/calibrated_roofline.py`."""
 
 import json
 
@@ -28,7 +28,7 @@ def one_group(n):
     "truth",
     [(0.005, 0.8, 0.9, 2.0), (0.05, 0.5, 0.7, 4.0), (0.002, 0.3, 0.95, 1.0)],
 )
-def test_it_finds_what_made_the_times(truth):
+def test_fit_recovers_parameters(truth):
     at = limits(2000)
     noise = np.random.default_rng(1).normal(0, 0.02, len(at))
     fitted = CalibratedRoofline().fit(at, law(at, *truth) + noise, one_group(len(at)))
@@ -42,7 +42,7 @@ def test_it_finds_what_made_the_times(truth):
     np.testing.assert_allclose(fitted.log_value(new, one_group(200)), law(new, *truth), atol=0.05)
 
 
-def test_outliers_do_not_matter():
+def test_fit_ignores_outliers():
     at = limits(500)
     log_time = law(at, 0.005, 0.8, 0.9, 2.0)
     log_time[::20] += 3.0
@@ -52,7 +52,7 @@ def test_outliers_do_not_matter():
     assert np.abs(missed[clean]).max() < 0.1
 
 
-def test_groups_are_fitted_apart_where_they_say_enough():
+def test_fit_large_groups_have_own_parameters():
     at = limits(400)
     codes = np.repeat([0, 1, 2], [190, 190, 20])
     groups = Groups(codes, ["fast", "slow", "few"])
@@ -74,14 +74,14 @@ def test_groups_are_fitted_apart_where_they_say_enough():
     )
 
 
-def test_few_different_works_are_not_fitted_apart():
+def test_fit_group_of_few_sizes_shares_parameters():
     at = np.repeat(limits(5), MIN_ROWS, axis=0)
     fitted = CalibratedRoofline().fit(at, law(at, 0.005, 0.5, 0.5, 2.0), one_group(len(at)))
     assert fitted.by_group == {}
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_few_rows_stay_near_what_is_usual(n):
+def test_fit_few_rows_stays_near_start(n):
     at = limits(n)
     fitted = CalibratedRoofline().fit(at, law(at, 0.004, 0.8, 0.8, 2.0), one_group(n))
     new = limits(50, seed=5)
@@ -89,12 +89,12 @@ def test_few_rows_stay_near_what_is_usual(n):
     assert np.abs(fitted.log_value(new, one_group(50)) - usual).max() < 0.5
 
 
-def test_no_rows():
+def test_log_value_of_no_rows():
     nothing = CalibratedRoofline().log_value(np.empty((0, 2)), Groups(np.zeros(0, dtype=int), []))
     assert nothing.shape == (0,)
 
 
-def test_it_grows_with_both_limits_and_never_beats_them_by_more_than_it_learned():
+def test_log_value_grows_with_limits_within_efficiency():
     fitted = CalibratedRoofline()
     at = limits(100)
     base = fitted.log_value(at, one_group(100))
@@ -105,7 +105,7 @@ def test_it_grows_with_both_limits_and_never_beats_them_by_more_than_it_learned(
     assert (base >= at.max(axis=1) + 0.2 - 1e-12).all()  # 80 % of the peak
 
 
-def test_it_comes_back_from_json_the_same():
+def test_from_json_returns_the_same():
     at = limits(300)
     groups = Groups(np.repeat([0, 1], 150), ["a", "b"])
     fitted = CalibratedRoofline().fit(at, law(at, 0.01, 0.5, 0.5, 3.0), groups)

@@ -1,4 +1,4 @@
-"""`freeze`: what torch.compile is left to choose from, seen in the graph it makes."""
+"""`freeze`: configurations that torch.compile may choose from."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def tuned(driver):
     return decorator(triton.jit(tuned_kernels.copy))
 
 
-def test_it_keeps_what_was_chosen(tuned, driver, tensors):
+def test_freeze_keeps_the_choices(tuned, driver, tensors):
     tuned[(1,)](*tensors, 64)
     tuned[(1,)](*tensors, 65)
     assert tuned.freeze() is tuned
@@ -36,27 +36,27 @@ def test_it_keeps_what_was_chosen(tuned, driver, tensors):
     assert blocks_of(driver.launches) == [128]
 
 
-def test_problems_that_differ_leave_several(tuned, driver, tensors):
+def test_freeze_keeps_the_choice_of_every_problem(tuned, driver, tensors):
     tuned[(1,)](*tensors, 64)
     tuned[(1,)](*tensors, 4096)
     assert blocks_of(tuned.freeze().configs) == [128, 256]
 
 
-def test_it_keeps_what_it_is_given(tuned, driver, tensors):
+def test_freeze_keeps_given_configurations(tuned, driver, tensors):
     kept = tuned.configs[0]
     assert tuned.freeze([kept]).configs == [kept]
     tuned[(1,)](*tensors, 64)
     assert blocks_of(driver.launches) == [64]
 
 
-def test_nothing_chosen_is_an_error(tuned):
+def test_freeze_without_a_choice_is_an_error(tuned):
     with pytest.raises(UsageError, match="copy has chosen no configuration yet"):
         tuned.freeze()
 
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """Let torch believe in a device: it looks for CUDA, not for Triton's driver."""
+    """Let torch find Triton: it looks for CUDA, not for Triton's driver."""
     monkeypatch.setattr(torch_triton, "has_triton", lambda: True)
     dynamo.reset()
     kernel_side_table.reset_table()
@@ -65,7 +65,7 @@ def compiler(monkeypatch):
     kernel_side_table.reset_table()
 
 
-def test_torch_compiles_the_frozen_one_alone(tuned, driver, compiler):
+def test_freeze_torch_compiles_only_the_choice(tuned, driver, compiler):
     x, nodes = torch.full((64,), 3.0), []
     tuned[(1,)](x, torch.zeros(64), 64)
     tuned.freeze()

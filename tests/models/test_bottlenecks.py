@@ -1,4 +1,4 @@
-"""What limits a run, on cases that were built so that it is known."""
+"""What limits runs, on cases that were built so that it is known: `models/bottlenecks.py`."""
 
 from itertools import pairwise
 from time import perf_counter
@@ -122,7 +122,7 @@ def rightly_named(time_ms, rates, expected, dtypes, flops, moved):
     return right.sum(), shares.assign(expected=expected)
 
 
-def test_kernels_on_this_cpu(monkeypatch):
+def test_bottlenecks_of_kernels_on_this_cpu(monkeypatch):
     """Ten of twelve, by the best of up to twelve attempts: others may use the memory any time."""
     monkeypatch.setattr(cpu, "available_cores", lambda: 1)
     *known, calls = zip(*cpu_cases(), strict=True)
@@ -161,7 +161,7 @@ def recorded(shared_data):
 
 @pytest.mark.shared_data
 @pytest.mark.parametrize("rank", range(8))
-def test_recorded_runs_with_counters(recorded, rank):
+def test_bottlenecks_of_recorded_counters(recorded, rank):
     """The class follows from raw counts, time and launch; the rule reads shares of peaks."""
     memory = recorded.query("fp32 < 0.1").nlargest(3, "bandwidth")
     compute = recorded.query("bandwidth < 0.1").nlargest(3, "fp32")
@@ -175,7 +175,7 @@ def test_recorded_runs_with_counters(recorded, rank):
     assert named.tolist() == [expected[rank]]
 
 
-def test_a_predictor_names_what_limits_candidates(predictor, runs):
+def test_bottlenecks_of_candidates_come_from_predicted_time(predictor, runs):
     """Tiny products wait for the launch; measured runs, and counters, go before predictions."""
     ok = runs[runs["status"] == "ok"].head(20).reset_index(drop=True)
     asked = ok.drop(columns="time_ms")
@@ -188,7 +188,7 @@ def test_a_predictor_names_what_limits_candidates(predictor, runs):
     assert counted["memory"].tolist() == [0.9] * 20
 
 
-def test_without_counters_and_roofline_nothing_is_named(runs):
+def test_bottlenecks_without_counters_and_roofline_are_empty(runs):
     plain = Predictor(targets=("time_ms",)).fit(runs.assign(kernel="theirs"))
     assert set(bottlenecks(plain, runs.assign(kernel="theirs"))["bottleneck"]) == {""}
 
@@ -203,6 +203,6 @@ def test_without_counters_and_roofline_nothing_is_named(runs):
         ((np.nan, np.nan, 0.5), ""),
     ],
 )
-def test_the_rule(shares, named):
+def test_name_bottlenecks_rule(shares, named):
     table = pd.DataFrame([shares], columns=["memory", "compute", "occupancy"])
     assert name_bottlenecks(table).tolist() == [named]

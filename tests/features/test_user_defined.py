@@ -1,4 +1,4 @@
-"""Work as data: what the user says of a kernel that nobody knows."""
+"""Work given by the user as expressions: `features/families/user_defined.py`."""
 
 import numpy as np
 import pandas as pd
@@ -33,14 +33,14 @@ def runs():
     return rows.assign(time_ms=1.3 * ms + 0.01)
 
 
-def test_it_is_what_a_family_says(runs):
+def test_user_defined_cost_equals_family(runs):
     given, known = row_cost(UserDefinedCost("theirs", FLOPS, BYTES), runs), row_cost(Gemm(), runs)
     np.testing.assert_allclose(given.flops, known.flops)
     np.testing.assert_allclose(given.bytes_moved, known.bytes_moved)
     assert set(given.dtype) == {"fp16"}
 
 
-def test_blocks_make_whole_waves(runs):
+def test_user_defined_blocks_make_whole_waves(runs):
     parts = row_parts_ms(UserDefinedCost("theirs", FLOPS, BYTES, BLOCKS), runs)
     plain = row_parts_ms(UserDefinedCost("theirs", FLOPS, BYTES), runs)
     blocks = np.ceil(runs["problem.M"] / runs["config.BLOCK"]) * np.ceil(
@@ -51,7 +51,7 @@ def test_blocks_make_whole_waves(runs):
     np.testing.assert_allclose(parts[:, 1], plain[:, 1])
 
 
-def test_a_predictor_keeps_it(runs, tmp_path):
+def test_user_defined_cost_is_saved_with_predictor(runs, tmp_path):
     known = Predictor(kernel=UserDefinedCost("theirs", FLOPS, BYTES, BLOCKS)).fit(runs)
     assert {"log2_flops", "waves_blocks", "fill_blocks"} <= set(known.features_.columns_)
     known.save(tmp_path / "p")
@@ -62,7 +62,7 @@ def test_a_predictor_keeps_it(runs, tmp_path):
     assert error.median() < 0.1
 
 
-def test_columns_of_work_are_work(runs):
+def test_user_defined_cost_reads_columns(runs):
     cost = row_cost(Gemm(), runs)
     work = runs.assign(**{"problem.flops": cost.flops, "problem.bytes": cost.bytes_moved})
     family = family_for("theirs", work)
@@ -72,12 +72,12 @@ def test_columns_of_work_are_work(runs):
 
 
 @pytest.mark.parametrize("text", ["2 *", "M.x", "open('x')", "__import__('os')"])
-def test_what_is_no_arithmetic_is_refused(text):
+def test_user_defined_expression_with_code_is_refused(text):
     with pytest.raises(SpaceError, match="flops"):
         UserDefinedCost("theirs", text, BYTES)
 
 
-def test_a_column_that_is_missing_is_named(runs):
+def test_user_defined_missing_column_is_named(runs):
     with pytest.raises(PredictorError, match=r"problem\.batch"):
         row_cost(UserDefinedCost("theirs", f"batch * {FLOPS}", BYTES), runs)
     with pytest.raises(SpaceError, match="text"):

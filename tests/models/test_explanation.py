@@ -30,7 +30,7 @@ def unit_log(predictor, rows):
 
 
 @pytest.mark.parametrize("target", ["time_ms", "power_w"])
-def test_contributions_add_up_to_what_the_trees_predict(predictor, runs, target):
+def test_contributions_sum_to_prediction_of_trees(predictor, runs, target):
     rows = runs.iloc[::3]
     shares = contributions(predictor, rows, target)
     assert list(shares.columns) == [*predictor.features_.columns_, BASE]
@@ -39,7 +39,7 @@ def test_contributions_add_up_to_what_the_trees_predict(predictor, runs, target)
     np.testing.assert_allclose(shares.sum(axis=1), tree_log(predictor, rows, target), atol=1e-4)
 
 
-def test_contributions_are_shapley_values():
+def test_contributions_equal_shapley_values():
     """Of y = a + b + a·b on a full grid, where expectations over the data are easy to write."""
     a, b = np.meshgrid([0.0, 1.0], [0.0, 1.0])
     X = np.tile(np.column_stack([a.ravel(), b.ravel()]), (200, 1)).astype(np.float32)
@@ -58,13 +58,13 @@ def test_contributions_are_shapley_values():
     )
 
 
-def test_no_rows(predictor, runs):
+def test_contributions_of_no_rows(predictor, runs):
     shares = contributions(predictor, runs.iloc[:0])
     assert shares.empty
     assert list(shares.columns) == [*predictor.features_.columns_, BASE]
 
 
-def test_importance_names_what_matters(predictor, runs):
+def test_importance_finds_relevant_features(predictor, runs):
     found = importance(predictor)
     features = found.features.set_index("feature")
     assert found.rows == (runs["status"] == "ok").sum()
@@ -79,13 +79,13 @@ def test_importance_names_what_matters(predictor, runs):
     assert (by_group <= sums[by_group.index] + 1e-9).all()
 
 
-def test_a_text_column_is_one_feature(predictor):
+def test_importance_text_column_is_one_feature(predictor):
     features = set(importance(predictor).features["feature"])
     assert "config.order" in features
     assert not any("=" in f for f in features)
 
 
-def test_importance_of_a_sample(predictor, monkeypatch):
+def test_importance_samples_large_tables(predictor, monkeypatch):
     monkeypatch.setattr("foretune.models.explanation.SAMPLES", 20)
     drawn, again = (importance(predictor) for _ in range(2))
     assert drawn.rows == 20
@@ -110,7 +110,7 @@ def test_why_one_configuration_is_faster(predictor, matmul, toy_device):
     assert back.tree == pytest.approx(1 / why.tree)
 
 
-def test_the_product_of_all_factors_is_the_trees_ratio(predictor, runs):
+def test_compare_product_of_factors_is_ratio_of_trees(predictor, runs):
     a, b = 2, len(runs) - 1  # of problems of very different sizes
     why = compare(predictor, runs, a, b)
     pair = runs.iloc[[a, b]]
@@ -122,17 +122,17 @@ def test_the_product_of_all_factors_is_the_trees_ratio(predictor, runs):
     assert pd.isna(unit["a"])
 
 
-def test_power_has_no_roofline(predictor, runs):
+def test_compare_power_without_roofline(predictor, runs):
     why = compare(predictor, runs, 0, 5, "power_w")
     assert why.factors.set_index("feature")["factor"][UNIT] == 1.0
 
 
-def test_text_is_shown_as_text(predictor, runs):
+def test_compare_shows_text_as_text(predictor, runs):
     values = compare(predictor, runs, 0, 1).factors.set_index("feature")
     assert values["a"]["config.order"] == runs["config.order"].iloc[0]
 
 
-def test_groups_of_features():
+def test_feature_groups_by_prefix_and_origin():
     rng = np.random.default_rng(0)
     runs = pd.DataFrame(
         {
@@ -155,17 +155,17 @@ def test_groups_of_features():
     assert groups["alignment.size_0"] == "alignment"
 
 
-def test_cost_is_analytic(predictor, runs):
+def test_feature_groups_cost_is_analytic(predictor, runs):
     assert feature_groups(predictor.features_, runs)["log2_flops"] == "analytic"
 
 
-def test_a_loaded_predictor_explains_the_same(predictor, runs, tmp_path):
+def test_importance_of_loaded_predictor_is_the_same(predictor, runs, tmp_path):
     predictor.save(tmp_path / "p")
     loaded = Predictor.load(tmp_path / "p")
     pd.testing.assert_frame_equal(importance(loaded).features, importance(predictor).features)
 
 
-def test_forests_are_refused(runs):
+def test_contributions_of_forest_are_refused(runs):
     grown = Predictor("random_forest", ("time_ms",)).fit(runs)
     assert not is_explainable(grown)
     with pytest.raises(
@@ -174,7 +174,7 @@ def test_forests_are_refused(runs):
         importance(grown)
 
 
-def test_a_target_that_was_not_learned(runs):
+def test_contributions_of_missing_target_are_refused(runs):
     predictor = Predictor(targets=("time_ms",)).fit(runs)
     assert is_explainable(predictor)
     assert not is_explainable(predictor, "power_w")

@@ -1,4 +1,4 @@
-"""What makes two calls the same problem."""
+"""Keys of calls: `tune/triton/call_plan.py`."""
 
 import pytest
 
@@ -40,15 +40,15 @@ def is_same(one, other, classes=True):
         ((DATA, DATA, 64, 32), (DATA, DATA, 64, 32.0), False),
     ],
 )
-def test_what_compiles_alike_is_one_problem(one, other, same):
+def test_key_is_equal_if_triton_compiles_the_same_code(one, other, same):
     assert is_same(one, other) == same
 
 
-def test_stock_classes_ignore_what_stock_ignores():
+def test_key_without_classes_ignores_alignment_and_ones():
     assert is_same((DATA, DATA, 64, 1), (DATA[1:], DATA, 64, 32), classes=False)
 
 
-def test_unhashable_constants_are_told_apart():
+def test_key_distinguishes_unhashable_constants():
     key = plan_of(DATA, DATA, 64, BLOCK=[1]).key
     assert key((DATA, DATA, 64), {"BLOCK": [1]}) != key((DATA, DATA, 64), {"BLOCK": [2]})
 
@@ -63,7 +63,7 @@ def test_unhashable_constants_are_told_apart():
         ((DATA, None, 64), {"grid": (1,), "warmup": False}),
     ],
 )
-def test_calls_with_other_arguments_or_types_need_another_plan(args, kwargs):
+def test_key_of_other_arguments_or_types_is_none(args, kwargs):
     plan = plan_of(DATA, DATA, 64, grid=(1,), warmup=False)
     assert plan.key((DATA, DATA, 64), {"warmup": True, "grid": (2,)}) is not None
     assert plan.key(args, kwargs) is None
@@ -73,7 +73,7 @@ numbers = st.integers(-(2**40), 2**40)
 
 
 @given(numbers, numbers, numbers, numbers)
-def test_same_classes_same_key(n, m, other_n, other_m):
+def test_key_is_equal_for_equal_classes_of_numbers(n, m, other_n, other_m):
     def classes(value):
         return value == 1, value % 16 == 0
 

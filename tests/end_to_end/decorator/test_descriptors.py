@@ -64,7 +64,7 @@ def driver():
         yield active
 
 
-def test_no_more_is_compiled_than_by_triton(driver, described):
+def test_descriptors_compile_as_often_as_with_triton(driver, described):
     stock = triton.autotune(configs(), key=["M", "N"])(triton.jit(add_one))
     stock[grid](*described(), 256, 256)
     assert len(driver.compilations) == len(SIZES)
@@ -77,7 +77,7 @@ def test_no_more_is_compiled_than_by_triton(driver, described):
     assert kernel.best_config.kwargs == {"BLOCK_M": 128, "BLOCK_N": 128}
 
 
-def test_few_are_measured_and_the_callers_descriptors_are_the_winners(driver, described):
+def test_descriptors_of_the_caller_get_the_blocks_of_the_winner(driver, described):
     given = described()
     kernel = foretune.autotune(configs(), key=["M", "N"], budget=3, store=False)(
         triton.jit(add_one)
@@ -88,7 +88,7 @@ def test_few_are_measured_and_the_callers_descriptors_are_the_winners(driver, de
     assert given[0].block_shape == [best["BLOCK_M"], best["BLOCK_N"]]
 
 
-def test_hooks_run_on_copies(described):
+def test_arguments_after_hook_are_copies(described):
     given = described()
     config = configs()[0]
     args, kwargs = arguments_after_hook(
@@ -101,7 +101,7 @@ def test_hooks_run_on_copies(described):
     assert arguments_after_hook(plain, ["a", "b"], given, {})[0][0] is given[0]
 
 
-def test_hooks_that_touch_memory_spoil_nothing(described):
+def test_arguments_after_hook_leaves_memory_unchanged(described):
     given, other = described(), torch.ones(4)
 
     def clear(arguments):
@@ -113,7 +113,7 @@ def test_hooks_that_touch_memory_spoil_nothing(described):
     assert (other == 1).all()
 
 
-def test_types_behind_descriptors_are_of_the_problem(described):
+def test_descriptors_of_other_types_are_other_problems(described):
     half, single = described(), described(torch.float32)
     plan = make_plan(["a", "b"], [], {}, tuple(half), {})
     assert plan.key(tuple(half), {}) != plan.key(tuple(single), {})
@@ -126,7 +126,7 @@ def test_types_behind_descriptors_are_of_the_problem(described):
 
 
 @pytest.mark.parametrize("which", ["reset_to_zero", "restore_value"])
-def test_what_descriptors_are_of_is_reset_and_restored(described, which):
+def test_descriptors_tensors_are_reset_and_restored(described, which):
     given = described()
     before = []
 
@@ -146,7 +146,7 @@ def test_what_descriptors_are_of_is_reset_and_restored(described, which):
 @pytest.mark.skipif(
     not NEWEST, reason="older interpreters do not work with this NumPy: pip install triton>=3.9"
 )
-def test_in_the_interpreter(described, monkeypatch):
+def test_descriptors_in_the_interpreter(described, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     given = described(torch.float32)
     kernel = foretune.autotune(configs(), key=["M", "N"], budget=2, store=False, check=1e-3)(

@@ -1,4 +1,4 @@
-"""What a parameter is worth, on a predictor whose answer is known."""
+"""The importance of tunable parameters, on a predictor whose answer is known."""
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ def worth(rules=(), problems=PROBLEMS, space_of=None):
     return table.set_index("parameter"), predictor
 
 
-def test_each_parameter_gets_its_factor_and_best_value():
+def test_parameter_importance_gives_factor_and_best_value():
     table, predictor = worth()
     assert table["factor"].to_dict() == pytest.approx(
         {"tile": 5.0, "doubles": 2.0, "order": 1.3, "irrelevant": 1.0}
@@ -45,14 +45,14 @@ def test_each_parameter_gets_its_factor_and_best_value():
     assert predictor.calls == len(PROBLEMS)
 
 
-def test_restrictions_do_not_lend_one_parameters_cost_to_another():
+def test_parameter_importance_is_not_biased_by_restrictions():
     table, _ = worth(["irrelevant < 4 or tile == 64", "not doubles or irrelevant > 1"])
     assert table["factor"].to_dict() == pytest.approx(
         {"tile": 5.0, "doubles": 2.0, "order": 1.3, "irrelevant": 1.0}
     )
 
 
-def test_few_samples_are_enough_and_always_the_same(monkeypatch):
+def test_parameter_importance_of_few_samples_is_deterministic(monkeypatch):
     monkeypatch.setattr("foretune.models.explanation.CONFIGURATIONS", 6)
     table, _ = worth()
     again, _ = worth()
@@ -60,12 +60,12 @@ def test_few_samples_are_enough_and_always_the_same(monkeypatch):
     pd.testing.assert_frame_equal(table, again)
 
 
-def test_a_parameter_that_cannot_vary_is_worth_nothing():
+def test_parameter_importance_of_constant_parameter_is_one():
     table, _ = worth(["tile == 8"])
     assert table["factor"]["tile"] == 1.0
 
 
-def test_spaces_may_differ_between_problems():
+def test_parameter_importance_spaces_may_differ():
     spaces = {
         PROBLEMS[0]: SearchSpace(VALUES),
         PROBLEMS[1]: SearchSpace({**VALUES, "irrelevant": (2, 8)}),
@@ -74,7 +74,7 @@ def test_spaces_may_differ_between_problems():
     assert table["factor"]["irrelevant"] == pytest.approx(1.0)
 
 
-def test_no_problems_give_an_empty_table():
+def test_parameter_importance_without_problems_is_empty():
     table, _ = worth(problems=[])
     assert list(table.columns) == ["factor", "best"]
     assert table.empty
