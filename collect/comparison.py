@@ -7,6 +7,7 @@ caches and threads in the same state.
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,8 +19,8 @@ from foretune.collect.state_guard import ProcessState
 from foretune.collect.timing import CPU_TIMER, Timer, sample_ms
 from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.values import assign_all, copy_arrays, says_something
-from foretune.errors import ForetuneError, MeasurementError
-from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
+from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
+from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, SpecialInputs, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -29,6 +30,8 @@ MIN_ROUNDS, MAX_ROUNDS = 5, 60
 ONE_THREAD = 1.02
 """Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
 MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
+SPECIAL_SHARE = 0.5
+"""Largest time for special inputs, relative to that of the rounds; one kind is always checked."""
 SLOW_MS = 1.0  # slower launches run without an untimed one before: it would change little
 
 
@@ -37,16 +40,22 @@ class Rounds:
     """Times of an interleaved comparison in one process.
 
     ``time_ms`` is by configuration id, `DEFAULT_REPEATED` and ``library:NAME``, with one value per
-    round; ``failures`` gives the reason if a contender has no times.
+    round; ``failures`` gives the reason if a contender has no times. ``checked_on`` says on which
+    inputs the outputs were compared: the kind of the rounds' values, then special values.
     """
 
     time_ms: Mapping[str, np.ndarray]
     failures: Mapping[str, str] = field(default_factory=dict)
+    checked_on: tuple[str, ...] = ()
 
 
 def expected_result(kernel: Kernel, inputs: Inputs) -> Any:
     """Return the correct output; raise MeasurementError if it is empty or all NaN."""
     expected = kernel.reference(inputs)
+    # A function that writes into its arguments may change nothing for some values.
+    changes_nothing = isinstance(expected, CallResult) and expected.returned is None
+    if changes_nothing and not expected.written:
+        return expected
     if expected is not None and not says_something(parts_of(expected)):
         raise MeasurementError(
             f"the expected result of {kernel.name} is empty or all NaN, so nothing can be "
@@ -155,6 +164,7 @@ class InterleavedComparison:
         self._process = ProcessState()
         self._contenders: dict[str, _Contender] = {}
         self.failures: dict[str, Exception] = {}
+        self.checked_on: list[str] = []
         default, *candidates = configs
         built = {c.id: c for c in (default, *candidates)} | {DEFAULT_REPEATED: default}
         expected = expected_result(kernel, self._inputs.new)
@@ -171,6 +181,7 @@ class InterleavedComparison:
         """
         times: dict[str, list[float]] = {key: [] for key in self._contenders}
         cpu_times: dict[str, list[float]] = {key: [] for key in self._contenders}
+        self._check_special_inputs(max_seconds)
         start, checking_s = time.perf_counter(), 0.0
         for number in range(MAX_ROUNDS):
             elapsed_s = time.perf_counter() - start
@@ -192,6 +203,37 @@ class InterleavedComparison:
         kept = self._contenders
         slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
         return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
+
+    def _check_special_inputs(self, max_seconds: float) -> None:
+        """Run all contenders, untimed, on inputs with zeros, large values, NaN and others."""
+        self.checked_on.append(self._kernel.describe_values(self._problem))
+        end = time.perf_counter() + max_seconds * SPECIAL_SHARE
+        for special in self._kernel.special_inputs(self._problem, self._rng):
+            inputs = copy_arrays(special.inputs)
+            if assign_all(self._inputs.present, inputs):
+                self.checked_on.append(special.name)
+                for key in self._shuffled(self._contenders):
+                    step = partial(self._check_special, key, inputs, special)
+                    self._attempt(key, step)
+            if time.perf_counter() > end:
+                break
+
+    def _check_special(self, key: str, inputs: Inputs, special: SpecialInputs) -> None:
+        contender = self._contenders[key]
+        if contender.error_limit is None:
+            return
+        assign_all(self._inputs.present, inputs)
+        launch = contender.launch
+        if isinstance(launch, SelfTimedLaunch):
+            launch.reset()
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                output = launch()
+            self._check(key, output, special.expected)
+        except Exception as e:
+            reason = first_line(e) if isinstance(e, WrongResult) else describe_error(e)
+            raise WrongResult(f"on inputs with {special.name}: {reason}") from e
 
     def _shuffled(self, keys: Iterable[str]) -> list[str]:
         listed = list(keys)

@@ -18,7 +18,7 @@ def tune_function(
     *,
     check: Any = None,
     verify: OutputCheck | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     problem: Mapping[str, Any] = {},
@@ -44,7 +44,9 @@ def tune_function(
             ``args``, so the verification cannot use other values.
         verify: judges an output: ``verify(correct, output)``; by default, the relative difference
             must not exceed ``tolerance``.
-        tolerance: largest accepted relative error, see `foretune.relative_error`.
+        tolerance: largest accepted relative error, see `foretune.relative_error`. By default, it
+            depends on the type of the output's numbers: 1e-9 in double, 1e-5 in single precision;
+            whole numbers must be equal.
         restrictions: rules between knobs: ``"block * unroll <= 64"``, or functions of knobs.
         default: configuration to compare with; by default the function's own defaults.
         problem: arguments of ``args`` if it is a function.

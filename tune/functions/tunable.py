@@ -35,7 +35,6 @@ from foretune.errors import ForetuneError, UsageError, describe_error, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.search.stopping import make_stopping
-from foretune.space import Configuration
 from foretune.support.identity import shape_of
 from foretune.support.live_state import LiveState, attribute_keys, floats_in, value_key
 from foretune.tune.functions.result import Best
@@ -207,7 +206,7 @@ class Tunable:
             self._explored.add(kinds)
             own = {name: value for name, value in kwargs.items() if name not in self.knobs}
             kernel = self.kernel(args, own)
-            default = kernel.decode(kernel.default(Problem()))
+            default = kernel.decode(kernel.default(kernel.problem()))
             before = self._parts(args, kwargs)
             self._is_tuning = True
             try:
@@ -356,7 +355,7 @@ def tunable(
     inputs: Callable[..., Sequence[Any]] | None = None,
     check: Any = FIRST,
     verify: OutputCheck | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -427,8 +426,7 @@ def _disagreement(
         error = kernel.relative_error(launch(), expected)
     except Exception as e:
         return describe_error(e)
-    config = Configuration(kernel.knob_values.encode(chosen))
-    limit = kernel.error_limit(kernel.problem(), config)
+    limit = kernel.error_limit(kernel.problem(), kernel.default(kernel.problem()))
     return "" if error <= limit else f"relative difference {error:.2g}"
 
 
