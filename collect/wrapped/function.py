@@ -146,9 +146,7 @@ class FunctionKernel(WrappedKernel):
                 self._draws[problem] = arrays.find_draw(partial(self._accepts, problem))
         return self._draws[problem]
 
-    def special_inputs(
-        self, problem: Problem, rng: np.random.Generator
-    ) -> Iterator[SpecialInputs]:
+    def special_inputs(self, problem: Problem, rng: np.random.Generator) -> Iterator[SpecialInputs]:
         """Yield arguments with zeros, large values, NaN and others, if the default accepts them."""
         if not (self.check is None or callable(self.check)):
             return
@@ -180,9 +178,7 @@ class FunctionKernel(WrappedKernel):
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
-    def _redrawn(
-        self, given: Inputs, seed: int, draw: arrays.Draw, whole: bool = False
-    ) -> Inputs:
+    def _redrawn(self, given: Inputs, seed: int, draw: arrays.Draw, whole: bool = False) -> Inputs:
         """Return the arguments with new values; ``whole`` includes what a function has drawn."""
         args, kwargs = given["args"], given["kwargs"]
         names, values = _named_arguments(parameters_of(self.function), args, kwargs)
@@ -429,7 +425,9 @@ class FunctionKernel(WrappedKernel):
         got, right = ([r.written[n] for n in numbers] for r in (output, expected))
         if expected.returned is None:
             return got, right
-        if output.returned is None and output.written and not numbers:  # the check returns what the function writes
+        if (
+            output.returned is None and output.written and not numbers
+        ):  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
             several = isinstance(expected.returned, list | tuple) and len(found) > 1
             return found, list(expected.returned) if several else [expected.returned]

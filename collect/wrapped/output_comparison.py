@@ -282,9 +282,7 @@ class _Walk:
     def _check_layout(self, got: Any, expected: Any, place: str) -> None:
         """Check type of number and shape of two arrays."""
         if self.rules.exact_types and got.dtype != expected.dtype:
-            raise WrongResult(
-                f"{place} is {_dtype_name(got)} instead of {_dtype_name(expected)}"
-            )
+            raise WrongResult(f"{place} is {_dtype_name(got)} instead of {_dtype_name(expected)}")
         if self.rules.values and tuple(got.shape) != tuple(expected.shape):
             raise WrongResult(
                 f"{place} has shape {tuple(got.shape)}, the expected one has "
@@ -426,9 +424,7 @@ def _is_sparse(value: Any) -> bool:
 
 def _is_table(value: Any) -> bool:
     pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(
-        value, pandas.DataFrame | pandas.Series | pandas.Index
-    )
+    return pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index)
 
 
 def _columns(got: Any, expected: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -479,6 +475,8 @@ def _different_element(ours: npt.NDArray[Any], theirs: npt.NDArray[Any], place: 
 
 
 def _short(value: Any) -> str:
-    plain = value.item() if isinstance(value, np.generic | np.ndarray) and value.size == 1 else value
+    plain = (
+        value.item() if isinstance(value, np.generic | np.ndarray) and value.size == 1 else value
+    )
     text = repr(plain)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -82,12 +82,15 @@ def _shifted(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array + array.dtype.type(shift_ratio(rounding(array.dtype)) * spread)
 
 
+MAX_SHIFT = shift_ratio(np.finfo(np.float64).eps)
 SPECIAL_VALUES = (
     SpecialValues("zeros", _some_elements(0.0)),
     SpecialValues("negated values", _transformed(lambda array: -array)),
     SpecialValues("large values", _transformed(lambda array: _scale(array, LARGE, LARGE_HALF))),
     SpecialValues("tiny values", _transformed(lambda array: _scale(array, TINY, TINY_HALF))),
-    SpecialValues("values far from 0", _transformed(_shifted), shift=shift_ratio(np.finfo(np.float64).eps)),
+    SpecialValues(
+        "values far from 0", _transformed(_shifted), shift=shift_ratio(np.finfo(np.float64).eps)
+    ),
     SpecialValues("infinity", _some_elements(np.inf), finite=False),
     SpecialValues("negative infinity", _some_elements(-np.inf), finite=False),
     SpecialValues("NaN", _some_elements(np.nan), finite=False),
