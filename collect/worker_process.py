@@ -33,10 +33,9 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from foretune.collect import answers
+from foretune.collect.worker_environment import WORKER_VARIABLE, is_worker, keep_freed_memory
 from foretune.errors import ForetuneError, MeasurementError, describe_error
 
-WORKER_VARIABLE = "FORETUNE_SERVES"
-"""Set in the environment of a worker process, where tuned functions must not start to tune."""
 START_TIMEOUT_S = 120.0  # of a process and of its imports: importing torch takes several seconds
 HELLO_TIMEOUT_S = 5.0
 EXIT_TIMEOUT_S = 2.0  # time limit for the exit of a process that closed its connection
@@ -281,15 +280,11 @@ class Channel:
             self._searched = 0
 
 
-def is_worker() -> bool:
-    """Whether this process measures for another one, so that it must not start tuning."""
-    return WORKER_VARIABLE in os.environ
-
-
 def become_worker(parent: int) -> None:
     """Make this process a worker of ``parent``: it ignores Ctrl-C, and exits with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[WORKER_VARIABLE] = "1"
+    keep_freed_memory()
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 

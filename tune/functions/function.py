@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Any, Unpack
 
 from foretune.collect.devices import local_device
-from foretune.collect.worker_process import is_worker
+from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.function import FunctionKernel, OutputCheck, parameters_of
 from foretune.collect.wrapped.values import is_array, shape_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
