@@ -1,11 +1,13 @@
-"""An interleaved comparison in one process: new launches, and new inputs in every round.
+"""An interleaved comparison in one process: new launches, and new inputs for every timed call.
 
-Each contender runs on the inputs of the last round, untimed, then on new ones, timed. So a launch
-that keeps an earlier result, or writes nothing, gives a wrong output, and all contenders find
-caches and threads in the same state.
+Each contender runs on earlier inputs, untimed, then on new ones, timed. So a launch that keeps an
+earlier result, or writes nothing, gives a wrong output, and all contenders find caches and threads
+in the same state. No other contender gets the inputs of a timed call, before or after it. So a
+result that another contender has computed, in this process or in a file, is of no use.
 """
 
 import math
+import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +19,7 @@ import numpy as np
 
 from foretune.collect.state_guard import ProcessState
 from foretune.collect.timing import CPU_TIMER, Timer, sample_ms
+from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.values import assign_all, copy_arrays, says_something
 from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
@@ -78,6 +81,14 @@ class _Contender:
     slow: bool = False
 
 
+@dataclass(frozen=True)
+class _CheckedCall:
+    """Inputs and output of a timed call, which is checked after the round."""
+
+    inputs: Inputs
+    output: Any
+
+
 class _RecordingTimer(Timer):
     """A timer that keeps what the last timed call ``returned``, and its CPU time.
 
@@ -117,9 +128,9 @@ def _waits() -> float:
 class RoundInputs:
     """Inputs whose values are replaced in place, at the addresses that launches read.
 
-    ``present`` are the arrays that launches read, ``new`` the values of this round, ``old`` those
-    of the last. ``draw`` returns the inputs of a seed. Inputs in ``constant``, and those whose
-    shapes depend on the seed, keep their first values.
+    ``present`` are the arrays that launches read, ``new`` the values of the next timed call,
+    ``old`` those of the one before. ``draw`` returns the inputs of a seed. Inputs in ``constant``,
+    and those whose shapes depend on the seed, keep their first values.
     """
 
     def __init__(
@@ -131,7 +142,7 @@ class RoundInputs:
         self.old = self.new = copy_arrays(self.present) | self._constant
 
     def advance(self) -> None:
-        """Draw the values of the next round."""
+        """Draw the values of the next timed call."""
         drawn = self._draw() | self._constant
         if assign_all(self.present, drawn):
             self.old, self.new = self.new, drawn
@@ -160,7 +171,10 @@ class InterleavedComparison:
         self._wait = timer.wait
         self._rng = np.random.default_rng(seed)
         draw = partial(kernel.make_inputs, problem)
-        self._inputs = RoundInputs(draw, kernel.constant_inputs, self._rng)
+        # What an earlier run of this program has kept in a file must not be valid again.
+        entropy = secrets.randbits(64) if is_worker() else 0
+        draw_rng = np.random.default_rng([seed, entropy])
+        self._inputs = RoundInputs(draw, kernel.constant_inputs, draw_rng)
         self._process = ProcessState()
         self._contenders: dict[str, _Contender] = {}
         self.failures: dict[str, Exception] = {}
@@ -188,21 +202,25 @@ class InterleavedComparison:
             enough = number >= MIN_ROUNDS or elapsed_s > MAX_ROUNDS_S
             if enough and elapsed_s > max_seconds:
                 break
-            self._inputs.advance()
             # Checks take a quarter of the time; a launch cannot know which outputs are checked.
-            outputs: dict[str, Any] | None = {} if checking_s <= elapsed_s / 4 else None
+            outputs: dict[str, _CheckedCall] | None = {} if checking_s <= elapsed_s / 4 else None
             for key in self._shuffled(self._contenders):
+                self._inputs.advance()
                 step = partial(self._time, key, times[key], cpu_times[key], outputs)
                 self._attempt(key, step)
             check_start = time.perf_counter()
             if outputs:
-                expected = expected_result(self._kernel, self._inputs.new)
-                for key, output in outputs.items():
-                    self._attempt(key, partial(self._check, key, output, expected))
+                self._check_calls(outputs)
             checking_s += time.perf_counter() - check_start
         kept = self._contenders
         slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
         return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
+
+    def _check_calls(self, calls: "Mapping[str, _CheckedCall]") -> None:
+        """Check the outputs of a round, each with the inputs of its call."""
+        for key, call in calls.items():
+            expected = expected_result(self._kernel, call.inputs)
+            self._attempt(key, partial(self._check, key, call.output, expected))
 
     def _check_special_inputs(self, max_seconds: float) -> None:
         """Run all contenders, untimed, on inputs with zeros, large values, NaN and others."""
@@ -261,7 +279,11 @@ class InterleavedComparison:
         self._check(key, launch(), expected)
 
     def _time(
-        self, key: str, times: list[float], cpu_times: list[float], outputs: dict[str, Any] | None
+        self,
+        key: str,
+        times: list[float],
+        cpu_times: list[float],
+        outputs: "dict[str, _CheckedCall] | None",
     ) -> None:
         contender, inputs = self._contenders[key], self._inputs
         launch = contender.launch
@@ -277,7 +299,8 @@ class InterleavedComparison:
         contender.slow = times[-1] > SLOW_MS
         if outputs is not None and contender.error_limit is not None:
             copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays
-            outputs[key] = copy(self._timer.returned)  # the next launch may write to its memory
+            output = copy(self._timer.returned)  # the next launch may write to its memory
+            outputs[key] = _CheckedCall(inputs.new, output)
 
     def _check(self, key: str, output: Any, expected: Any) -> None:
         limit = self._contenders[key].error_limit

@@ -1,9 +1,9 @@
 """Arguments of a call: their initial content, and copies that calls may write into.
 
 Arrays, tables and generators of random numbers are copied; other objects are passed as they are.
-Arguments are reset before every checked call. Timed calls need a reset only if a call reads what an earlier one wrote, like a sort in place.
-One test decides: the written arrays are overwritten; if the next call gives the same result, it
-only writes them.
+Arguments are reset before every checked call. Timed calls need a reset only if a call reads what an
+earlier one wrote, like a sort in place. One test decides: the written arrays are overwritten; if
+the next call gives the same result, it only writes them.
 """
 
 from abc import ABC, abstractmethod

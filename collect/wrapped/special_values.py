@@ -82,6 +82,7 @@ def _shifted(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array + array.dtype.type(shift_ratio(rounding(array.dtype)) * spread)
 
 
+MAX_SHIFT = shift_ratio(np.finfo(np.float64).eps)
 SPECIAL_VALUES = (
     SpecialValues("zeros", _some_elements(0.0)),
     SpecialValues("negated values", _transformed(lambda array: -array)),

@@ -120,7 +120,7 @@ def set_generator_state(generator: Any, state: Any) -> None:
 
 def global_random_state() -> int:
     """Return a hash of the states of the global generators of Python and NumPy."""
-    state: Any = np.random.get_state(legacy=False)
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
     keys = state["state"]
     numbers = keys["key"].tobytes() if "key" in keys else repr(keys).encode()
     return hash((numbers, keys.get("pos"), random.getstate()))

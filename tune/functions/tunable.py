@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.devices import local_device
-from foretune.collect.worker_process import is_worker
+from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.call_arguments import Arguments, FunctionLaunch
 from foretune.collect.wrapped.function import FunctionKernel, OutputCheck, parameters_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
