@@ -296,8 +296,8 @@ class JudgeBenchmark:
         for seed in self._new_seeds(CHECK_SEEDS):
             for name in self.implementations:
                 self._run(name, problem, [seed])
-            rights.append(self._compare_outputs(problem, number=0))
-        if _equal_outputs(rights[0], rights[1]):
+            correct.append(self._compare_outputs(problem, number=0))
+        if _equal_outputs(correct[0], correct[1]):
             raise UsageError(
                 f"the reference gives the same for all inputs of {problem}, so nothing can be "
                 "checked: let inputs() use its seed, or choose another problem"
