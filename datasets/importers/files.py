@@ -21,9 +21,10 @@ from foretune.support.files import (
 from foretune.support.parquet import read_parquet
 from foretune.values import Value
 
-TABLES = (".parquet", ".csv", ".csv.gz", ".txt")  # suffixes of the tables that `read_table` reads
-
+TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
+"""Suffixes of the tables that `read_table` reads."""
 JSON = (".json", ".json.gz")
+"""Suffixes of the files that `read_json` reads."""
 
 
 class WrongFile(RunTableError):
@@ -50,7 +51,8 @@ class Request:
 
     def given(self, what: Literal["kernel", "device"], path: Path) -> str:
         """Return the given kernel or device of a file, or raise `UsageError`."""
-        if not (name := getattr(self, what)):
+        name = getattr(self, what)
+        if not name:
             raise UsageError(f"{path} does not name its {what}: give --{what} NAME")
         return str(name)
 
@@ -66,10 +68,10 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
     if not path.is_dir():
         raise RunTableError(f"{path} does not exist: give a file or a folder")
     endings = tuple(suffixes)
-    found = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
-    if not found:
+    files = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
+    if not files:
         raise RunTableError(f"{path} has no file that ends with {' or '.join(endings)}")
-    return sorted(found, key=_natural)
+    return sorted(files, key=_natural)
 
 
 def read_table(
@@ -105,17 +107,19 @@ def require(
     found: Container[str], names: Iterable[str], path: Path, what: str, kind: str = "column"
 ) -> None:
     """Raise WrongFile unless a file's table or JSON object has all ``names``."""
-    wanted = list(names)
-    if missing := [name for name in wanted if name not in found]:
+    expected = list(names)
+    missing = [name for name in expected if name not in found]
+    if missing:
         raise WrongFile(
             f"{path} is not {what}: {kind} {missing[0]!r} is missing "
-            f"(expected: {', '.join(wanted)})"
+            f"(expected: {', '.join(expected)})"
         )
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Return a key that sorts numbers in names by their value."""
     pieces = re.split(r"(\d+)", str(path))
-    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in pieces]
+    return [(1, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces]
 
 
 def read_json(path: Path, keys: Sequence[str], what: str) -> Any:

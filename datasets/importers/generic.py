@@ -35,8 +35,13 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """
     table = read_table(path, dialect=request.dialect, notes=request.notes)
     table = table.rename(columns=str)
-    sources = {c: c for c in table.columns if is_run_column(c)} | dict(request.mapping)
-    given = {n: v for n, v in (("kernel", request.kernel), ("device", request.device)) if v}
+    sources = {column: column for column in table.columns if is_run_column(column)}
+    sources |= request.mapping
+    given = {}
+    if request.kernel:
+        given["kernel"] = request.kernel
+    if request.device:
+        given["device"] = request.device
     said = {*sources, *given, *request.constants}
     if "time_ms" not in said and (column := time_column(table.columns, path)) is not None:
         sources["time_ms"] = column
@@ -143,14 +148,17 @@ def _has_known_words(table: pd.DataFrame, column: str) -> bool:
 
 
 def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
-    if unknown := sorted(c for c in sources if not is_run_column(c)):
+    """Raise UsageError if a column is unknown, or a needed one has no source."""
+    unknown = sorted(column for column in sources if not is_run_column(column))
+    if unknown:
         raise UsageError(
             f"{unknown[0]!r} is not a run-table column: there are {', '.join((*NUMBERS, *TEXT))}, "
             "and all that start with problem., config., device., static., counter. or simulated."
         )
     has = ", ".join(map(str, table.columns))
+    tool = tool_of_columns(set(map(str, table.columns)))
     for needed in ("time_ms", "kernel", "device"):
-        if needed not in sources and (tool := tool_of_columns(set(map(str, table.columns)))):
+        if needed not in sources and tool is not None:
             raise UsageError(f"{path} is {tool}: give --map {needed}=COLUMN; it has {has}")
         if needed not in sources:
             hint = "COLUMN*FACTOR" if needed == "time_ms" else "COLUMN"
@@ -164,20 +172,30 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
 
 
 def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]":
+    """Return a column of the table, or the values of an expression over its columns."""
     if source in table:
         return table[source]
-    text, named = source, {str(column): column for column in table.columns}
+
+    # An expression cannot name a column like "latency (us)": give it another name there. Longer
+    # ones come first, because they may contain others.
+    text = source
+    named = {str(column): column for column in table.columns}
     for i, column in enumerate(sorted(named, key=len, reverse=True)):
-        if not column.isidentifier() and column in text:  # e.g. "latency (us)"
-            text, named[f"column_{i}_"] = text.replace(column, f"column_{i}_"), column
+        if not column.isidentifier() and column in text:
+            alias = f"column_{i}_"
+            text = text.replace(column, alias)
+            named[alias] = column
+
     has = f"it has {', '.join(named)}"
     try:
-        rule = Expression(text, "source")
-        if missing := sorted(rule.names - set(named)):
+        expression = Expression(text, "source")
+        missing = sorted(expression.names - set(named))
+        if missing:
             raise UsageError(f"{path} has no column {missing[0]!r}: {has}")
-        _require_one_unit(rule, {name: table[named[name]] for name in rule.names})
-        columns = {name: _numbers(table[named[name]]) for name in rule.names}
-        return pd.Series(rule.evaluate({**columns, "": np.empty(len(table))}))
+        _require_one_unit(expression, {name: table[named[name]] for name in expression.names})
+        columns = {name: _numbers(table[named[name]]) for name in expression.names}
+        # An expression without columns has as many rows, too.
+        return pd.Series(expression.evaluate({**columns, "": np.empty(len(table))}))
     except SpaceError as e:
         raise UsageError(f"{e}; {path} has no such column: {has}") from e
 

@@ -16,6 +16,7 @@ from foretune.datasets.importers.files import Request, WrongFile, read_text
 from foretune.errors import RunTableError
 
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+"""Prefix of a unit -> its factor."""
 AMOUNTS = ("byte", "hz", "Hz", "inst", "cycle", "sector")
 NANOSECONDS = {
     f"{prefix}{unit}": size
@@ -24,23 +25,6 @@ NANOSECONDS = {
 }
 UNITS = {f"{p}{unit}": size for p, size in PREFIXES.items() for unit in AMOUNTS} | NANOSECONDS
 """Unit -> size in bytes, nanoseconds, hertz or instructions; other units count as 1."""
-
-
-WHOLE = ("ns", "nsecond", "byte", "cycle", "inst", "sector")
-"""Units of whole numbers: three digits after a mark are thousands, not decimals."""
-
-
-def to_base(text: str, unit: str, decimal: str = POINT) -> float | None:
-    """Return a value in base units; None if it is not a number (``n/a``, names, bit masks)."""
-    number = plain_number(text.strip(), decimal)
-    if number is None:
-        return None
-    value = float(number)
-    if not math.isfinite(value):
-        return None
-    amount, _, per = unit.strip().partition("/")
-    return value * UNITS.get(amount, 1.0) * 1e9 / NANOSECONDS.get(per, 1e9)
-
 
 TIMES = ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration", "Duration")
 """Metrics that hold the duration, the preferred one first."""
@@ -77,6 +61,22 @@ _ABOUT = (
     "Metric Value",
 )
 _SKIPPED = ("device__attribute_", "profiler__", "Block Size", "Grid Size", "Threads")
+
+
+WHOLE = ("ns", "nsecond", "byte", "cycle", "inst", "sector")
+"""Units of whole numbers: three digits after a mark are thousands, not decimals."""
+
+
+def to_base(text: str, unit: str, decimal: str = POINT) -> float | None:
+    """Return a value in base units; None if it is not a number (``n/a``, names, bit masks)."""
+    number = plain_number(text.strip(), decimal)
+    if number is None:
+        return None
+    value = float(number)
+    if not math.isfinite(value):
+        return None
+    amount, _, per = unit.strip().partition("/")
+    return value * UNITS.get(amount, 1.0) * 1e9 / NANOSECONDS.get(per, 1e9)
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,7 @@ def _named_values(
 
 
 def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:
+    """Return name, signature, grid and block of a launch."""
     signature = line["Kernel Name"]
     about: dict[str, Any] = {
         "kernel": request.kernel or short_name(signature),
@@ -239,8 +240,11 @@ def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:
 
 
 def _measured(metrics: Mapping[str, float]) -> dict[str, float]:
-    duration = next((metrics[t] for t in TIMES if t in metrics), None)
-    measured = {} if duration is None else {"time_ms": duration / 1e6}
+    """Return time, launch statistics and counters of a launch as run-table columns."""
+    measured = {}
+    durations_ns = [metrics[name] for name in TIMES if name in metrics]
+    if durations_ns:
+        measured["time_ms"] = durations_ns[0] / 1e6
     for name, value in metrics.items():
         if name in STATIC:
             measured[STATIC[name]] = value
@@ -254,4 +258,6 @@ def _measured(metrics: Mapping[str, float]) -> dict[str, float]:
 def short_name(signature: str) -> str:
     """Return a kernel's name without return type, namespaces, template and arguments."""
     plain = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", signature)
-    return re.split(r"[<(]", plain, maxsplit=1)[0].strip().split("::")[-1].split(" ")[-1]
+    without_arguments = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
+    without_namespaces = without_arguments.split("::")[-1]
+    return without_namespaces.split(" ")[-1]

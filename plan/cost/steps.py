@@ -18,9 +18,9 @@ from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
 from foretune.plan.cost.kinds import family_of
-from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
+from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.sparse_attention import attention_modules
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer

@@ -42,7 +42,8 @@ from foretune.tune.campaign.observer import (
 )
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import TuneResult
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.tuner import tune_one
 
 

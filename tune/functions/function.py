@@ -8,18 +8,17 @@ from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
-from foretune.values import Value
 
 
 def tune_function(
     function: Callable[..., Any],
-    knobs: Mapping[str, Sequence[Value]],
+    knobs: Mapping[str, Sequence[Any]],
     args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     check: Any = None,
     verify: OutputCheck | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     problem: Mapping[str, Any] = {},
@@ -36,7 +35,8 @@ def tune_function(
 
     Args:
         function: any Python function, for example with NumPy, Numba or torch.
-        knobs: keyword argument -> values to choose from.
+        knobs: keyword argument -> values to choose from: numbers, texts, None, tuples, members of
+            enums, functions, classes, and other objects whose text is the same in every process.
         args: positional arguments; or a function of ``problem`` that returns them.
         kwargs: other named arguments.
         check: a function of the same arguments that returns the correct output; by default the
@@ -44,7 +44,9 @@ def tune_function(
             ``args``, so the verification cannot use other values.
         verify: judges an output: ``verify(correct, output)``; by default, the relative difference
             must not exceed ``tolerance``.
-        tolerance: largest accepted relative error, see `foretune.relative_error`.
+        tolerance: largest accepted relative error, see `foretune.relative_error`. By default, it
+            depends on the type of the output's numbers: 1e-9 in double, 1e-5 in single precision;
+            whole numbers must be equal.
         restrictions: rules between knobs: ``"block * unroll <= 64"``, or functions of knobs.
         default: configuration to compare with; by default the function's own defaults.
         problem: arguments of ``args`` if it is a function.

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.devices import local_device
-from foretune.collect.worker_process import is_worker
+from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.call_arguments import Arguments, FunctionLaunch
 from foretune.collect.wrapped.function import FunctionKernel, OutputCheck, parameters_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
@@ -35,7 +35,6 @@ from foretune.errors import ForetuneError, UsageError, describe_error, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.search.stopping import make_stopping
-from foretune.space import Configuration
 from foretune.support.identity import shape_of
 from foretune.support.live_state import LiveState, attribute_keys, floats_in, value_key
 from foretune.tune.functions.result import Best
@@ -44,7 +43,6 @@ from foretune.tune.job import check_options
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.subject import Allowance
 from foretune.tune.tuner import was_as_thorough
-from foretune.values import Value
 
 FIRST = "first"
 """Value of ``check``: the first call that uses a stored choice compares it with the default."""
@@ -65,14 +63,18 @@ class Tunable:
     def __init__(
         self,
         function: Callable[..., Any],
-        knobs: Mapping[str, Sequence[Value]],
+        knobs: Mapping[str, Sequence[Any]],
         kernel_options: Mapping[str, Any],
         options: TuneOptions,
     ) -> None:
         functools.update_wrapper(self, function)
         check_options(options, TuneOptions)
         self.function = function
-        self.knobs = dict(knobs)
+        # A generator yields its values once, but each kind of call needs them.
+        self.knobs = {
+            name: tuple(values) if isinstance(values, Iterator) else values
+            for name, values in knobs.items()
+        }
         self._options = options
         self._kernel_options = dict(kernel_options)
         self._inputs = self._kernel_options.pop("inputs", None)
@@ -203,7 +205,8 @@ class Tunable:
                 return False
             self._explored.add(kinds)
             own = {name: value for name, value in kwargs.items() if name not in self.knobs}
-            default = self.kernel(args, own).default(Problem())
+            kernel = self.kernel(args, own)
+            default = kernel.decode(kernel.default(kernel.problem()))
             before = self._parts(args, kwargs)
             self._is_tuning = True
             try:
@@ -224,7 +227,7 @@ class Tunable:
                 return self._chosen[key]
             self._state = None  # it may read other functions now
             kernel = self.kernel(args, {n: v for n, v in kwargs.items() if n not in self.knobs})
-            default = dict(kernel.default(kernel.problem()))
+            default = kernel.decode(kernel.default(kernel.problem()))
             if self._is_tuning:  # it calls itself while it is measured in this process
                 return default
             if self._changes_with_calls(kernel.name, args, key):
@@ -270,7 +273,7 @@ class Tunable:
         wanted = self._wanted_allowance()
         if wanted is not None and not was_as_thorough(choice, wanted, len(space)):
             return None
-        return dict(choice.config)
+        return kernel.decode(choice.config)
 
     def _wanted_allowance(self) -> Allowance | None:
         """Return what the options allow to spend; None if they do not say."""
@@ -314,7 +317,7 @@ class Tunable:
             floats = tuple(floats_in((args, kwargs)))
             own = {name: value for name, value in kwargs.items() if name not in self.knobs}
             kernel = self.kernel(args, own)
-            default = dict(kernel.default(kernel.problem()))
+            default = kernel.decode(kernel.default(kernel.problem()))
             self._is_tuning = True
             try:
                 with _same_random_numbers():
@@ -346,13 +349,13 @@ class Tunable:
 
 
 def tunable(
-    more_knobs: Mapping[str, Sequence[Value]] = {},
+    more_knobs: Mapping[str, Sequence[Any]] = {},
     /,
     *,
     inputs: Callable[..., Sequence[Any]] | None = None,
     check: Any = FIRST,
     verify: OutputCheck | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     restrictions: Restrictions = None,
     default: Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -360,7 +363,7 @@ def tunable(
     pinned: Sequence[str] = (),
     identity: IdentityOf | None = None,
     options: TuneOptions | None = None,
-    **knobs: Sequence[Value],
+    **knobs: Sequence[Any],
 ) -> Callable[[Callable[..., Any]], Tunable]:
     """Let a function choose some of its arguments on the first call of each kind.
 
@@ -423,7 +426,7 @@ def _disagreement(
         error = kernel.relative_error(launch(), expected)
     except Exception as e:
         return describe_error(e)
-    limit = kernel.error_limit(kernel.problem(), Configuration(chosen))
+    limit = kernel.error_limit(kernel.problem(), kernel.default(kernel.problem()))
     return "" if error <= limit else f"relative difference {error:.2g}"
 
 

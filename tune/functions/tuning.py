@@ -12,7 +12,7 @@ import numpy as np
 from foretune.collect.devices import local_device
 from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
 from foretune.collect.timing import Timing
-from foretune.collect.worker_process import is_worker
+from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.device import Device
 from foretune.errors import MeasurementError, warn
