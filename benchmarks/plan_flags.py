@@ -18,11 +18,12 @@ from pathlib import Path
 from machine import markdown
 
 from foretune.errors import ForetuneError
-from foretune.plan.describe.catalog import describe_model, find_system, known_models
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Workload
+from foretune.plan.describe.model_catalog import describe_model, known_models
 from foretune.plan.serve.candidates import candidate_deployments, supported_formats
 from foretune.plan.serve.launching import launch
 from foretune.plan.serve.request import PlanRequest

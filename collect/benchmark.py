@@ -200,7 +200,7 @@ class Benchmarker:
             contender: first_line(e) if isinstance(e, WrongResult) else describe_error(e)
             for contender, e in comparison.failures.items()
         }
-        return Rounds(times, failures)
+        return Rounds(times, failures, checked_on=tuple(comparison.checked_on))
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:

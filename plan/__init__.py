@@ -8,10 +8,7 @@ if TYPE_CHECKING:
     from foretune.plan.cost.operator import Operator
     from foretune.plan.describe.accuracy import read_accuracy
     from foretune.plan.describe.catalog import (
-        System,
-        describe_model,
         find_system,
-        known_models,
         known_systems,
         published_prices,
         read_prices,
@@ -19,6 +16,8 @@ if TYPE_CHECKING:
     from foretune.plan.describe.description import ModelDescription
     from foretune.plan.describe.formats import Formats, checkpoint_formats
     from foretune.plan.describe.layout import Layout, Speculation, Workload
+    from foretune.plan.describe.model_catalog import describe_model, known_models
+    from foretune.plan.describe.system import System
     from foretune.plan.serve.deployments.calibration import MeasuredLatencies
     from foretune.plan.serve.planner import Plan, plan
     from foretune.plan.serve.request import PlanRequest
@@ -57,12 +56,12 @@ _MODULE_OF = {
     "PlanRequest": "foretune.plan.serve.request",
     "Requirements": "foretune.plan.serve.requirements",
     "Speculation": "foretune.plan.describe.layout",
-    "System": "foretune.plan.describe.catalog",
+    "System": "foretune.plan.describe.system",
     "Workload": "foretune.plan.describe.layout",
     "checkpoint_formats": "foretune.plan.describe.formats",
-    "describe_model": "foretune.plan.describe.catalog",
+    "describe_model": "foretune.plan.describe.model_catalog",
     "find_system": "foretune.plan.describe.catalog",
-    "known_models": "foretune.plan.describe.catalog",
+    "known_models": "foretune.plan.describe.model_catalog",
     "known_systems": "foretune.plan.describe.catalog",
     "plan": "foretune.plan.serve.planner",
     "published_prices": "foretune.plan.describe.catalog",

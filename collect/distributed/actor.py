@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from foretune.collect import answers
 from foretune.collect.benchmark import environment
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_device
@@ -96,8 +97,11 @@ class RayActor:
         self._kernels: dict[PickledKernel, Kernel] = {}
         self._monitor: LoadMonitor | None = None
 
-    def begin(self, resource: str, pickled: PickledKernel) -> Device | ForetuneError:
-        """Return the device, or the error if it is unfit for this kernel."""
+    def begin(self, resource: str, pickled: PickledKernel) -> bytes:
+        """Return the device, or the error if it is unfit for this kernel, as data."""
+        return answers.encode(self._begin(resource, pickled))
+
+    def _begin(self, resource: str, pickled: PickledKernel) -> Device | ForetuneError:
         try:
             kernel = self._kernel(pickled)
             device = local_device("cpu" if kernel.device_kind == "cpu" else "cuda:0")
@@ -112,13 +116,14 @@ class RayActor:
         self._runner = IsolatedRunner(device, timing, limit_s, power)
         return device
 
-    def answer(self, work: bytes) -> Any:
-        """Return the result of a pickled (method, arguments), or its `ForetuneError`."""
+    def answer(self, work: bytes) -> bytes:
+        """Return the result of a pickled (method, arguments), or its `ForetuneError`, as data."""
         method, arguments = pickle.loads(work)
         try:
-            return getattr(self, method)(*arguments)
+            result = getattr(self, method)(*arguments)
         except ForetuneError as e:
-            return e
+            result = e
+        return answers.encode(result)
 
     def run(self, pickled: PickledKernel, *arguments: Any) -> list[Measurement]:
         """Return the measurements of `IsolatedRunner.run`."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
+from foretune.collect import answers
 from foretune.collect.benchmark import measurement
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_devices
@@ -271,7 +272,7 @@ class RayWorkerPool:
         except queue.Empty:
             return None
         try:
-            return worker, future.result()
+            return worker, answers.decode(bytes(future.result()))
         except self._ray.exceptions.RayTaskError:
             # A bug in `RayActor`, which returns failures as values.
             raise

@@ -316,11 +316,14 @@ class _Step:
         """Yield layers with a state: projections, a short convolution, and the state update."""
         hidden, tp, layers = self.model.hidden, self.tp, linear.layers
         values = linear.value_heads * linear.value_dim
-        width = ceil((linear.channels + values + linear.gate_scalars) / tp) + linear.gate_rank
+        width = ceil(linear.split_inputs / tp) + linear.compressed_gates
         yield self.project("linear_in", layers, width, hidden)
         if linear.gate_rank:
             width = ceil(linear.key_heads * linear.key_dim / tp)
             yield self.project("linear_gate", layers, width, linear.gate_rank)
+        if linear.output_gate_rank:
+            gate = ceil(values / tp)
+            yield self.project("linear_output_gate", layers, gate, linear.output_gate_rank)
         if linear.kind == "convolution":
             yield rowwise("elementwise", "convolve", self.phase, layers, self.tokens, width, tp)
         for part in self.parts if linear.key_dim else ():

@@ -18,17 +18,18 @@ from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
 from foretune.plan.cost.kinds import family_of
-from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
+from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.sparse_attention import attention_modules
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
 from foretune.plan.describe import shipped_rows
-from foretune.plan.describe.catalog import System, find_system
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 
 METERED_SYSTEMS = {"h200_sxm": ("sm_90", 0.187), "b200_sxm": ("sm_100", 0.254)}
 """System with measured power -> architecture, and share of the limit that an awake GPU draws with

@@ -16,9 +16,9 @@ from foretune.plan.cost.measured_operators import (
     EXACT_DISTANCE,
     LAUNCH_MS,
     MeasuredOperators,
-    RejectedRows,
 )
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
+from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.formats import table_name

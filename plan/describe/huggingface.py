@@ -246,7 +246,12 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
     """
     parts = {**(text.get("ffn_config") or {}), **(text.get("attn_config") or {})}
     text = {**{name: parts[name] for name in NAMES["in_parts"] if name in parts}, **text}
-    facts = _FAMILIES.get(str(text.get("model_type") or f"{config.get('model_type')}_text"))
+    # Models with several parts name the whole; the class of their text part ends in _text.
+    family = str(text.get("model_type") or config.get("model_type"))
+    if family not in _FAMILIES and f"{family}_text" in _FAMILIES:
+        family = f"{family}_text"
+    text = {**text, "model_type": family}
+    facts = _FAMILIES.get(family)
     if facts is None:
         aliases = {
             name: text[alias]

@@ -55,6 +55,10 @@ def layer_kinds(text: Fields, family: str, known: bool) -> list[str]:
     layers = text.get("num_hidden_layers") or 0
     stated = text.get("layer_types")
     if stated:
+        if isinstance(layers, int) and len(stated) < layers:
+            raise UsageError(
+                f"layer_types in config.json has {len(stated)} entries for {layers} layers"
+            )
         return [str(kind) for kind in stated]
     if not isinstance(layers, int) or layers < 1:
         return []

