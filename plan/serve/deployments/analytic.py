@@ -23,7 +23,8 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.operator import Part
-from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.steps import PARTS, Step, StepTimer
 from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.formats import base_format
 from foretune.plan.describe.layout import Layout
