@@ -13,7 +13,8 @@ from foretune.support.console import progress_bar
 from foretune.values import percent
 
 if TYPE_CHECKING:
-    from foretune.plan.fleet.capacity import Demand, Fleet
+    from foretune.plan.fleet.capacity import Demand
+    from foretune.plan.fleet.mix import Fleet
 
 NOTES = (
     "rates are for Poisson arrivals, with nine in ten requests within the limits",
@@ -51,6 +52,7 @@ def fleet(
     from foretune.plan import describe_model
     from foretune.plan.describe.catalog import resolve_system
     from foretune.plan.fleet import capacity
+    from foretune.plan.fleet.mix import Limits, cheapest_fleet, single_fleets
 
     output = Output(options.root_options(context).as_json)
     plan_options.check_engine(backend)
@@ -61,7 +63,7 @@ def fleet(
     names = [name.strip() for name in systems.split(",") if name.strip()]
     chosen = [resolve_system(name, cost) for name in (dict.fromkeys(names) or cost)]
     watts = float("inf") if power_kw is None else 1e3 * power_kw
-    limits = capacity.Limits(_available(available, [s.name for s in chosen]), watts)
+    limits = Limits(_available(available, [s.name for s in chosen]), watts)
     sizes = _sizes(gpus_per_instance)
     demands, described = capacity.read_requests(requests), describe_model(model)
     clocks, _ = plan_options.load_operator_clocks(operators)
@@ -78,8 +80,8 @@ def fleet(
             on_system=progress.advance,
         )
     per_s = [demand.per_s for demand in demands]
-    mix = capacity.cheapest_fleet(instances, per_s, limits)
-    single = capacity.single_fleets(instances, per_s, limits)
+    mix = cheapest_fleet(instances, per_s, limits)
+    single = single_fleets(instances, per_s, limits)
     single_costs = {
         s.name: single[s.name].usd_per_hour if s.name in single else None for s in chosen
     }
