@@ -43,7 +43,7 @@ from foretune.plan.cost.power import (
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.analytic import UNMODELED_ACTIVE_SHARE, deployment_power
+from foretune.plan.serve.deployments.power import UNMODELED_ACTIVE_SHARE, deployment_power
 from foretune.support.operator_package import installed_tables
 
 FORMS = Path(__file__).resolve().parents[1] / "plan" / "cost" / "power.csv"

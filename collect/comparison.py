@@ -1,12 +1,15 @@
-"""An interleaved comparison in one process: new launches, and new inputs in every round.
+"""An interleaved comparison in one process: new launches, and new inputs for every timed call.
 
-Each contender runs on the inputs of the last round, untimed, then on new ones, timed. So a launch
-that keeps an earlier result, or writes nothing, gives a wrong output, and all contenders find
-caches and threads in the same state.
+Each contender runs on earlier inputs, untimed, then on new ones, timed. So a launch that keeps an
+earlier result, or writes nothing, gives a wrong output, and all contenders find caches and threads
+in the same state. No other contender gets the inputs of a timed call, before or after it. So a
+result that another contender has computed, in this process or in a file, is of no use.
 """
 
 import math
+import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,10 +19,11 @@ import numpy as np
 
 from foretune.collect.state_guard import ProcessState
 from foretune.collect.timing import CPU_TIMER, Timer, sample_ms
+from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.values import assign_all, copy_arrays, says_something
-from foretune.errors import ForetuneError, MeasurementError
-from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
+from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
+from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, SpecialInputs, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -29,6 +33,8 @@ MIN_ROUNDS, MAX_ROUNDS = 5, 60
 ONE_THREAD = 1.02
 """Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
 MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
+SPECIAL_SHARE = 0.5
+"""Largest time for special inputs, relative to that of the rounds; one kind is always checked."""
 SLOW_MS = 1.0  # slower launches run without an untimed one before: it would change little
 
 
@@ -37,16 +43,22 @@ class Rounds:
     """Times of an interleaved comparison in one process.
 
     ``time_ms`` is by configuration id, `DEFAULT_REPEATED` and ``library:NAME``, with one value per
-    round; ``failures`` gives the reason if a contender has no times.
+    round; ``failures`` gives the reason if a contender has no times. ``checked_on`` says on which
+    inputs the outputs were compared: the kind of the rounds' values, then special values.
     """
 
     time_ms: Mapping[str, np.ndarray]
     failures: Mapping[str, str] = field(default_factory=dict)
+    checked_on: tuple[str, ...] = ()
 
 
 def expected_result(kernel: Kernel, inputs: Inputs) -> Any:
     """Return the correct output; raise MeasurementError if it is empty or all NaN."""
     expected = kernel.reference(inputs)
+    # A function that writes into its arguments may change nothing for some values.
+    changes_nothing = isinstance(expected, CallResult) and expected.returned is None
+    if changes_nothing and not expected.written:
+        return expected
     if expected is not None and not says_something(parts_of(expected)):
         raise MeasurementError(
             f"the expected result of {kernel.name} is empty or all NaN, so nothing can be "
@@ -67,6 +79,14 @@ class _Contender:
     launch: Launch
     error_limit: float | None
     slow: bool = False
+
+
+@dataclass(frozen=True)
+class _CheckedCall:
+    """Inputs and output of a timed call, which is checked after the round."""
+
+    inputs: Inputs
+    output: Any
 
 
 class _RecordingTimer(Timer):
@@ -108,9 +128,9 @@ def _waits() -> float:
 class RoundInputs:
     """Inputs whose values are replaced in place, at the addresses that launches read.
 
-    ``present`` are the arrays that launches read, ``new`` the values of this round, ``old`` those
-    of the last. ``draw`` returns the inputs of a seed. Inputs in ``constant``, and those whose
-    shapes depend on the seed, keep their first values.
+    ``present`` are the arrays that launches read, ``new`` the values of the next timed call,
+    ``old`` those of the one before. ``draw`` returns the inputs of a seed. Inputs in ``constant``,
+    and those whose shapes depend on the seed, keep their first values.
     """
 
     def __init__(
@@ -122,7 +142,7 @@ class RoundInputs:
         self.old = self.new = copy_arrays(self.present) | self._constant
 
     def advance(self) -> None:
-        """Draw the values of the next round."""
+        """Draw the values of the next timed call."""
         drawn = self._draw() | self._constant
         if assign_all(self.present, drawn):
             self.old, self.new = self.new, drawn
@@ -151,10 +171,14 @@ class InterleavedComparison:
         self._wait = timer.wait
         self._rng = np.random.default_rng(seed)
         draw = partial(kernel.make_inputs, problem)
-        self._inputs = RoundInputs(draw, kernel.constant_inputs, self._rng)
+        # What an earlier run of this program has kept in a file must not be valid again.
+        entropy = secrets.randbits(64) if is_worker() else 0
+        draw_rng = np.random.default_rng([seed, entropy])
+        self._inputs = RoundInputs(draw, kernel.constant_inputs, draw_rng)
         self._process = ProcessState()
         self._contenders: dict[str, _Contender] = {}
         self.failures: dict[str, Exception] = {}
+        self.checked_on: list[str] = []
         default, *candidates = configs
         built = {c.id: c for c in (default, *candidates)} | {DEFAULT_REPEATED: default}
         expected = expected_result(kernel, self._inputs.new)
@@ -171,27 +195,63 @@ class InterleavedComparison:
         """
         times: dict[str, list[float]] = {key: [] for key in self._contenders}
         cpu_times: dict[str, list[float]] = {key: [] for key in self._contenders}
+        self._check_special_inputs(max_seconds)
         start, checking_s = time.perf_counter(), 0.0
         for number in range(MAX_ROUNDS):
             elapsed_s = time.perf_counter() - start
             enough = number >= MIN_ROUNDS or elapsed_s > MAX_ROUNDS_S
             if enough and elapsed_s > max_seconds:
                 break
-            self._inputs.advance()
             # Checks take a quarter of the time; a launch cannot know which outputs are checked.
-            outputs: dict[str, Any] | None = {} if checking_s <= elapsed_s / 4 else None
+            outputs: dict[str, _CheckedCall] | None = {} if checking_s <= elapsed_s / 4 else None
             for key in self._shuffled(self._contenders):
+                self._inputs.advance()
                 step = partial(self._time, key, times[key], cpu_times[key], outputs)
                 self._attempt(key, step)
             check_start = time.perf_counter()
             if outputs:
-                expected = expected_result(self._kernel, self._inputs.new)
-                for key, output in outputs.items():
-                    self._attempt(key, partial(self._check, key, output, expected))
+                self._check_calls(outputs)
             checking_s += time.perf_counter() - check_start
         kept = self._contenders
         slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
         return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
+
+    def _check_calls(self, calls: "Mapping[str, _CheckedCall]") -> None:
+        """Check the outputs of a round, each with the inputs of its call."""
+        for key, call in calls.items():
+            expected = expected_result(self._kernel, call.inputs)
+            self._attempt(key, partial(self._check, key, call.output, expected))
+
+    def _check_special_inputs(self, max_seconds: float) -> None:
+        """Run all contenders, untimed, on inputs with zeros, large values, NaN and others."""
+        self.checked_on.append(self._kernel.describe_values(self._problem))
+        end = time.perf_counter() + max_seconds * SPECIAL_SHARE
+        for special in self._kernel.special_inputs(self._problem, self._rng):
+            inputs = copy_arrays(special.inputs)
+            if assign_all(self._inputs.present, inputs):
+                self.checked_on.append(special.name)
+                for key in self._shuffled(self._contenders):
+                    step = partial(self._check_special, key, inputs, special)
+                    self._attempt(key, step)
+            if time.perf_counter() > end:
+                break
+
+    def _check_special(self, key: str, inputs: Inputs, special: SpecialInputs) -> None:
+        contender = self._contenders[key]
+        if contender.error_limit is None:
+            return
+        assign_all(self._inputs.present, inputs)
+        launch = contender.launch
+        if isinstance(launch, SelfTimedLaunch):
+            launch.reset()
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                output = launch()
+            self._check(key, output, special.expected)
+        except Exception as e:
+            reason = first_line(e) if isinstance(e, WrongResult) else describe_error(e)
+            raise WrongResult(f"on inputs with {special.name}: {reason}") from e
 
     def _shuffled(self, keys: Iterable[str]) -> list[str]:
         listed = list(keys)
@@ -219,7 +279,11 @@ class InterleavedComparison:
         self._check(key, launch(), expected)
 
     def _time(
-        self, key: str, times: list[float], cpu_times: list[float], outputs: dict[str, Any] | None
+        self,
+        key: str,
+        times: list[float],
+        cpu_times: list[float],
+        outputs: "dict[str, _CheckedCall] | None",
     ) -> None:
         contender, inputs = self._contenders[key], self._inputs
         launch = contender.launch
@@ -235,7 +299,8 @@ class InterleavedComparison:
         contender.slow = times[-1] > SLOW_MS
         if outputs is not None and contender.error_limit is not None:
             copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays
-            outputs[key] = copy(self._timer.returned)  # the next launch may write to its memory
+            output = copy(self._timer.returned)  # the next launch may write to its memory
+            outputs[key] = _CheckedCall(inputs.new, output)
 
     def _check(self, key: str, output: Any, expected: Any) -> None:
         limit = self._contenders[key].error_limit

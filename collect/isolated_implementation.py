@@ -1,20 +1,23 @@
 """One implementation under judgment, alone in its process.
 
 The expected output is not in this process, so it cannot be copied. Each call gets new values at the
-addresses of the previous ones, so caching by address, shape or value gives wrong outputs. The timer
-stops when the work on all streams has ended, and the output is copied at once.
+addresses of the ones before, and calls that are timed together get different ones. So caching by
+address, shape, value or the last input gives wrong outputs, or saves nothing. The judge times calls
+by its own clock; this process's clock is only compared with it.
 """
 
+import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from foretune.collect.wrapped import values as arrays
-from foretune.errors import UnknownName
+from foretune.collect.wrapped.shared_memory import shared_memory
+from foretune.errors import MeasurementError, UnknownName
 from foretune.registry import object_at
 from foretune.values import Value
 
@@ -23,18 +26,34 @@ Code = str | Callable[..., Any]  # a function, or its place: ``FILE.py:NAME`` or
 
 @dataclass(frozen=True)
 class Output:
-    """An array that a call returned or wrote, on the host; ``kind`` is its class and type."""
+    """An array that a call returned or wrote, on the host, or a container without values.
+
+    ``kind`` is its class and type of number, ``place`` where it is in the result.
+    """
 
     kind: str
     values: np.ndarray
+    place: str = ""
 
 
 @dataclass(frozen=True)
 class CallOutputs:
-    """The arrays that a call returned, in order, and the arguments that it changed, by position."""
+    """What a call returned, in order, and the arguments that it changed, by position.
+
+    ``effects`` is what it does besides: its result shares memory with its arguments, for example.
+    """
 
     returned: tuple[Output, ...]
     written: Mapping[int, Output]
+    effects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Milliseconds of a number of calls by this process's clock, and bytes of their inputs."""
+
+    own_ms: float
+    calls: int
 
 
 class IsolatedImplementation:
@@ -52,8 +71,9 @@ class IsolatedImplementation:
         self._function: Callable[..., Any] | None = None
         self._clock = time.perf_counter_ns
         self._wait: Callable[[], None] = lambda: None  # a call on the host ends when it returns
-        self._args: tuple[Any, ...] = ()
-        self._outputs = CallOutputs((), {})
+        self._args: list[tuple[Any, ...]] = []
+        self._before: list[Any] = []
+        self._returned: list[Any] = []
 
     def load(self, problem: Mapping[str, Value], seed: int) -> str:
         """Make the inputs and load the code; return why its name is invalid, or ""."""
@@ -66,63 +86,139 @@ class IsolatedImplementation:
                 "--inputs FILE.py:NAME"
             )
         try:
-            self._prepare(problem, seed)
+            self.prepare(problem, [seed])
         except UnknownName as e:
             return str(e)
         return ""
 
-    def run(self, problem: Mapping[str, Value], seed: int) -> float:
-        """Call the function once on the inputs of a seed, and return the time in milliseconds."""
-        function = self._prepare(problem, seed)
-        before = [arrays.copy_arrays(leaf) for leaf in arrays.leaves(self._args)]
-        args, clock, wait = self._args, self._clock, self._wait
-        wait()
-        start = clock()
-        returned = function(*args)
-        wait()
-        elapsed_ms = (clock() - start) * 1e-6
-        outputs = tuple(_output(leaf) for leaf in arrays.leaves(returned) if leaf is not None)
-        changed = [
-            i
-            for i, (leaf, was) in enumerate(zip(arrays.leaves(args), before, strict=True))
-            if arrays.is_array(leaf) and not arrays.same_bits(leaf, was)
-        ]
-        now = list(arrays.leaves(args))
-        self._outputs = CallOutputs(outputs, {i: _output(now[i]) for i in changed})
-        return elapsed_ms
-
-    def outputs(self) -> CallOutputs:
-        """Return the last call's outputs; the call cannot know that they will be checked."""
-        return self._outputs
-
-    def run_repeatedly(self, problem: Mapping[str, Value], seed: int, calls: int) -> None:
-        """Call it many times on the same inputs; the judge times this in its process."""
-        function = self._prepare(problem, seed)
-        for _ in range(calls):
-            function(*self._args)
-        self._wait()
-
-    def _prepare(self, problem: Mapping[str, Value], seed: int) -> Callable[..., Any]:
+    def prepare(self, problem: Mapping[str, Value], seeds: Sequence[int]) -> int:
+        """Make the arguments of one call per seed; return their bytes."""
         if self._make is None:
             self._make = _load(self._inputs)
-        result = self._make(**problem, seed=seed)
-        new = result if isinstance(result, tuple) else (result,)
-        if not arrays.assign_all(self._args, new):
-            self._args = new
+        self._returned = []
+        del self._args[len(seeds) :]
+        for number, seed in enumerate(seeds):
+            result = self._make(**problem, seed=seed)
+            new = result if isinstance(result, tuple) else (result,)
+            if number >= len(self._args):
+                self._args.append(new)
+            elif not arrays.assign_all(self._args[number], new):
+                self._args[number] = new
+        self._before = [
+            [arrays.copy_arrays(leaf) for leaf in arrays.leaves(args)] for args in self._args
+        ]
         if self._function is None:
             self._wait = _gpu_wait()
             self._function = _load(self._code)
-        return self._function
+        leaves = arrays.leaves(self._args[0])
+        return sum(arrays.as_numpy(leaf).nbytes for leaf in leaves if arrays.is_array(leaf))
+
+    def run(self) -> Timed:
+        """Call the function once on each of the prepared arguments."""
+        function, clock, wait = self._function, self._clock, self._wait
+        assert function is not None
+        wait()
+        start = clock()
+        returned = [function(*args) for args in self._args]
+        wait()
+        own_ms = (clock() - start) * 1e-6
+        self._returned = returned
+        return Timed(own_ms=own_ms, calls=len(returned))
+
+    def idle(self) -> None:
+        """Do nothing; the judge times how long it takes to ask."""
+
+    def outputs(self, number: int) -> CallOutputs:
+        """Return the outputs of one of the last calls, which cannot know that it is checked."""
+        args, returned = self._args[number], self._returned[number]
+        outputs = tuple(_outputs(returned, "the output")) if returned is not None else ()
+        now = list(arrays.leaves(args))
+        pairs = zip(now, self._before[number], strict=True)
+        changed = [
+            i
+            for i, (leaf, was) in enumerate(pairs)
+            if arrays.is_array(leaf) and not arrays.same_bits(leaf, was)
+        ]
+        earlier = self._returned[number - 1] if number else None
+        inputs = [leaf for leaf in now if arrays.is_array(leaf)]
+        effects = sorted(shared_memory(returned, inputs, earlier))
+        written = {i: _array_output(now[i], f"argument {i}") for i in changed}
+        return CallOutputs(outputs, written, tuple(effects))
 
 
-def _output(leaf: Any) -> Output:
-    module, name = type(leaf).__module__, type(leaf).__qualname__
+def _outputs(value: Any, place: str) -> Iterator[Output]:
+    """Yield the containers and arrays of a result, each with its place."""
+    if arrays.is_array(value) or np.isscalar(value):
+        yield _array_output(value, place)
+        return
+    parts = _parts(value)
+    if parts is None:
+        yield _array_output(value, place)
+        return
+    yield Output(_class_name(value), np.zeros(0), place)
+    for name, inner in parts.items():
+        yield from _outputs(inner, f"{place}[{name}]")
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """Return the parts of a container, table, masked array or sparse matrix; None for others."""
+    if isinstance(value, Mapping):
+        return {repr(key): value[key] for key in sorted(value, key=repr)}
+    if isinstance(value, list | tuple):
+        return {str(i): inner for i, inner in enumerate(value)}
+    if isinstance(value, set | frozenset):
+        return {str(i): inner for i, inner in enumerate(sorted(value, key=repr))}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: object.__getattribute__(value, f.name) for f in dataclasses.fields(value)}
+    pandas, sparse = (sys.modules.get(name) for name in ("pandas", "scipy.sparse"))
+    if pandas is not None and isinstance(value, pandas.DataFrame):
+        columns = {
+            f"{i} {name!r}": value.iloc[:, i].to_numpy() for i, name in enumerate(value.columns)
+        }
+        return {"index": value.index.to_numpy(), **columns}
+    if pandas is not None and isinstance(value, pandas.Series):
+        return {
+            "index": value.index.to_numpy(),
+            f"values {value.name!r}": value.to_numpy(),
+        }
+    if sparse is not None and sparse.issparse(value):
+        matrix = value.tocsr().copy()
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        shape = np.array(value.shape)
+        return {"shape": shape, "i": matrix.indices, "p": matrix.indptr, "data": matrix.data}
+    return None
+
+
+def _array_output(leaf: Any, place: str) -> Output:
+    if isinstance(leaf, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(leaf)
+        data = np.where(mask, np.zeros(1, leaf.dtype), np.ma.getdata(leaf))
+        packed = np.stack([data, mask.astype(leaf.dtype)]) if data.dtype.kind in "biufc" else data
+        return Output(_class_name(leaf), packed, place)
+    values = np.array(arrays.as_numpy(leaf), copy=True)
+    if values.dtype.kind == "O":  # their bytes are addresses
+        if values.ndim == 0 and not isinstance(leaf, np.ndarray | np.generic | type(None)):
+            raise MeasurementError(
+                f"{place} is a {_class_name(leaf)}, which has no values to compare: return arrays"
+            )
+        values = np.array([repr(inner) for inner in values.ravel()]).reshape(values.shape)
+    elif values.dtype.names:
+        values = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+    if values.dtype.kind == "V":
+        values = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+    return Output(_class_name(leaf), values, place)
+
+
+def _class_name(value: Any) -> str:
+    module, name = type(value).__module__, type(value).__qualname__
     kind = f"{module}.{name}".removeprefix("builtins.")
-    if getattr(sys.modules.get(module), name, None) is not type(leaf):
-        kind = f"what calls itself {kind}"
-    dtype = getattr(leaf, "dtype", None)
-    description = kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
-    return Output(description, np.array(arrays.as_numpy(leaf), copy=True))
+    is_local = "<locals>" in name
+    if not is_local and getattr(sys.modules.get(module), name, None) is not type(value):
+        is_none = value is None
+        kind = kind if is_none else f"what calls itself {kind}"
+    dtype = getattr(value, "dtype", None)
+    return kind if dtype is None else f"{kind} of {str(dtype).removeprefix('torch.')}"
 
 
 def _gpu_wait() -> Callable[[], None]:

@@ -2,15 +2,19 @@
 
 A configuration that changes the state of its process could make others look faster, or correct. If
 it changes inputs or replaces functions, it fails. It may keep state in its own module, but then the
-next configuration gets another process. Working directory, environment and cores are put back.
+next configuration gets another process. What `ProcessState` holds is put back.
 """
 
+import gc
 import inspect
 import os
+import random
 import sys
+import threading
 import time
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -26,7 +30,18 @@ SAMPLED_BYTES = 1 << 24
 DEVICE_BYTES = 1 << 21
 """Bytes that are summed at a time on a device: places and products take eight times as much."""
 _BLOCKS = 64
-_CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
+_CLOCKS = (
+    "time",
+    "time_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "monotonic",
+    "monotonic_ns",
+    "process_time",
+    "process_time_ns",
+    "thread_time",
+    "thread_time_ns",
+)
 _GUARDED = (
     "numpy",
     "numpy.linalg",
@@ -38,6 +53,8 @@ _GUARDED = (
     "foretune.collect.wrapped.values",
     "foretune.collect.wrapped.call_arguments",
     "foretune.collect.wrapped.function",
+    "foretune.collect.wrapped.output_comparison",
+    "foretune.collect.wrapped.shared_memory",
     "foretune.collect.wrapped.source_kernel",
 )
 
@@ -72,30 +89,87 @@ class FunctionGuard:
 
 
 class ProcessState:
-    """Working directory, environment and cores of this process, which configurations share."""
+    """State of this process that configurations share.
+
+    Working directory, environment, cores of all threads, profiler, trace function, random numbers,
+    NumPy's error handling and the interpreter's settings.
+    """
 
     def __init__(self) -> None:
-        self._known = _process_state()
+        self._folder, self._variables, self._cores = _process_state()
+        self._interpreter = _interpreter_state()
 
     def restore(self) -> None:
         """Put back what a configuration changed."""
-        if _process_state() == self._known:
-            return
-        folder, variables, cores = self._known
-        os.environ.clear()
-        os.environ.update(variables)
-        if cores:
-            os.sched_setaffinity(0, cores)
-        with suppress(OSError):
-            os.chdir(folder)
+        self._restore_interpreter()
+        folder, variables, cores = _process_state()
+        if variables != self._variables:
+            os.environ.clear()
+            os.environ.update(self._variables)
+        if cores != self._cores:
+            for thread, known in self._cores.items():
+                with suppress(OSError):  # it may have ended
+                    os.sched_setaffinity(thread, known)
+        if folder != self._folder:
+            with suppress(OSError):
+                os.chdir(self._folder)
+
+    def _restore_interpreter(self) -> None:
+        for name, value in _interpreter_state().items():
+            if value != self._interpreter[name]:
+                _SETTERS[name](self._interpreter[name])
 
 
-def _process_state() -> tuple[str, dict[str, str], set[int]]:
+_GETTERS: dict[str, Callable[[], Any]] = {
+    "profile": sys.getprofile,
+    "trace": sys.gettrace,
+    "thread_profile": threading.getprofile,
+    "thread_trace": threading.gettrace,
+    "switch_interval": sys.getswitchinterval,
+    "recursion_limit": sys.getrecursionlimit,
+    "garbage_collection": gc.isenabled,
+    "garbage_thresholds": gc.get_threshold,
+    "random": random.getstate,
+    "numpy_errors": np.geterr,
+    "warnings": lambda: list(warnings.filters),
+}
+_SETTERS: dict[str, Callable[[Any], Any]] = {
+    "profile": sys.setprofile,
+    "trace": sys.settrace,
+    "thread_profile": threading.setprofile,
+    "thread_trace": threading.settrace,
+    "switch_interval": sys.setswitchinterval,
+    "recursion_limit": sys.setrecursionlimit,
+    "garbage_collection": lambda enabled: gc.enable() if enabled else gc.disable(),
+    "garbage_thresholds": lambda thresholds: gc.set_threshold(*thresholds),
+    "random": random.setstate,
+    "numpy_errors": lambda handling: np.seterr(**handling),
+    "warnings": lambda filters: setattr(warnings, "filters", filters),
+}
+"""Functions that read and set a state of the interpreter, taken before a kernel is loaded."""
+
+
+def _interpreter_state() -> dict[str, Any]:
+    return {name: read() for name, read in _GETTERS.items()}
+
+
+def _process_state() -> tuple[str, dict[str, str], dict[int, set[int]]]:
     folder = ""
     with suppress(OSError):  # it may be deleted
         folder = os.getcwd()
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    return folder, dict(os.environ), cores
+    return folder, dict(os.environ), _cores_of_threads()
+
+
+def _cores_of_threads() -> dict[int, set[int]]:
+    """Return the cores of each thread of this process."""
+    if not hasattr(os, "sched_getaffinity"):
+        return {}
+    cores = {}
+    with suppress(OSError):
+        for name in os.listdir("/proc/self/task"):
+            with suppress(OSError):  # it may have ended
+                cores[int(name)] = os.sched_getaffinity(int(name))
+    return cores or {0: os.sched_getaffinity(0)}
 
 
 def fingerprints(values: Any) -> list[tuple[Any, int]]:
@@ -128,7 +202,7 @@ def own_state(kernel: Kernel) -> dict[Any, Any]:
 
 def judges_of(kernel: Kernel) -> list[Any]:
     """Return marks of the objects that judge a kernel's output."""
-    names = ("function", "check", "verify", "answer", "atol", "tolerance")
+    names = ("function", "check", "verify", "answer", "atol", "tolerance", "accepted_error")
     return [id(getattr(kernel, name, None)) for name in names]
 
 

@@ -2,7 +2,8 @@
 
 The child inherits no descriptors. It connects to its parent and exchanges numbered messages over
 the connection. A kernel may fork or write to any descriptor, so each message carries a secret mark,
-its length and its checksum, and the receiver skips all other bytes.
+its length and its checksum, and the receiver skips all other bytes. Requests are pickled. Answers
+are data: the parent never unpickles what a process sends that runs a user's code.
 
 On Linux, the parent of the child is a keeper, which ends with everything the child started. A
 kernel may start processes that leave their session and whose parents end at once. The keeper adopts
@@ -31,10 +32,11 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
+from foretune.collect import answers
+from foretune.collect.printed_output import PrintedOutput
+from foretune.collect.worker_environment import WORKER_VARIABLE, is_worker, keep_freed_memory
 from foretune.errors import ForetuneError, MeasurementError, describe_error
 
-WORKER_VARIABLE = "FORETUNE_SERVES"
-"""Set in the environment of a worker process, where tuned functions must not start to tune."""
 START_TIMEOUT_S = 120.0  # of a process and of its imports: importing torch takes several seconds
 HELLO_TIMEOUT_S = 5.0
 EXIT_TIMEOUT_S = 2.0  # time limit for the exit of a process that closed its connection
@@ -60,6 +62,7 @@ class WorkerProcess:
         self._pickling_advice = pickling_advice
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._printed = PrintedOutput()
         self._last_number = 0
         self.calls_made = 0
 
@@ -146,7 +149,8 @@ class WorkerProcess:
             )
         factory, key = self._pickle(self._factory), secrets.token_bytes(16)
         command = [sys.executable, "-P", "-m", "foretune.collect.worker_process"]
-        printed = 2 if sys.__stderr__ else subprocess.DEVNULL  # stdout may carry JSON
+        # Only on stderr: stdout may carry JSON.
+        printed = self._printed.file() if sys.__stderr__ else subprocess.DEVNULL
         try:
             with _open_listener() as (listener, address):
                 self._process = subprocess.Popen(
@@ -177,7 +181,7 @@ class WorkerProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                channel = Channel(listener.accept()[0], key)
+                channel = Channel(listener.accept()[0], key, loads=answers.decode)
                 channel.receive(HELLO_TIMEOUT_S)
             except (TimeoutError, EOFError):  # no connection yet, or not from our child
                 continue
@@ -204,10 +208,20 @@ def _open_listener() -> Iterator[tuple[socket.socket, str]]:
 
 
 class Channel:
-    """One end of a connection; ``mark``, the same secret bytes at both, begins every message."""
+    """One end of a connection; ``mark``, the same secret bytes at both, begins every message.
 
-    def __init__(self, sock: socket.socket, mark: bytes) -> None:
+    ``dumps`` and ``loads`` convert contents to and from bytes.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        mark: bytes,
+        dumps: Callable[[Any], bytes] = pickle.dumps,
+        loads: Callable[[bytes], Any] = pickle.loads,
+    ) -> None:
         self._socket = sock
+        self._dumps, self._loads = dumps, loads
         self._mark = mark
         self._buffer = bytearray()
         self._searched = 0  # where the search for the next mark goes on
@@ -215,9 +229,9 @@ class Channel:
     def send(self, number: int, content: Any, limit_s: float | None = None) -> None:
         """Send a message.
 
-        Raises TimeoutError, OSError if the connection is closed, or pickle's error.
+        Raises TimeoutError, OSError if the connection is closed, or the error of the conversion.
         """
-        payload = pickle.dumps(content)
+        payload = self._dumps(content)
         header = _HEADER.pack(number, len(payload), zlib.crc32(payload))
         self._socket.settimeout(limit_s)
         self._socket.sendall(self._mark + header + payload)
@@ -225,7 +239,7 @@ class Channel:
     def receive(self, limit_s: float = math.inf) -> tuple[int, Any]:
         """Return the next message: its number and content.
 
-        Raises TimeoutError, EOFError if the connection is closed, or pickle's error.
+        Raises TimeoutError, EOFError if the connection is closed, or the error of the conversion.
         """
         deadline = time.monotonic() + limit_s
         while (message := self._next()) is None:
@@ -238,7 +252,7 @@ class Channel:
                 raise EOFError
             self._buffer += read
         number, payload = message
-        return number, pickle.loads(payload)
+        return number, self._loads(payload)
 
     def close(self) -> None:
         """Close the connection."""
@@ -269,15 +283,11 @@ class Channel:
             self._searched = 0
 
 
-def is_worker() -> bool:
-    """Whether this process measures for another one, so that it must not start tuning."""
-    return WORKER_VARIABLE in os.environ
-
-
 def become_worker(parent: int) -> None:
     """Make this process a worker of ``parent``: it ignores Ctrl-C, and exits with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[WORKER_VARIABLE] = "1"
+    keep_freed_memory()
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
@@ -321,7 +331,7 @@ def serve(address: str, key: bytes, parent: int) -> None:
     """
     become_worker(fork_worker(parent))
     with _connect(address) as sock, contextlib.suppress(EOFError, OSError):
-        channel = Channel(sock, key)
+        channel = Channel(sock, key, dumps=answers.encode)
         if hasattr(os, "register_at_fork"):  # processes that a kernel forks must not answer
             os.register_at_fork(after_in_child=sock.close)
         channel.send(0, None)
@@ -344,7 +354,11 @@ def serve(address: str, key: bytes, parent: int) -> None:
                 answer = getattr(served, method)(*arguments)
             except Exception as e:
                 answer = _to_foretune_error(e)
-            channel.send(number, (answer, getattr(served, "usable", True)))
+            usable = bool(getattr(served, "usable", True))
+            try:
+                channel.send(number, (answer, usable))
+            except answers.UnreadableAnswer as e:
+                channel.send(number, (_to_foretune_error(e, "cannot send the answer: "), False))
 
 
 def _connect(address: str) -> socket.socket:

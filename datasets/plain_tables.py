@@ -13,7 +13,8 @@ from foretune.errors import DataWarning, RunTableError, require_known
 from foretune.measurement import Status
 from foretune.values import counted
 
-UNNAMED = "unnamed"  # kernel and device of tables that name neither
+UNNAMED = "unnamed"
+"""Kernel and device of tables that name neither."""
 
 
 def run_columns(
@@ -28,15 +29,23 @@ def run_columns(
     used there are neither, unless ``problem`` names them.
     Raises UnknownName if there is no such column.
     """
-    columns = list(columns)
-    require_known("column", problem, columns)
-    named = {}
-    for c in columns:
-        word = re.compile(rf"(?<!\w){re.escape(c)}(?!\w)")
-        if c in problem or not any(word.search(source) for source in sources.values()):
-            group = "problem" if c in problem or not problem else "config"
-            named[c if is_run_column(c) else f"{group}.{c}"] = c
-    return {**named, **sources}
+    given = list(columns)
+    require_known("column", problem, given)
+    mapping = {}
+    for column in given:
+        is_of_problem = column in problem
+        if not is_of_problem and _is_used(column, sources.values()):
+            continue
+        group = "problem" if is_of_problem or not problem else "config"
+        run_column = column if is_run_column(column) else f"{group}.{column}"
+        mapping[run_column] = column
+    return {**mapping, **sources}
+
+
+def _is_used(column: str, sources: Iterable[str]) -> bool:
+    """Return whether a column is, or occurs as a word in, one of the sources."""
+    word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)")
+    return any(word.search(source) for source in sources)
 
 
 def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFrame:

@@ -30,9 +30,9 @@ _MODULE_OF = {
     "RuntimeRegressor": "foretune.models.runtime_regressor",
     "SpacePredictor": "foretune.models.guides.guide",
     "Training": "foretune.models.training",
-    "evaluate_predictor": "foretune.models.training",
+    "evaluate_predictor": "foretune.models.validation.evaluation",
     "find_pretrained": "foretune.models.saved.pretrained",
-    "learning_curve": "foretune.models.training",
+    "learning_curve": "foretune.models.validation.evaluation",
     "noise_floor": "foretune.models.validation.metrics",
     "train_predictor": "foretune.models.training",
 }

@@ -26,17 +26,18 @@ from foretune.features.featureset import Estimator, FeatureSet
 from foretune.models.calibration import Calibration
 from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.correction import CorrectionFeatures
-from foretune.models.data_checks import drop_implausible, warn_about_data
 from foretune.models.distinct_problems import exact_problems
+from foretune.models.objectives import product_interval
+from foretune.models.plausibility import drop_implausible
 from foretune.models.repeats import Repeats
 from foretune.models.representative_rows import choose_rows
+from foretune.models.suspicions import warn_about_data
 from foretune.models.target_model import TargetModel
 from foretune.models.targets import (
     MIN_ROWS,
     TARGETS,
     Target,
     present_targets,
-    product_interval,
     training_rows,
     usable_rows,
 )

@@ -25,8 +25,9 @@ from foretune.models.expert_predictions import NEW_DEVICE, ExpertPredictions, Tr
 from foretune.models.experts import Experts, RegressorFactory
 from foretune.models.holdouts import holdout_axes
 from foretune.models.interval import Interval, load_interval
-from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
+from foretune.models.neighbors import Axis, NeighborIndex
 from foretune.models.regime import Regime, choose_regime
+from foretune.models.repeated_sizes import RepeatedSize
 from foretune.models.repeats import Repeats
 from foretune.models.smooth_expert import SmoothExpert
 from foretune.models.stack import ConvexStack, load_stack

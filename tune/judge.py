@@ -19,14 +19,40 @@ from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.isolated_implementation import CallOutputs, Code, IsolatedImplementation
 from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.worker_process import WorkerProcess
-from foretune.collect.wrapped.values import relative_difference
+from foretune.collect.wrapped.output_comparison import ComparisonRules, output_error
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
+from foretune.kernel import WrongResult
 from foretune.problem import Problem
 from foretune.result import Result
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.results import Comparison, NoiseEstimate, Outcome
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
+
+CHECK_SEEDS = 3
+"""Number of seeds whose outputs are all checked before anything is timed."""
+MIN_ROUNDS = 5
+"""Rounds of each process, however slow."""
+MAX_ROUNDS = 60
+"""Rounds of each process, however fast."""
+OUTPUT_CHECK_SHARE = 1 / 3
+"""Share of timed rounds, chosen at random, whose outputs are also checked."""
+BURST_S = 0.004
+"""Calls are timed together until the reference takes as long: asking then takes a small share."""
+MAX_BURST = 256
+"""Largest number of calls that are timed together, each with inputs of its own."""
+MAX_BURST_BYTES = 1 << 26
+"""Largest size of all inputs of the calls that are timed together."""
+OVERHEAD_SAMPLES = 9
+"""Measurements of the time that a request takes; the fastest counts."""
+CLOCK_NOISE = 0.1
+"""Largest share of the time by the judge's clock that a contestant's own clock may miss or add."""
+CLOCK_NOISE_MS = 0.1
+"""The same for one answer, in milliseconds: its duration differs between processes."""
+CANDIDATE = "candidate"
+REFERENCE = "reference"
+REFERENCE_REPEATED = DEFAULT_REPEATED
+_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")
 
 
 @dataclass(frozen=True)
@@ -79,7 +105,7 @@ class Verdict(Result):
         return self._geometric_mean("ratio_low"), self._geometric_mean("ratio_high")
 
     def _geometric_mean(self, figure: str) -> float:
-        figures = [getattr(r.candidate, figure) for r in self.problem_verdicts]
+        figures = [getattr(verdict.candidate, figure) for verdict in self.problem_verdicts]
         return geometric_mean(figures) if figures else math.nan
 
     @property
@@ -141,19 +167,6 @@ class Verdict(Result):
         }
 
 
-CHECK_SEEDS = 3  # number of seeds whose outputs are all checked before anything is timed
-MIN_ROUNDS, MAX_ROUNDS = 5, 60
-OUTPUT_CHECK_SHARE = 1 / 3
-"""Share of timed rounds, chosen at random, whose outputs are also checked."""
-MAX_CLOCK_RATIO = 1.5
-"""Maximum ratio of the time by the judge's clock to a contestant's own; processes have overhead."""
-MAX_SLOWED = 4.0
-"""Maximum slow-down of the candidate, seen on the reference, that is attributed to other load."""
-CLOCK_OVERHEAD_MS = 0.002  # maximum time to read a clock
-OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
-CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
-
-
 class CandidateRejected(Exception):
     """The candidate is rejected; the message is the reason."""
 
@@ -165,7 +178,7 @@ def judge(
     *,
     inputs: Code,
     rivals: Mapping[str, Code] | None = None,
-    tolerance: float = 1e-4,
+    tolerance: float | None = None,
     session_s: float = 0.5,
     limit_s: float = 30.0,
     device: Device | None = None,
@@ -186,7 +199,8 @@ def judge(
             seeds must give other values.
         rivals: other implementations by name, such as a library call, ``torch.compile`` of the
             reference or a tuned kernel. The speed-up is over the fastest rival or reference.
-        tolerance: maximum accepted ``‖output − reference‖ / ‖reference‖``.
+        tolerance: maximum relative error, see `foretune.relative_error`. By default, it depends on
+            the type of number: 1e-9 in double, 1e-5 in single precision; whole numbers are exact.
         session_s: seconds of rounds in each process, per problem.
         limit_s: maximum seconds of one call, including loading and compiling.
         device: the device whose load is observed; by default the CPU.
@@ -213,7 +227,8 @@ def judge(
                 bench.check(problem)
                 progress.advance(str(problem))
             progress.start("comparing", len(wanted))
-            verdicts, watched = [], device or Device("CPU", "cpu")
+            verdicts = []
+            watched = device or Device("CPU", "cpu")
             for problem in wanted:
                 verdicts.append(bench.compare(problem, session_s, LoadMonitor(watched)))
                 progress.advance(str(problem))
@@ -244,19 +259,24 @@ def _codes(
 
 
 class JudgeBenchmark:
-    """Runs each contestant in its own process.
+    """Runs each contestant in its own process, and times it by this process's clock.
 
     Raises CandidateRejected if the candidate fails or is wrong, MeasurementError if another does.
     """
 
     def __init__(
-        self, implementations: Mapping[str, WorkerProcess], tolerance: float, limit_s: float
+        self,
+        implementations: Mapping[str, WorkerProcess],
+        tolerance: float | None,
+        limit_s: float,
     ) -> None:
         self.implementations = implementations
         self.tolerance = tolerance
         self.limit_s = limit_s
         self.max_error = 0.0
         self._random = random.Random(secrets.randbits(64))
+        self._input_bytes = 1
+        self._bursts: dict[str, list[_Burst]] = {}
 
     def close(self) -> None:
         """End all processes."""
@@ -266,17 +286,18 @@ class JudgeBenchmark:
     def load(self, problem: Problem) -> None:
         """Load all contestants, each in its process; UsageError if a name has no function."""
         for name in self.implementations:
-            if unknown := self._call(name, problem, "load", *self._new_seeds(1)):
+            (seed,) = self._new_seeds(1)
+            if unknown := self._call(name, problem, "load", dict(problem), seed):
                 raise UsageError(str(unknown))
 
     def check(self, problem: Problem) -> None:
         """Check all outputs; UsageError if the reference's output is the same for all inputs."""
-        rights = []
+        correct = []
         for seed in self._new_seeds(CHECK_SEEDS):
             for name in self.implementations:
-                self._call(name, problem, "run", seed)
-            rights.append(self._compare_outputs(problem))
-        if _equal_outputs(rights[0], rights[1]):
+                self._run(name, problem, [seed])
+            correct.append(self._compare_outputs(problem, number=0))
+        if _equal_outputs(correct[0], correct[1]):
             raise UsageError(
                 f"the reference gives the same for all inputs of {problem}, so nothing can be "
                 "checked: let inputs() use its seed, or choose another problem"
@@ -287,101 +308,124 @@ class JudgeBenchmark:
         self.max_error = 0.0
         evidence = Evidence(REFERENCE, REFERENCE_REPEATED)
         rivals = [n for n in self.implementations if n not in (CANDIDATE, REFERENCE_REPEATED)]
+        calls = self._calls_per_burst(problem)
+        self._bursts = {name: [] for name in self.implementations}
         with watch:
             for processes, share in LOOKS.items():
+                # Measure until the next look at the data; the looks share the error.
                 while len(evidence) < processes:
-                    rounds = self._session(problem, session_s)
-                    evidence.add(rounds)
+                    evidence.add(self._session(problem, session_s, calls))
                 against = [
                     evidence.compare(rival, CANDIDATE, rival, None, ERROR * share)
                     for rival in rivals
                 ]
-                against.sort(key=lambda c: c.ratio)
+
+                # The fastest rival decides.
+                against.sort(key=lambda comparison: comparison.ratio)
                 if against[0].verdict != "inconclusive":
                     break
-        self._verify_clock(problem, {n: float(np.median(t)) for n, t in rounds.time_ms.items()})
+        self._check_clock(problem)
         return ProblemVerdict(
-            problem,
-            tuple(against),
-            {n: evidence.value(n) for n in (CANDIDATE, *rivals)},
-            len(evidence),
-            evidence.rounds,
-            evidence.noise(watch.load),
-            self.max_error,
+            problem=problem,
+            against=tuple(against),
+            time_ms={name: evidence.value(name) for name in (CANDIDATE, *rivals)},
+            processes=len(evidence),
+            rounds=evidence.rounds,
+            noise=evidence.noise(watch.load),
+            relative_error=self.max_error,
         )
 
-    def _session(self, problem: Problem, session_s: float) -> Rounds:
+    def _calls_per_burst(self, problem: Problem) -> int:
+        """Return how many calls take the reference `BURST_S`; each gets inputs of its own."""
+        largest = min(MAX_BURST, max(1, MAX_BURST_BYTES // max(1, self._input_bytes)))
+        asking_s = self._asking_s(problem)
+        calls = 1
+        while calls < largest:
+            burst_s = self._run(REFERENCE, problem, self._new_seeds(calls)).judge_s - asking_s
+            if burst_s >= BURST_S:
+                break
+            calls = min(2 * calls, largest)
+        return calls
+
+    def _asking_s(self, problem: Problem) -> float:
+        """Return the seconds that a question to a process takes whose code is trusted."""
+        samples = []
+        for _ in range(OVERHEAD_SAMPLES):
+            start = time.perf_counter()
+            self._call(REFERENCE, problem, "idle")
+            samples.append(time.perf_counter() - start)
+        return min(samples)
+
+    def _session(self, problem: Problem, session_s: float, calls: int) -> Rounds:
         """Time all contestants in interleaved rounds of fresh processes, each with new inputs."""
         self.close()
         names = list(self.implementations)
         times: dict[str, list[float]] = {name: [] for name in names}
         for name in names:  # loads and warms up
-            self._call(name, problem, "run", *self._new_seeds(1))
+            self._run(name, problem, self._new_seeds(1))
+        asking_s = self._asking_s(problem)
         deadline = time.monotonic() + session_s
         for number in range(MAX_ROUNDS):
             if number >= MIN_ROUNDS and time.monotonic() > deadline:
                 break
-            (seed,) = self._new_seeds(1)
+            seeds = self._new_seeds(calls)
             for name in self._random.sample(names, len(names)):
-                times[name].append(self._call(name, problem, "run", seed))
+                burst = self._run(name, problem, seeds)
+                self._bursts[name].append(burst)
+                # Asking may have been faster than in all samples; a time is positive.
+                call_s = max(burst.judge_s - asking_s, burst.judge_s * 1e-3)
+                times[name].append(1e3 * call_s / calls)
             if self._random.random() < OUTPUT_CHECK_SHARE:
-                self._compare_outputs(problem)
-        self._compare_outputs(problem)
+                self._compare_outputs(problem, self._random.randrange(calls))
+        self._compare_outputs(problem, self._random.randrange(calls))
         return Rounds({name: np.array(ms) for name, ms in times.items()})
 
-    def _compare_outputs(self, problem: Problem) -> CallOutputs:
-        """Compare the outputs of the last calls; return the correct ones."""
-        expected: CallOutputs = self._call(REFERENCE, problem, "outputs")
+    def _run(self, name: str, problem: Problem, seeds: list[int]) -> "_Burst":
+        """Let a contestant make its inputs, and time its calls by this process's clock."""
+        self._input_bytes = self._call(name, problem, "prepare", dict(problem), seeds)
+        start = time.perf_counter()
+        timed = self._call(name, problem, "run")
+        judge_s = time.perf_counter() - start
+        if timed.calls != len(seeds):
+            raise MeasurementError(f"{name} made {timed.calls} calls instead of {len(seeds)}")
+        return _Burst(judge_s=judge_s, own_s=1e-3 * float(timed.own_ms))
+
+    def _compare_outputs(self, problem: Problem, number: int) -> CallOutputs:
+        """Compare the outputs of one of the last calls; return the correct ones."""
+        expected: CallOutputs = self._call(REFERENCE, problem, "outputs", number)
         for name in self.implementations:
             if name == REFERENCE:
                 continue
-            output = self._call(name, problem, "outputs")
+            output = self._call(name, problem, "outputs", number)
             with self._attribute_errors(name, problem):
-                error = _relative_error(output, expected)
-                if not error <= self.tolerance:
-                    raise CandidateRejected(
-                        f"wrong: relative error {error:.2g} is above {self.tolerance:.2g}"
-                    )
+                error = _relative_error(output, expected, self.tolerance, self._input_bytes)
             if name == CANDIDATE:
                 self.max_error = max(self.max_error, error)
         return expected
 
-    def _verify_clock(self, problem: Problem, time_ms: Mapping[str, float]) -> None:
-        """Check the candidate's times against bursts timed by this process's clock.
+    def _check_clock(self, problem: Problem) -> None:
+        """Reject a candidate whose process measures with a clock that is off.
 
-        Other load on the machine also lengthens the bursts of the reference.
+        No figure rests on that clock. But a wrong one shows that the candidate manipulates its
+        process. What the judge's clock sees in addition is the time to ask, as for the reference.
+        Other load only adds to it, so the smallest value counts.
         """
-        (seed,), burst_ms = self._new_seeds(1), {CANDIDATE: math.inf, REFERENCE: math.inf}
-        calls = dict.fromkeys(burst_ms, 1)
-        asking_s = min(self._burst_s(CANDIDATE, problem, seed, 0) for _ in range(OVERHEAD_SAMPLES))
-        for _ in range(MAX_BURSTS):  # one that others did not disturb is enough
-            for name in burst_ms:
-                seconds = self._burst_s(name, problem, seed, calls[name]) - asking_s
-                if seconds < BURST_S:  # the noise of asking could hide it
-                    calls[name] *= 2
-                else:
-                    burst_ms[name] = min(burst_ms[name], 1e3 * seconds / calls[name])
-            slowed = burst_ms[REFERENCE] / time_ms[REFERENCE]
-            ratio = MAX_CLOCK_RATIO * min(
-                max(slowed, 1.0) if math.isfinite(slowed) else 1.0, MAX_SLOWED
+        missed_s = {
+            name: min(burst.judge_s - burst.own_s for burst in self._bursts[name])
+            for name in (CANDIDATE, REFERENCE)
+        }
+        own_s = float(np.median([burst.own_s for burst in self._bursts[CANDIDATE]]))
+        judge_s = float(np.median([burst.judge_s for burst in self._bursts[CANDIDATE]]))
+        allowed_s = CLOCK_NOISE * max(judge_s, own_s) + 1e-3 * CLOCK_NOISE_MS
+        if abs(missed_s[CANDIDATE] - missed_s[REFERENCE]) > allowed_s:
+            raise CandidateRejected(
+                f"its process says {1e3 * own_s:.3g} ms, the judge's clock {1e3 * judge_s:.3g} ms, "
+                f"on {problem}"
             )
-            if burst_ms[CANDIDATE] <= ratio * time_ms[CANDIDATE] + CLOCK_OVERHEAD_MS:
-                return
-        raise CandidateRejected(
-            f"its process says {time_ms[CANDIDATE]:.3g} ms, the judge's clock "
-            f"{burst_ms[CANDIDATE]:.3g} ms, on {problem}"
-        )
-
-    def _burst_s(self, name: str, problem: Problem, seed: int, calls: int) -> float:
-        """Return the seconds that some calls take by this process's clock."""
-        start = time.perf_counter()
-        self._call(name, problem, "run_repeatedly", seed, calls)
-        return time.perf_counter() - start
 
     def _call(self, name: str, problem: Problem, method: str, *arguments: Any) -> Any:
-        call_arguments = () if method == "outputs" else (dict(problem), *arguments)
         with self._attribute_errors(name, problem):
-            return self.implementations[name].call(method, *call_arguments, limit_s=self.limit_s)
+            return self.implementations[name].call(method, *arguments, limit_s=self.limit_s)
 
     @contextmanager
     def _attribute_errors(self, name: str, problem: Problem) -> Any:
@@ -402,29 +446,32 @@ class JudgeBenchmark:
         return [self._random.getrandbits(32) for _ in range(n)]
 
 
+@dataclass(frozen=True)
+class _Burst:
+    """Seconds of some calls by the judge's clock, and by the clock of their process."""
+
+    judge_s: float
+    own_s: float
+
+
 def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
     try:
-        return _relative_error(one, other) == 0.0
+        return _relative_error(one, other, tolerance=math.inf, input_bytes=1) == 0.0
     except CandidateRejected:  # their shapes differ
         return False
 
 
-def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
-    """Return the largest relative error; reject outputs of another number, shape or type."""
-    for number in sorted(output.written.keys() - expected.written.keys()):
-        raise CandidateRejected(
-            f"it changes its argument {number}, which the reference does not change"
-        )
-    for number in sorted(expected.written.keys() - output.written.keys()):
-        raise CandidateRejected(f"it does not write into its argument {number}")
-    if len(output.returned) != len(expected.returned):
-        raise CandidateRejected(
-            f"it returns {len(output.returned)} arrays instead of {len(expected.returned)}"
-        )
+def _relative_error(
+    output: CallOutputs, expected: CallOutputs, tolerance: float | None, input_bytes: int
+) -> float:
+    """Return the largest relative error; reject outputs of another structure, type or value."""
+    _check_structure(output, expected)
+    rules = ComparisonRules(tolerance, input_elements=max(1, input_bytes // 4), exact_types=False)
     pairs = [
         *zip(output.returned, expected.returned, strict=True),
         *((output.written[i], expected.written[i]) for i in sorted(expected.written)),
     ]
+    errors = [0.0]
     for ours, theirs in pairs:
         if ours.kind != theirs.kind:
             raise CandidateRejected(f"it gives {ours.kind} instead of {theirs.kind}")
@@ -432,7 +479,29 @@ def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
             raise CandidateRejected(
                 f"it gives shape {ours.values.shape} instead of {theirs.values.shape}"
             )
-    return max((relative_difference(o.values, t.values) for o, t in pairs), default=0.0)
+        try:
+            errors.append(output_error(ours.values, theirs.values, rules, ours.place))
+        except WrongResult as e:
+            raise CandidateRejected(f"wrong: {e}") from e
+    return max(errors)
 
 
-_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")
+def _check_structure(output: CallOutputs, expected: CallOutputs) -> None:
+    """Reject outputs that are returned or written elsewhere, or share memory."""
+    for number in sorted(output.written.keys() - expected.written.keys()):
+        raise CandidateRejected(
+            f"it changes its argument {number}, which the reference does not change"
+        )
+    for number in sorted(expected.written.keys() - output.written.keys()):
+        raise CandidateRejected(f"it does not write into its argument {number}")
+    for ours, theirs in zip(output.returned, expected.returned, strict=False):
+        if ours.kind != theirs.kind:
+            raise CandidateRejected(f"it gives {ours.kind} instead of {theirs.kind}")
+        if ours.place != theirs.place:
+            raise CandidateRejected(f"it gives {ours.place} instead of {theirs.place}")
+    if len(output.returned) != len(expected.returned):
+        raise CandidateRejected(
+            f"it returns {len(output.returned)} parts instead of {len(expected.returned)}"
+        )
+    for effect in sorted({*output.effects} - {*expected.effects}):
+        raise CandidateRejected(f"{effect}, unlike the reference")

@@ -1,9 +1,9 @@
 """Arguments of a call: their initial content, and copies that calls may write into.
 
-Arrays are copied; other objects are passed as they are. Arguments are reset before every checked
-call. Timed calls need a reset only if a call reads what an earlier one wrote, like a sort in place.
-One test decides: the written arrays are overwritten; if the next call gives the same result, it
-only writes them.
+Arrays, tables and generators of random numbers are copied; other objects are passed as they are.
+Arguments are reset before every checked call. Timed calls need a reset only if a call reads what an
+earlier one wrote, like a sort in place. One test decides: the written arrays are overwritten; if
+the next call gives the same result, it only writes them.
 """
 
 from abc import ABC, abstractmethod
@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretune.collect.wrapped import values as arrays
-from foretune.kernel import Clock, SelfTimedLaunch
+from foretune.collect.wrapped.shared_memory import Effects, shared_memory
+from foretune.kernel import Clock, SelfTimedLaunch, WrongResult
 
+CALLS_WITH_NOTES = 2
+"""Number of first calls whose memory is compared. Both are checks, no timed calls: a result that is
+kept would change what the next call allocates."""
 REPEAT_TOLERANCE = 1e-5  # maximum relative difference of equal results: threads add in any order
 
 
@@ -25,9 +29,25 @@ class Arguments:
         self.args, self.kwargs = arrays.copy_arrays(self._initial)
         self._arrays = [x for x in arrays.leaves((self.args, self.kwargs)) if arrays.is_array(x)]
         self.initial_arrays = [x for x in arrays.leaves(self._initial) if arrays.is_array(x)]
+        copies = arrays.leaves((self.args, self.kwargs))
+        self._generators = [
+            (leaf, arrays.generator_state(leaf)) for leaf in copies if arrays.is_generator(leaf)
+        ]
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements of all arrays."""
+        return sum(arrays.as_numpy(x).size for x in self.initial_arrays)
+
+    @property
+    def arrays(self) -> list[Any]:
+        """Return the arrays that a call reads and may write into."""
+        return self._arrays
 
     def reset(self) -> None:
-        """Restore the initial content."""
+        """Restore the initial content, and the state of generators of random numbers."""
+        for generator, state in self._generators:
+            arrays.set_generator_state(generator, state)
         for now, initial in zip(self._arrays, self.initial_arrays, strict=True):
             if not arrays.same_bits(now, initial):
                 arrays.assign(now, initial)
@@ -49,14 +69,41 @@ class Arguments:
 
 @dataclass(eq=False)
 class CallResult:
-    """Return value of a call, and the arrays it wrote, by their number among all arrays."""
+    """Return value of a call, and the arrays it wrote, by their number among all arrays.
+
+    ``effects`` says what the call does besides, for example that its output shares memory.
+    """
 
     returned: Any
     written: dict[int, Any]
+    effects: Effects = frozenset()
 
     def copy(self) -> "CallResult":
-        """Return a copy that later calls do not change."""
-        return CallResult(arrays.copy_arrays(self.returned), arrays.copy_arrays(self.written))
+        """Return a copy that later calls do not change.
+
+        Raises WrongResult if the result still changes after the call, for example in a thread.
+        """
+        early = arrays.samples(self.returned)
+        returned, written = arrays.copy_arrays((self.returned, self.written))
+        if not arrays.have_samples(returned, early):
+            raise WrongResult("its output still changed after it had returned")
+        return CallResult(returned, written, self.effects)
+
+
+@dataclass(eq=False)
+class ExpectedResult(CallResult):
+    """The correct result.
+
+    Attributes:
+        layout: a result of the default on the same arguments, whose classes and types of numbers
+            others must have; None if it is not known.
+        input_elements: number of elements of all arrays among the arguments.
+        shift: how far from 0 the arguments' numbers are, relative to their differences.
+    """
+
+    layout: CallResult | None = None
+    input_elements: int = 1
+    shift: float = 1.0
 
 
 class ResettingLaunch(SelfTimedLaunch, ABC):
@@ -65,6 +112,9 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
     def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
         self._resets: bool | None = None
+        self._first: Any = None  # kept until the second call, whose result must be elsewhere
+        self._calls = 0
+        self._effects: Effects = frozenset()
 
     @abstractmethod
     def run(self) -> Any:
@@ -73,12 +123,24 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
     def __call__(self) -> CallResult:
         """Reset the arguments and call once."""
         self.arguments.reset()
+        random_state = arrays.global_random_state()
         returned = self.run()
-        result = CallResult(returned, self.arguments.written())
+        self._note_effects(returned, random_state)
+        result = CallResult(returned, self.arguments.written(), self._effects)
         if self._resets is None:
             result = result.copy()
             self._resets = self._reads_written_arrays(result)
         return result
+
+    def _note_effects(self, returned: Any, random_state: int) -> None:
+        """Note what the results of the first two calls share their memory with."""
+        self._calls += 1
+        if self._calls > CALLS_WITH_NOTES:
+            return
+        self._effects |= shared_memory(returned, self.arguments.arrays, earlier=self._first)
+        if arrays.global_random_state() != random_state:
+            self._effects |= {"it changes the state of the global generators of random numbers"}
+        self._first = returned if self._calls < CALLS_WITH_NOTES else None
 
     def sample_ms(self, clock: Clock, batch: int) -> float:
         """Return the mean time of ``batch`` calls in milliseconds."""
@@ -96,16 +158,19 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
 
     def output(self, returned: Any) -> CallResult:
         """Return the last call's result."""
-        return CallResult(returned, self.arguments.written()).copy()
+        return CallResult(returned, self.arguments.written(), self._effects).copy()
 
     def time_ms(self, clock: Clock, batch: int) -> float:
         """Return the mean time of back-to-back calls without a reset, in ms."""
         return clock.sample_ms(self.run, batch)
 
     def _reads_written_arrays(self, result: CallResult) -> bool:
-        """Whether the content of the written arrays changes the result."""
+        """Whether the content of the written arrays changes the result.
+
+        What is neither returned nor written now may be written for other values.
+        """
         if not result.written:
-            return False
+            return result.returned is None
         for number in result.written:
             self.arguments.overwrite(number)
         try:

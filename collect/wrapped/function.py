@@ -1,21 +1,36 @@
 """A Python function with keyword arguments as knobs: NumPy, Numba, torch, anything."""
 
 import inspect
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from foretune.collect.wrapped import values as arrays
-from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
+from foretune.collect.wrapped.call_arguments import (
+    Arguments,
+    CallResult,
+    ExpectedResult,
+    FunctionLaunch,
+)
+from foretune.collect.wrapped.knob_values import KnobValues
+from foretune.collect.wrapped.output_comparison import (
+    ComparisonRules,
+    output_error,
+    without_values,
+)
+from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
+from foretune.collect.wrapped.special_values import SPECIAL_VALUES, SpecialValues
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
-from foretune.errors import MeasurementError, UsageError, describe_error, warn
-from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
+from foretune.errors import MeasurementError, UsageError, describe_error, first_line, warn
+from foretune.kernel import Inputs, Launch, SpecialInputs, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import NOTHING, identify, name_work, unique_digest
 from foretune.values import Value
 
 OutputCheck = Callable[[Any, Any], bool]
@@ -35,41 +50,80 @@ class FunctionKernel(WrappedKernel):
     def __init__(
         self,
         function: Callable[..., Any],
-        knobs: Mapping[str, Sequence[Value]],
+        knobs: Mapping[str, Sequence[Any]],
         args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
         check: Any = None,
         verify: OutputCheck | None = None,
-        tolerance: float = 1e-4,
+        tolerance: float | None = None,
         restrictions: Restrictions = None,
         default: Mapping[str, Any] | None = None,
         name: str | None = None,
         cost: CostOf | None = None,
         device_kind: Literal["cpu", "gpu"] = "cpu",
         pinned: Sequence[str] = (),
+        identity: str | None = None,
+        floats_are_data: bool = True,
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
         parameters = parameters_of(function)
         _check_knobs(name, knobs, parameters)
+        self.knob_values = KnobValues(knobs)
         kwargs = dict(kwargs or {})
         if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
         named = _named_arguments(parameters, () if callable(args) else tuple(args), kwargs)
-        problem = {} if callable(args) else arrays.describe_arguments(*named)
-        check_hashes = [
-            f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
+        # What the function reads: its code and captured values here, its arguments in the problem.
+        if callable(args):
+            problem = ArgumentsProblem({})
+            made_by = identify((args, kwargs), owner=f"args or kwargs of {name}")
+        else:
+            problem = problem_of_arguments(
+                *named,
+                floats_are_data=floats_are_data,
+                is_named=identity is not None,
+                ignored=ignored,
+            )
+            made_by = NOTHING
+        works = [
+            name_work(function, identity)
+            if identity is not None
+            else identify(function, owner=name, ignored=ignored),
+            made_by,
+            identify(verify, owner=f"verify of {name}"),
         ]
-        right = None if check is None or callable(check) else arrays.content_hash(check)
-        code = repr(
-            (source_hash_of_function(function), name, check is None, right, check_hashes, tolerance)
+        works += [
+            identify(value, owner=f"a knob of {name}") for value in self.knob_values.functions
+        ]
+        if check is None or callable(check):
+            works.append(identify(check, owner=f"the check of {name}"))
+            right = None
+        else:
+            right = arrays.content_hash(check)
+        # Work that cannot be read completely has a code of its own: nothing is reused for it.
+        unreadable = (*problem.unreadable, *(part for work in works for part in work.unreadable))
+        self.unreadable = unreadable if identity is None else ()
+        only_here = unique_digest() if self.unreadable else ""
+        digests = [work.digest for work in works]
+        code = repr((digests, only_here, name, right, tolerance))
+        super().__init__(
+            name,
+            self.knob_values.listed,
+            self.knob_values.decode_rules(restrictions),
+            None if default is None else self.knob_values.encode(default),
+            problem.values,
+            code,
+            cost,
         )
-        super().__init__(name, knobs, restrictions, default, problem, code, cost)
         self.function = function
         self.args = args if callable(args) else tuple(args)
         self.kwargs = kwargs
-        self.check, self.verify, self.tolerance = check, verify, tolerance
+        self.check, self.verify = check, verify
+        self.accepted_error = tolerance
+        self._has_output = False
         self.device_kind = device_kind
         self.pinned = _check_pinned(name, pinned, {*parameters, *kwargs})
         self._draws: dict[Problem, arrays.Draw | None] = {}
@@ -82,8 +136,9 @@ class FunctionKernel(WrappedKernel):
         complete = inspect.Parameter.empty not in defaults.values()
         if self._default is not None or not complete or len(defaults) < len(self.knobs):
             return
-        if defaults in self._space:
-            self._default = Configuration(defaults)
+        encoded = self.knob_values.encode(defaults)
+        if encoded in self._space:
+            self._default = Configuration(encoded)
             return
         text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
         warn(
@@ -121,12 +176,39 @@ class FunctionKernel(WrappedKernel):
         given = self._given(problem, seed)
         if seed == 0 or not (self.check is None or callable(self.check)):
             return given
+        draw = self._draw_of(problem)
+        return given if draw is None else self._redrawn(given, seed, draw)
+
+    def _draw_of(self, problem: Problem) -> arrays.Draw | None:
         if problem not in self._draws:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._draws[problem] = arrays.find_draw(partial(self._accepts, problem))
-        draw = self._draws[problem]
-        return given if draw is None else self._redrawn(given, seed, draw)
+        return self._draws[problem]
+
+    def special_inputs(self, problem: Problem, rng: np.random.Generator) -> Iterator[SpecialInputs]:
+        """Yield arguments with zeros, large values, NaN and others, if the default accepts them."""
+        if not (self.check is None or callable(self.check)):
+            return
+        for number in rng.permutation(len(SPECIAL_VALUES)):
+            special = SPECIAL_VALUES[number]
+            seed = int(rng.integers(1, 2**31))
+            with warnings.catch_warnings(), suppress(Exception), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                if inputs := self._special_inputs(problem, special, seed):
+                    yield inputs
+
+    def describe_values(self, problem: Problem) -> str:
+        """Return on which values a verification rests."""
+        if not (self.check is None or callable(self.check)):
+            return "the given values only, because check= is an output"
+        takes_seed = callable(self.args) and "seed" in parameters_of(self.args)
+        draw = self._draw_of(problem)
+        if draw is None and not takes_seed:
+            return "the given values only: no argument has fractions, or the default needs them"
+        if draw is arrays.rescale:
+            return "the given values times random factors"
+        return "new values in every round"
 
     def _given(self, problem: Problem, seed: int) -> Inputs:
         if not callable(self.args):
@@ -136,10 +218,12 @@ class FunctionKernel(WrappedKernel):
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
-    def _redrawn(self, given: Inputs, seed: int, draw: arrays.Draw) -> Inputs:
+    def _redrawn(self, given: Inputs, seed: int, draw: arrays.Draw, whole: bool = False) -> Inputs:
+        """Return the arguments with new values; ``whole`` includes what a function has drawn."""
         args, kwargs = given["args"], given["kwargs"]
         names, values = _named_arguments(parameters_of(self.function), args, kwargs)
-        drawn = len(args) if callable(self.args) and "seed" in parameters_of(self.args) else 0
+        takes_seed = callable(self.args) and "seed" in parameters_of(self.args)
+        drawn = len(args) if takes_seed and not whole else 0
         free = [i for i, name in enumerate(names) if i >= drawn and name not in self.pinned]
         for i, new in zip(free, arrays.redraw([values[i] for i in free], draw, seed), strict=True):
             values[i] = new
@@ -159,22 +243,80 @@ class FunctionKernel(WrappedKernel):
         right = output if self.check is None else self.reference(inputs)
         before = self._bind(self.default(Problem()), given)()
         counts = [arrays.count_nan((o.returned, o.written)) for o in (output, before)]
-        return counts[0] <= counts[1] and self.relative_error(output, right) <= self.tolerance
+        self._has_output |= before.returned is not None or bool(before.written)
+        return counts[0] <= counts[1] and self.relative_error(output, right) < math.inf
+
+    def _special_inputs(
+        self, problem: Problem, special: SpecialValues, seed: int
+    ) -> SpecialInputs | None:
+        """Return inputs with special values; None if the default does not accept them.
+
+        It must not fail. Finite values must give no new infinities or NaN, others few of them.
+        """
+        given = self._given(problem, seed)
+        inputs = self._redrawn(given, seed, special.draw, whole=True)
+        pairs = zip(arrays.leaves(inputs), arrays.leaves(given), strict=True)
+        if all(new is old for new, old in pairs):
+            return None  # there are no fractions
+        output, usual = (
+            self._bind(self.default(Problem()), values)().copy() for values in (inputs, given)
+        )
+        new, old = (arrays.count_infinite((o.returned, o.written)) for o in (output, usual))
+        if special.finite and new > old:
+            return None
+        # A sum of infinities may be infinite or NaN, depending on the order: only what stays in a
+        # part of the output is checked.
+        if not special.finite and new > arrays.count_numbers(output.returned, output.written) / 2:
+            return None
+        if not arrays.says_something((output.returned, output.written)):
+            return None
+        expected = self.reference(inputs)
+        expected.shift = special.shift
+        self.relative_error(output, expected)  # the default agrees with its check
+        return SpecialInputs(special.name, inputs, expected)
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Return the call; a function that compiles at its first call compiles during the check."""
         return self._bind(config, inputs)
 
-    def reference(self, inputs: Inputs) -> CallResult:
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return infinity: `relative_error` itself refuses outputs, by type of number."""
+        return math.inf
+
+    def reference(self, inputs: Inputs) -> ExpectedResult:
         """Return the output of ``check``, or that of the default.
 
         Raises MeasurementError if the default fails, has no output, or differs between two calls.
         """
+        arguments = Arguments(inputs["args"], inputs["kwargs"])
         if self.check is None:
-            return self._default_output(inputs)
+            right = self._default_output(inputs)
+            layout: CallResult | None = right
+        else:
+            right = self._output_of_check(arguments)
+            layout = self._layout(inputs)
+        return ExpectedResult(
+            right.returned,
+            right.written,
+            effects=layout.effects if layout else frozenset(),
+            layout=layout,
+            input_elements=arguments.elements,
+        )
+
+    def _layout(self, inputs: Inputs) -> CallResult | None:
+        """Return the default's output, whose classes count; None if the default fails."""
+        if self.verify is not None:
+            return None
+        try:
+            launch = self._bind(self.default(Problem()), inputs)
+            _ = launch()
+            return launch().copy()
+        except Exception:  # it is refused where it is measured
+            return None
+
+    def _output_of_check(self, arguments: Arguments) -> CallResult:
         if not callable(self.check):
             return CallResult(self.check, {})
-        arguments = Arguments(inputs["args"], inputs["kwargs"])
         try:
             returned = self.check(*arguments.args, **arguments.kwargs)
         except Exception as e:
@@ -192,11 +334,9 @@ class FunctionKernel(WrappedKernel):
 
     def relative_error(self, output: Any, expected: Any) -> float:
         """Return the difference from the reference; raise WrongResult for an invalid output."""
-        got, right = self._comparable(output, expected)
         if self.verify is None:
-            if difference := arrays.shape_difference(got, right):
-                raise WrongResult(difference)
-            return self._difference(got, right)
+            return self._checked_error(output, expected)
+        got, right = self._comparable(output, expected)
         if len(got) == len(right) == 1:  # as the function returned it
             (got,), (right,) = got, right
         try:
@@ -207,9 +347,38 @@ class FunctionKernel(WrappedKernel):
             raise WrongResult("verify rejects the output")
         return 0.0
 
+    def _checked_error(self, output: CallResult, expected: CallResult) -> float:
+        """Return the relative error; raise WrongResult for any other difference."""
+        is_own_output = self.check is None
+        layout = getattr(expected, "layout", None)
+        rules = ComparisonRules(
+            tolerance=self.accepted_error,
+            input_elements=getattr(expected, "input_elements", 1),
+            shift=getattr(expected, "shift", 1.0),
+            exact_types=is_own_output,
+        )
+        changed = layout if layout is not None else expected if is_own_output else None
+        if changed is not None and (added := sorted({*output.written} - {*changed.written})):
+            raise WrongResult(
+                f"it changes array {added[0]} of its arguments, which the default leaves unchanged"
+            )
+        error = self._largest_difference(output, expected, rules)
+        if layout is None:
+            return error
+
+        # What a check returns may be of another class or type; the default's result is not.
+        if not is_own_output:
+            types = without_values(rules)
+            self._difference(output.returned, layout.returned, types, "the output")
+        if effects := sorted(output.effects - layout.effects):
+            raise WrongResult(f"{effects[0]}, unlike the default")
+        return error
+
     def invalidate_output(self, output: Any) -> None:
         """Overwrite the returned arrays; written arguments are reset before the next call."""
         for leaf in arrays.leaves(output.returned):
+            if isinstance(leaf, np.ndarray) and not leaf.flags.writeable:
+                continue
             if isinstance(leaf, np.ndarray):
                 super().invalidate_output(leaf)
             elif arrays.is_tensor(leaf) and (leaf.is_floating_point() or leaf.is_complex()):
@@ -220,36 +389,76 @@ class FunctionKernel(WrappedKernel):
                 leaf[:] = [float("nan")] * len(leaf)
 
     def _bind(self, config: Configuration, inputs: Inputs) -> FunctionLaunch:
-        return FunctionLaunch(self.function, config, Arguments(inputs["args"], inputs["kwargs"]))
+        arguments = Arguments(inputs["args"], inputs["kwargs"])
+        return FunctionLaunch(self.function, self.decode(config), arguments)
+
+    def decode(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with which the function is called."""
+        return self.knob_values.decode(config)
 
     def _default_output(self, inputs: Inputs) -> CallResult:
         config = self.default(Problem())
         try:
-            first, again = (self._bind(config, inputs)().copy() for _ in range(2))
+            launch = self._bind(config, inputs)
+            first = launch().copy()
+            again = launch().copy()
         except Exception as e:
             raise MeasurementError(
                 f"{describe_error(e)}; give another default, or fix the arguments"
             ) from e
-        if first.returned is None and not first.written:
+        self._has_output |= first.returned is not None or bool(first.written)
+        if not self._has_output and not self._writes_given_arguments():
             raise MeasurementError(
                 f"{self.name} returns nothing and changes none of its arguments: it must do one of "
                 "the two, so that its output can be checked"
             )
-        got, right = self._comparable(again, first)
-        difference = 0.0 if self.verify else self._difference(got, right)
-        if not difference <= self.tolerance:
-            raise MeasurementError(
-                f"{self.name} gives different outputs for the same arguments (relative difference "
-                f"{difference:.2g}): fix its seed, or give a function that judges outputs, verify="
-            )
-        return first
+        if self.verify is None:
+            self._check_repeated(first, again)
+        return again
 
-    def _difference(self, got: list[Any], right: list[Any]) -> float:
+    def _writes_given_arguments(self) -> bool:
+        """Whether the default changes the given arguments; for other values it may change none."""
         try:
-            return arrays.relative_difference(got, right)
+            given = self._given(self.problem(), 0)
+            self._has_output = bool(self._bind(self.default(Problem()), given)().written)
+        except Exception:  # the arguments depend on a problem without defaults
+            return False
+        return self._has_output
+
+    def _check_repeated(self, first: CallResult, again: CallResult) -> None:
+        """Raise MeasurementError if the default differs between two calls."""
+        rules = ComparisonRules(tolerance=self.accepted_error)
+        try:
+            self._largest_difference(again, first, rules)
+        except WrongResult as e:
+            raise MeasurementError(
+                f"{self.name} gives different outputs for the same arguments ({e}): fix its seed, "
+                "or give a function that judges outputs, verify="
+            ) from e
+
+    def _largest_difference(
+        self, output: CallResult, expected: CallResult, rules: ComparisonRules
+    ) -> float:
+        """Return the largest relative error of the returned value and of the written arrays."""
+        got, right = self._comparable(output, expected)
+        if len(got) != len(right):
+            raise WrongResult(f"the output has {len(got)} arrays instead of {len(right)}")
+        written = [f"array {number} of the arguments" for number in sorted(expected.written)]
+        places = written if len(written) == len(right) else ["the output", *written]
+        if len(places) != len(right):  # the check returns the arrays that the function writes
+            places = [f"array {number} of the arguments" for number in sorted(output.written)]
+        parts = zip(got, right, places, strict=True)
+        errors = [self._difference(a, b, rules, place) for a, b, place in parts]
+        return max(errors, default=0.0)
+
+    def _difference(self, got: Any, right: Any, rules: ComparisonRules, place: str) -> float:
+        try:
+            return output_error(got, right, rules, place)
+        except WrongResult:
+            raise
         except Exception as e:  # objects of any class
             raise MeasurementError(
-                f"outputs of {self.name} cannot be compared ({describe_error(e)}): return arrays, "
+                f"outputs of {self.name} cannot be compared ({first_line(e)}): return arrays, "
                 "or give a function that judges outputs, verify="
             ) from e
 
@@ -261,9 +470,12 @@ class FunctionKernel(WrappedKernel):
         got, right = ([r.written[n] for n in numbers] for r in (output, expected))
         if expected.returned is None:
             return got, right
-        if output.returned is None and not numbers:  # the check returns what the function writes
+        if (
+            output.returned is None and output.written and not numbers
+        ):  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
-            return (found, [expected.returned]) if len(found) == 1 else (found, expected.returned)
+            several = isinstance(expected.returned, list | tuple) and len(found) > 1
+            return found, list(expected.returned) if several else [expected.returned]
         return [output.returned, *got], [expected.returned, *right]
 
 

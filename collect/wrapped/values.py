@@ -5,7 +5,11 @@ distribution, and also frequent zeros, the places of NaN and infinity, and a sor
 fractions are drawn: whole numbers, booleans and texts may be indices, sizes or modes.
 """
 
+import copy
+import dataclasses
 import hashlib
+import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import isfunction
@@ -15,7 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.relative_error import is_equal, is_plain, relative_error
+from foretune.support.identity import shape_of
 
+TABLE_LIBRARIES = ("pandas", "scipy")
+"""Libraries whose objects are copied as a whole: tables and sparse matrices."""
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
 
 
@@ -53,37 +60,132 @@ def copy_arrays(value: Any) -> Any:
     if is_tensor(value):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
-        return value.copy(order="K")
+        return _copy_of_array(value)
     if isinstance(value, dict):
         return {key: copy_arrays(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(copy_arrays(inner) for inner in value)
     if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
         return value._make(copy_arrays(inner) for inner in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _copy_of_dataclass(value)
+    if is_generator(value) or _library_of(value) in TABLE_LIBRARIES:
+        return copy.deepcopy(value)
     return value
+
+
+def _copy_of_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy; of an array of objects, the objects are copied too."""
+    copied = array.copy(order="K")
+    if array.dtype.kind == "O":
+        for index, inner in np.ndenumerate(array):
+            copied[index] = copy_arrays(inner)
+    return copied
+
+
+def _copy_of_dataclass(value: Any) -> Any:
+    copied = copy.copy(value)
+    for field in dataclasses.fields(value):
+        inner = object.__getattribute__(value, field.name)
+        object.__setattr__(copied, field.name, copy_arrays(inner))
+    return copied
+
+
+def is_generator(value: Any) -> bool:
+    """Whether this draws random numbers, so that a call changes its state."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Generator):
+        return True
+    return isinstance(value, np.random.Generator | np.random.RandomState | random.Random)
+
+
+def generator_state(generator: Any) -> Any:
+    """Return the state of a generator of random numbers."""
+    if isinstance(generator, np.random.Generator):
+        return copy.deepcopy(generator.bit_generator.state)
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Set the state of a generator of random numbers."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def global_random_state() -> int:
+    """Return a hash of the states of the global generators of Python and NumPy."""
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    keys = state["state"]
+    numbers = keys["key"].tobytes() if "key" in keys else repr(keys).encode()
+    return hash((numbers, keys.get("pos"), random.getstate()))
+
+
+def _library_of(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
 
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:
     """Return numbers as a NumPy array on the host."""
     if is_tensor(value):
-        value = value.detach().cpu()
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if value.layout is not sys.modules["torch"].strided:
+            value = value.to_dense()
         if "bfloat16" in str(value.dtype) or "float8" in str(value.dtype):
             value = value.float()
         return np.asarray(value.numpy())
     return np.asarray(value)
 
 
+PROBES = 1024
+"""Elements of an array that are read at once after a call: it takes microseconds."""
+
+
+def samples(value: Any) -> list[npt.NDArray[Any]]:
+    """Return a copy of a few evenly spaced elements of each array on the host, from the last on.
+
+    A thread that still fills in an array is slower than this, but may be faster than a copy.
+    """
+    return [_sample(leaf) for leaf in leaves(value) if isinstance(leaf, np.ndarray)]
+
+
+def have_samples(value: Any, early: list[npt.NDArray[Any]]) -> bool:
+    """Whether arrays have the same elements as before."""
+    now = samples(value)
+    return all(is_equal(a, b) for a, b in zip(now, early, strict=True))
+
+
+def _sample(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.size == 0 or array.dtype.kind == "O":
+        return np.zeros(0)
+    plain = np.ma.getdata(array)
+    if array.size <= PROBES:
+        return np.array(plain)
+    index = np.unravel_index(np.linspace(array.size - 1, 0, PROBES).astype(np.intp), array.shape)
+    return np.array(plain[index])
+
+
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays of one shape are equal, missing values included."""
+    """Whether two arrays of one shape are equal, missing values and signs of zeros included."""
     if isinstance(a, list):
-        return bool(a == b)
-    return is_equal(as_numpy(a), as_numpy(b))
+        return repr(a) == repr(b)
+    one, other = as_numpy(a), as_numpy(b)
+    if not is_equal(one, other):
+        return False
+    if one.dtype.kind != "f":
+        return True
+    return bool(np.array_equal(np.signbit(one), np.signbit(other)))
 
 
 def assign(target: Any, source: Any) -> None:
     """Copy an array of the same shape, or a number, into every element of an array."""
     if isinstance(target, list):
-        target[:] = source if isinstance(source, list) else [source] * len(target)
+        target[:] = source if isinstance(source, list) else [type(x)(source) for x in target]
     else:
         (target.detach() if is_tensor(target) else target)[...] = source
 
@@ -151,39 +253,6 @@ def _on_host(value: Any) -> Any:
     return as_numpy(value) if is_tensor(value) and is_plain(value) else value
 
 
-def describe_arguments(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Return shapes, types, integers and texts of arguments, which identify a problem.
-
-    An array of 64 × 128 is ``x=float32, x_0=64, x_1=128``. Fractions are left out: the amount of
-    work rarely depends on them.
-    """
-    found: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        if is_array(value):
-            found[name] = str(getattr(value, "dtype", "list")).removeprefix("torch.")
-            sizes = value.shape if hasattr(value, "shape") else (len(value),)
-            found |= {f"{name}_{i}": int(size) for i, size in enumerate(sizes)}
-        elif isinstance(value, bool | int | str):
-            found[name] = value
-        elif isinstance(value, np.integer):
-            found[name] = int(value)
-        elif isinstance(value, list | tuple | dict):
-            parts = [str(i) for i in range(len(value))]
-            inner = list(value.values()) if isinstance(value, dict) else list(value)
-            found |= {f"{name}_{k}": v for k, v in describe_arguments(parts, inner).items()}
-        elif not isinstance(value, float | complex | np.generic | type(None)):
-            found[name] = type(value).__name__
-            found |= {f"{name}_{i}": size for i, size in enumerate(shape_of(value))}
-    return found
-
-
-def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of a table, sparse matrix or similar object; empty for others."""
-    shape = getattr(value, "shape", ())
-    whole = isinstance(shape, tuple) and all(isinstance(n, int | np.integer) for n in shape)
-    return tuple(map(int, shape)) if whole else ()
-
-
 def content_hash(value: Any) -> str:
     """Return a hash of the values' content: sixteen hexadecimal digits."""
     digest = hashlib.sha256()
@@ -217,6 +286,11 @@ def blend(array: npt.NDArray[Any], seed: int, number: int) -> npt.NDArray[Any]:
         new[~kept] = _mix(new[~kept], rng)
     else:
         new[...] = _mix(new, rng)
+    return keep_order(array, new)
+
+
+def keep_order(array: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Sort new values if the array is sorted, and return them."""
     if array.dtype.kind == "f" and array.ndim:
         if _is_rising(array):
             new.sort(axis=-1)
@@ -244,6 +318,18 @@ def redraw(values: Iterable[Any], draw: Draw, seed: int) -> list[Any]:
     """Return values with new content in all arrays of fractions; equal objects remain equal."""
     known: dict[int, Any] = {}
     return [_redraw(value, draw, seed, known) for value in values]
+
+
+def count_numbers(*values: Any) -> int:
+    """Return how many numbers there are in all values."""
+    return sum(as_numpy(x).size for x in leaves(values) if is_array(x) or np.isscalar(x))
+
+
+def count_infinite(value: Any) -> int:
+    """Return how many of all numbers in a value are NaN or infinite."""
+    numbers = (int, float, complex, np.number)
+    found = (as_numpy(x) for x in leaves(value) if is_array(x) or isinstance(x, numbers))
+    return sum(int((~np.isfinite(a)).sum()) for a in found if a.dtype.kind in "fc")
 
 
 def count_nan(value: Any) -> int:

@@ -5,7 +5,6 @@ import io
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +16,10 @@ from foretune.support.files import parse_json, read_bytes, require_cells, transl
 from foretune.support.parquet import read_parquet
 from foretune.values import Value
 
-TABLES = (".parquet", ".csv", ".csv.gz", ".txt")  # suffixes of the tables that `read_table` reads
-
+TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
+"""Suffixes of the tables that `read_table` reads."""
 JSON = (".json", ".json.gz")
+"""Suffixes of the files that `read_json` reads."""
 
 
 class WrongFile(RunTableError):
@@ -42,7 +42,8 @@ class Request:
 
     def given(self, what: Literal["kernel", "device"], path: Path) -> str:
         """Return the given kernel or device of a file, or raise `UsageError`."""
-        if not (name := getattr(self, what)):
+        name = getattr(self, what)
+        if not name:
             raise UsageError(f"{path} does not name its {what}: give --{what} NAME")
         return str(name)
 
@@ -58,10 +59,10 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
     if not path.is_dir():
         raise RunTableError(f"{path} does not exist: give a file or a folder")
     endings = tuple(suffixes)
-    found = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
-    if not found:
+    files = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
+    if not files:
         raise RunTableError(f"{path} has no file that ends with {' or '.join(endings)}")
-    return sorted(found, key=_natural)
+    return sorted(files, key=_natural)
 
 
 def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
@@ -80,10 +81,16 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
 def read_csv(path: Path) -> pd.DataFrame:
     """Read a CSV table, optionally gzip-compressed; errors are OSError or ValueError."""
     file = io.BytesIO(read_bytes(path))
-    lines = csv.reader(io.TextIOWrapper(io.BytesIO(file.getbuffer()), "utf-8-sig", newline=""))
-    require_cells(0, max(map(len, islice(filter(None, lines), 1)), default=0))
+
+    # Refuse a header with too many columns before pandas allocates them.
+    text = io.TextIOWrapper(io.BytesIO(file.getbuffer()), "utf-8-sig", newline="")
+    lines = filter(None, csv.reader(text))
+    header = next(lines, [])
+    require_cells(0, len(header))
+
     table = pd.read_csv(file, skipinitialspace=True)
-    if len(table) and not isinstance(table.index, pd.RangeIndex):  # pandas shifted the columns
+    columns_are_shifted = not isinstance(table.index, pd.RangeIndex)
+    if len(table) and columns_are_shifted:
         raise ValueError("its lines have more cells than its header")
     return table
 
@@ -92,17 +99,19 @@ def require(
     found: Container[str], names: Iterable[str], path: Path, what: str, kind: str = "column"
 ) -> None:
     """Raise WrongFile unless a file's table or JSON object has all ``names``."""
-    wanted = list(names)
-    if missing := [name for name in wanted if name not in found]:
+    expected = list(names)
+    missing = [name for name in expected if name not in found]
+    if missing:
         raise WrongFile(
             f"{path} is not {what}: {kind} {missing[0]!r} is missing "
-            f"(expected: {', '.join(wanted)})"
+            f"(expected: {', '.join(expected)})"
         )
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Return a key that sorts numbers in names by their value."""
     pieces = re.split(r"(\d+)", str(path))
-    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in pieces]
+    return [(1, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces]
 
 
 def read_json(path: Path, keys: Sequence[str], what: str) -> Any:

@@ -20,15 +20,24 @@ from foretune.support.expression import Expression
 def read(path: Path, request: Request) -> pd.DataFrame:
     """Return the mapped rows of a table; rows without a status are ``ok``."""
     table = read_table(path)
-    sources = {c: c for c in table.columns if is_run_column(c)} | dict(request.mapping)
-    given = {n: v for n, v in (("kernel", request.kernel), ("device", request.device)) if v}
-    _check({*sources, *given, *request.constants}, table, path)
-    rows = pd.DataFrame({c: _source(s, table, path) for c, s in sources.items()})
+    source_of = {column: column for column in table.columns if is_run_column(column)}
+    source_of |= request.mapping
+    given = {}
+    if request.kernel:
+        given["kernel"] = request.kernel
+    if request.device:
+        given["device"] = request.device
+    _check({*source_of, *given, *request.constants}, table, path)
+    rows = pd.DataFrame(
+        {column: _source(source, table, path) for column, source in source_of.items()}
+    )
     return typed_runs(rows, {"source": f"generic {path.name}"}, given)
 
 
 def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
-    if unknown := sorted(c for c in sources if not is_run_column(c)):
+    """Raise UsageError if a column is unknown, or a needed one has no source."""
+    unknown = sorted(column for column in sources if not is_run_column(column))
+    if unknown:
         raise UsageError(
             f"{unknown[0]!r} is not a run-table column: there are {', '.join((*NUMBERS, *TEXT))}, "
             "and all that start with problem., config., device., static., counter. or simulated."
@@ -47,19 +56,29 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
 
 
 def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]":
+    """Return a column of the table, or the values of an expression over its columns."""
     if source in table:
         return table[source]
-    text, named = source, {str(column): column for column in table.columns}
+
+    # An expression cannot name a column like "latency (us)": give it another name there. Longer
+    # ones come first, because they may contain others.
+    text = source
+    named = {str(column): column for column in table.columns}
     for i, column in enumerate(sorted(named, key=len, reverse=True)):
-        if not column.isidentifier() and column in text:  # e.g. "latency (us)"
-            text, named[f"column_{i}_"] = text.replace(column, f"column_{i}_"), column
+        if not column.isidentifier() and column in text:
+            alias = f"column_{i}_"
+            text = text.replace(column, alias)
+            named[alias] = column
+
     has = f"it has {', '.join(named)}"
     try:
-        rule = Expression(text, "source")
-        if missing := sorted(rule.names - set(named)):
+        expression = Expression(text, "source")
+        missing = sorted(expression.names - set(named))
+        if missing:
             raise UsageError(f"{path} has no column {missing[0]!r}: {has}")
-        columns = {name: _numbers(table[named[name]]) for name in rule.names}
-        return pd.Series(rule.evaluate({**columns, "": np.empty(len(table))}))
+        columns = {name: _numbers(table[named[name]]) for name in expression.names}
+        # An expression without columns has as many rows, too.
+        return pd.Series(expression.evaluate({**columns, "": np.empty(len(table))}))
     except SpaceError as e:
         raise UsageError(f"{e}; {path} has no such column: {has}") from e
 

@@ -4,6 +4,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from foretune.datasets.importers.files import Request, WrongFile, read_text
 from foretune.errors import RunTableError
 
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+"""Prefix of a unit -> its factor."""
 AMOUNTS = ("byte", "hz", "Hz", "inst", "cycle", "sector")
 NANOSECONDS = {
     f"{prefix}{unit}": size
@@ -22,19 +24,6 @@ NANOSECONDS = {
 }
 UNITS = {f"{p}{unit}": size for p, size in PREFIXES.items() for unit in AMOUNTS} | NANOSECONDS
 """Unit -> size in bytes, nanoseconds, hertz or instructions; other units count as 1."""
-
-
-def to_base(text: str, unit: str) -> float | None:
-    """Return a value in base units; None if it is not a number (``n/a``, names, bit masks)."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return None
-    if not math.isfinite(value):
-        return None
-    amount, _, per = unit.strip().partition("/")
-    return value * UNITS.get(amount, 1.0) * 1e9 / NANOSECONDS.get(per, 1e9)
-
 
 TIMES = ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration", "Duration")
 """Metrics that hold the duration, the preferred one first."""
@@ -72,21 +61,33 @@ _ABOUT = (
 _SKIPPED = ("device__attribute_", "profiler__", "Block Size", "Grid Size", "Threads")
 
 
+def to_base(text: str, unit: str) -> float | None:
+    """Return a value in base units; None if it is not a number (``n/a``, names, bit masks)."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    if not math.isfinite(value):
+        return None
+    amount, _, per = unit.strip().partition("/")
+    return value * UNITS.get(amount, 1.0) * 1e9 / NANOSECONDS.get(per, 1e9)
+
+
 def read(path: Path, request: Request) -> pd.DataFrame:
     """Return one row per launch: its duration, launch statistics and counters.
 
     Counters are in base units: bytes, nanoseconds, hertz. The profiler does not know the problem;
     add constants such as ``problem.M`` to the import.
     """
-    lines = list(_lines(path))
-    header, body = lines[0], lines[1:]
-    launches = _long(header, body) if set(_LONG) <= set(header) else _wide(header, body)
+    header, *body = _lines(path)
+    is_long = set(_LONG) <= set(header)
+    launches = _long(header, body) if is_long else _wide(header, body)
     common = {
         "device": request.given("device", path),
         "source": f"ncu {path.name}",
         "environment": "Nsight Compute",
     }
-    records = ({**_about(about, request), **_measured(metrics)} for about, metrics in launches)
+    records = [{**_about(launch.line, request), **_measured(launch.metrics)} for launch in launches]
     return table_from_records(records, common)
 
 
@@ -107,33 +108,48 @@ def _lines(path: Path) -> Iterator[list[str]]:
         )
 
 
-_Launch = tuple[dict[str, str], dict[str, float]]
+@dataclass(frozen=True)
+class _Launch:
+    """A launch: a line of the table that describes it, and its metrics in base units."""
+
+    line: dict[str, str]
+    metrics: dict[str, float]
 
 
 def _long(header: list[str], body: list[list[str]]) -> list[_Launch]:
+    """Read a table with a line per launch and metric."""
     launches: dict[str, _Launch] = {}
     for cells in body:
         line = dict(zip(header, cells, strict=True))
-        _, metrics = launches.setdefault(line["ID"], (line, {}))
+        launch = launches.setdefault(line["ID"], _Launch(line=line, metrics={}))
         value = to_base(line["Metric Value"], line.get("Metric Unit", ""))
         if value is not None and line["Metric Name"]:
-            metrics.setdefault(line["Metric Name"], value)
+            launch.metrics.setdefault(line["Metric Name"], value)
     return list(launches.values())
 
 
 def _wide(header: list[str], body: list[list[str]]) -> list[_Launch]:
+    """Read a table with a line per launch and a column per metric."""
+    # The first line may hold the units.
     units = dict.fromkeys(header, "")
     if body and not body[0][header.index("ID")]:
-        units = dict(zip(header, body.pop(0), strict=True))
+        units = dict(zip(header, body[0], strict=True))
+        body = body[1:]
+
     launches = []
     for cells in body:
         line = dict(zip(header, cells, strict=True))
-        values = {n: to_base(v, units[n]) for n, v in line.items() if n not in _ABOUT}
-        launches.append((line, {n: v for n, v in values.items() if v is not None}))
+        metrics = {}
+        for name, text in line.items():
+            value = None if name in _ABOUT else to_base(text, units[name])
+            if value is not None:
+                metrics[name] = value
+        launches.append(_Launch(line=line, metrics=metrics))
     return launches
 
 
 def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:
+    """Return name, signature, grid and block of a launch."""
     signature = line["Kernel Name"]
     about: dict[str, Any] = {
         "kernel": request.kernel or short_name(signature),
@@ -146,8 +162,11 @@ def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:
 
 
 def _measured(metrics: Mapping[str, float]) -> dict[str, float]:
-    duration = next((metrics[t] for t in TIMES if t in metrics), None)
-    measured = {} if duration is None else {"time_ms": duration / 1e6}
+    """Return time, launch statistics and counters of a launch as run-table columns."""
+    measured = {}
+    durations_ns = [metrics[name] for name in TIMES if name in metrics]
+    if durations_ns:
+        measured["time_ms"] = durations_ns[0] / 1e6
     for name, value in metrics.items():
         if name in STATIC:
             measured[STATIC[name]] = value
@@ -161,4 +180,6 @@ def _measured(metrics: Mapping[str, float]) -> dict[str, float]:
 def short_name(signature: str) -> str:
     """Return a kernel's name without return type, namespaces, template and arguments."""
     plain = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", signature)
-    return re.split(r"[<(]", plain, maxsplit=1)[0].strip().split("::")[-1].split(" ")[-1]
+    without_arguments = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
+    without_namespaces = without_arguments.split("::")[-1]
+    return without_namespaces.split(" ")[-1]

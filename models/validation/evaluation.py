@@ -10,7 +10,7 @@ from sklearn.base import clone
 from foretune.datasets.runs import newest_runs
 from foretune.datasets.schema import validate
 from foretune.errors import DataWarning, PredictorError
-from foretune.models.data_checks import drop_implausible
+from foretune.models.plausibility import drop_implausible
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.splits import fold_of_rows, task_numbers

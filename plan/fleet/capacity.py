@@ -17,12 +17,13 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, Workload, divisors
 from foretune.plan.describe.system import System
-from foretune.plan.engine.simulator import MAX_TOKENS, read_numbers
+from foretune.plan.engine.requests import MAX_TOKENS, read_numbers
+from foretune.plan.serve.arrivals import LoadCurve
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
-from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.request import PlanRequest
-from foretune.plan.serve.requirements import LoadCurve, Requirements
+from foretune.plan.serve.requirements import Requirements
 
 HOST_W = (6500 - 8 * 400) / 8
 """Watts per GPU of a server besides its GPUs: from NVIDIA's DGX A100 data sheet (6.5 kW with eight

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from foretune.tune.doors.flashinfer import patch_flashinfer
     from foretune.tune.doors.helion import helion_autotuner
     from foretune.tune.doors.kernel_tuner import KernelTunerStrategy
-    from foretune.tune.functions.function import tunable, tune_function
+    from foretune.tune.functions.function import tune_function
     from foretune.tune.functions.kernel_tuner import tune_kernel
     from foretune.tune.functions.program import tune_program
     from foretune.tune.functions.result import best
+    from foretune.tune.functions.tunable import tunable
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
 
@@ -126,7 +127,7 @@ _MODULE_OF = {
     "run_campaign": "foretune.tune",
     "run_search": "foretune.search",
     "train_predictor": "foretune.models",
-    "tunable": "foretune.tune.functions.function",
+    "tunable": "foretune.tune.functions.tunable",
     "tune_function": "foretune.tune.functions.function",
     "tune_kernel": "foretune.tune.functions.kernel_tuner",
     "tune_pareto": "foretune.tune",

@@ -1,7 +1,8 @@
 """Kernels: the interface of tunable programs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,10 +12,14 @@ from foretune.problem import Problem, ProblemParameter, make_problem
 from foretune.relative_error import relative_error
 from foretune.space import Configuration, SearchSpace
 
-Inputs = dict[str, Any]  # named arrays, as `Kernel.make_inputs` returns them
+Inputs = dict[str, Any]
+"""Named arrays, as `Kernel.make_inputs` returns them."""
 
 Launch = Callable[[], Any]
 """Runs the kernel once and returns its output; everything untimed is already done."""
+
+MAX_HYPERCUBES = 100
+"""Latin hypercubes that are drawn to find enough different problems."""
 
 
 class Clock(Protocol):
@@ -55,6 +60,15 @@ class SelfTimedLaunch(ABC):
         return self()
 
 
+@dataclass(frozen=True)
+class SpecialInputs:
+    """Inputs with unusual values, what messages call them, and the correct output."""
+
+    name: str
+    inputs: Inputs
+    expected: Any
+
+
 class WrongResult(Exception):
     """The output of a launch is wrong; the message says how."""
 
@@ -93,6 +107,19 @@ class Kernel(Family):
     @abstractmethod
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return random inputs of ``problem``, the same for the same seed."""
+
+    def special_inputs(
+        self, problem: Problem, rng: np.random.Generator
+    ) -> "Iterator[SpecialInputs]":
+        """Yield inputs with special values, on which outputs are also checked; by default none.
+
+        Their shapes are those of `make_inputs`.
+        """
+        yield from ()
+
+    def describe_values(self, problem: Problem) -> str:
+        """Return on which values a verification rests, for its report."""
+        return "new values in every round"
 
     @abstractmethod
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
@@ -151,14 +178,16 @@ def latin_hypercube_problems(
     """
     rng = np.random.default_rng(seed)
     problems: dict[Problem, None] = {}
-    for _ in range(100):
-        columns = {
-            name: rng.permutation(np.resize(rng.permutation(len(values)), n))
-            for name, values in choices.items()
-        }
+    for _ in range(MAX_HYPERCUBES):
+        # A column of n positions per parameter: each value about equally often, in random order.
+        positions = {}
+        for name, values in choices.items():
+            each_once = rng.permutation(len(values))
+            positions[name] = rng.permutation(np.resize(each_once, n))
+
         for i in range(n):
-            values = {name: choices[name][int(column[i])] for name, column in columns.items()}
-            problems.setdefault(kernel.problem(values))
+            problem_values = {name: choices[name][int(positions[name][i])] for name in choices}
+            problems.setdefault(kernel.problem(problem_values))
             if len(problems) == n:
                 return list(problems)
     return list(problems)

@@ -20,11 +20,12 @@ _CHUNK = 1 << 17  # elements compared at a time: they fit into a cache
 _PLAIN_MODULES = ("builtins", "numpy", "torch")
 
 
-def relative_error(output: Any, expected: Any) -> float:
-    """Return the root mean square of ``|output − expected| / max(|expected|, size)``.
+def relative_error(output: Any, expected: Any, floor: float = 1.0) -> float:
+    """Return the root mean square of ``|output − expected| / max(|expected|, floor · size)``.
 
     It is at least the error of the worst element divided by `WORST_ELEMENT`. ``size`` is the usual
     size of the reference, see `usual_size`: an element near zero is as accurate as its neighbors.
+    A smaller ``floor`` asks more of small elements.
     NaN and infinity must be at the same places. The error is infinite if shapes differ, if values
     other than numbers differ, or if the output is an object of another class, which could compute
     its content when it is read.
@@ -42,7 +43,7 @@ def relative_error(output: Any, expected: Any) -> float:
     chunks = [slice(start, start + _CHUNK) for start in range(0, ref.size, _CHUNK)]
     largest = max((_largest(ref[chunk]) for chunk in chunks), default=0.0)
     sample = np.abs(ref[sampled_places(ref.size)].astype(kind))
-    size = usual_size(sample[np.isfinite(sample)], largest, precision)
+    size = floor * usual_size(sample[np.isfinite(sample)], largest, precision)
     parts, number = [], 0
     with np.errstate(over="ignore", invalid="ignore"):  # uninitialized memory holds any number
         for chunk in chunks:

@@ -46,6 +46,7 @@ class Restriction:
         return getattr(self.rule, "__name__", "rule")
 
     def _allows(self, values: dict[str, Any]) -> bool:
+        """Call the function; raise SpaceError if it fails."""
         assert callable(self.rule)
         try:
             return bool(self._arguments.call(self.rule, values))
@@ -60,15 +61,22 @@ class Restriction:
         """Return a boolean per row of ``columns``: arrays of equal length by parameter."""
         if isinstance(self.rule, Expression):
             return self.rule.holds(columns)
-        # Call the function once per distinct combination of its arguments.
+
+        # Number the distinct combinations of its arguments.
         names = sorted(self.names)
-        key = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
+        n_rows = len(next(iter(columns.values())))
+        combination = np.zeros(n_rows, dtype=np.int64)
         for name in names:
-            codes, distinct = _codes(columns[name])
-            key = key * distinct + codes
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        rows = ({n: columns[n][row : row + 1].tolist()[0] for n in names} for row in first)
-        return np.array([self._allows(row) for row in rows], dtype=bool)[inverse]
+            codes, n_distinct = _codes(columns[name])
+            combination = combination * n_distinct + codes
+        _, first_rows, number = np.unique(combination, return_index=True, return_inverse=True)
+
+        # Call the function once for each of them.
+        values = {name: columns[name][first_rows].tolist() for name in names}
+        allowed = [
+            self._allows({name: values[name][i] for name in names}) for i in range(len(first_rows))
+        ]
+        return np.array(allowed, dtype=bool)[number]
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,8 @@ def adapt_mapping_rule(rule: Callable[..., bool], names: tuple[str, ...]) -> Cal
 
 
 class _MappingRule:
+    """A rule whose arguments are parameters, and which calls one that takes a mapping of them."""
+
     def __init__(self, rule: Callable[..., bool], names: tuple[str, ...]) -> None:
         self.rule = rule
         self.__name__ = getattr(rule, "__name__", "rule")
@@ -146,5 +156,6 @@ def _codes(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
     if column.dtype.kind != "O":
         distinct, codes = np.unique(column, return_inverse=True)
         return codes, len(distinct)
-    numbers: dict[Any, int] = {}
-    return np.array([numbers.setdefault(v, len(numbers)) for v in column.tolist()]), len(numbers)
+    code_of: dict[Any, int] = {}
+    numbers = [code_of.setdefault(value, len(code_of)) for value in column.tolist()]
+    return np.array(numbers), len(code_of)

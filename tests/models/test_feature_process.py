@@ -28,12 +28,12 @@ def lengths(process):
     return np.exp(gradual[1:])
 
 
-def test_it_finds_which_input_matters(fitted):
+def test_fit_process_finds_relevant_input(fitted):
     found = lengths(fitted.process)
     assert found[0] < 0.5 * found[1]
 
 
-def test_it_predicts_and_says_how_well(data, fitted):
+def test_fit_process_predicts_with_calibrated_spread(data, fitted):
     mean, deviation = fitted.predict(data[0][80:])
     misses = np.abs(mean - data[1][80:])
     assert misses.mean() < 0.12
@@ -45,7 +45,7 @@ def test_far_away_nothing_is_known(fitted):
     assert far > 2 * near
 
 
-def test_few_values_leave_lengths_as_expected(data):
+def test_fit_process_few_values_keep_prior_lengths(data):
     few = fit_process(data[0][:5], data[1][:5], GRADUAL)
     assert np.all(np.abs(np.log(lengths(few) / (LENGTH_PRIOR.median * np.sqrt(GRADUAL)))) < 1.0)
 

@@ -143,3 +143,53 @@ def forgets_to_write(x, out):
 
 def constant(n=64, seed=0):
     return (np.ones((n, 32)),)
+
+
+def replaces_functions_of_the_judge():
+    """Called where its bytes are unpickled."""
+    import foretune.tune.judge as judge
+
+    judge._relative_error = lambda *arguments: 0.0
+
+
+class Unpickled:
+    def __reduce__(self):
+        return replaces_functions_of_the_judge, ()
+
+
+def sends_a_pickle(x):
+    """Send an answer of its own over the connection, with the code to run in it."""
+    import pickle
+
+    from foretune.collect.worker_process import Channel
+
+    for channel in gc.get_objects():
+        if type(channel) is Channel:
+            channel._dumps = pickle.dumps
+            channel.send(channel_number(channel), (Unpickled(), True))
+    return np.zeros(len(x))
+
+
+def channel_number(channel):
+    frames = [f for f in gc.get_objects() if type(f).__name__ == "frame"]
+    return next((f.f_locals["number"] for f in frames if "number" in f.f_locals), 1)
+
+
+def _lies(x, share):
+    real = time.perf_counter_ns
+    for implementation in gc.get_objects() if share not in KEPT else ():
+        if type(implementation).__name__ == "IsolatedImplementation":
+            implementation._clock = lambda: int(real() * share)
+            KEPT[share] = True
+    return reference(x)
+
+
+def has_a_slow_clock(x):
+    return _lies(x, 0.7)
+
+
+def has_a_very_slow_clock_and_remembers_the_last_input(x):
+    key = x.tobytes()
+    if KEPT.get("key") != key:
+        KEPT["key"], KEPT["answer"] = key, _lies(x, 0.01)
+    return KEPT["answer"].copy()

@@ -219,7 +219,7 @@ def _campaign(folder: Path) -> None:
 
 
 def _read_campaign(folder: Path) -> int:
-    from foretune.tune.campaign.campaign import load_campaign
+    from foretune.tune.campaign.finished import load_campaign
     from foretune.tune.campaign.folder import CampaignFolder
 
     CampaignFolder(folder, REQUEST)
@@ -329,7 +329,7 @@ def _accuracy(path: Path) -> Any:
 
 
 def _trace(path: Path) -> Any:
-    from foretune.plan.engine.simulator import read_trace
+    from foretune.plan.engine.requests import read_trace
 
     return read_trace(path).isl
 

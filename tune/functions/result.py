@@ -17,7 +17,7 @@ from foretune.registry import load
 from foretune.result import Result
 from foretune.support.files import atomic_write
 from foretune.tune.results import TuneResult
-from foretune.tune.store.cache import StoreLocation
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
 from foretune.values import short_number
@@ -73,12 +73,12 @@ class Best(Result):
     @property
     def config(self) -> dict[str, Any]:
         """The best configuration: the default, unless another one beats it significantly."""
-        return dict(self.result.winner.config or {})
+        return _as_listed(self.kernel, self.result.winner.config or {})
 
     @property
     def default(self) -> dict[str, Any]:
         """The configuration that the best was compared with."""
-        return dict(self.result.baseline.config or {})
+        return _as_listed(self.kernel, self.result.baseline.config or {})
 
     @property
     def time_ms(self) -> float:
@@ -147,14 +147,23 @@ class Best(Result):
         write, result = WRITERS[export_format(path)], self.result
         notes = {"problem": str(result.problem), "device": result.device, "verdict": self.headline}
         with atomic_write(path) as new:
-            new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
+            new.write_text(write(self.kernel.name, result.winner.config or {}, notes), "utf-8")
         return Path(path)
+
+
+def _as_listed(kernel: Kernel, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the values of knobs as the user listed them."""
+    from foretune.collect.wrapped.wrapped import WrappedKernel
+
+    return kernel.decode(config) if isinstance(kernel, WrappedKernel) else dict(config)
 
 
 def best(
     kernel: str, /, *, store: StoreLocation = None, device: str | None = None, **problem: Any
 ) -> dict[str, Any]:
     """Return the stored choice for a kernel, for example ``best("vector_add", n=4096)``.
+
+    Functions, tuples and other values of knobs that are no numbers or texts are returned as texts.
 
     A problem that was not tuned gets the choice of the nearest one: the one with the nearest sizes
     on a logarithmic scale, and otherwise equal values.
@@ -171,20 +180,27 @@ def best(
     wanted = Problem(problem)
     known = {name for p in choices for name in p} - {CANDIDATES_TAG}
     require_known(f"problem parameter of {kernel}", wanted, known)
-    sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
-    others = Problem({n: v for n, v in wanted.items() if n not in sizes})
-    candidates = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
-    if not candidates:
+
+    # Sizes may differ, other values not.
+    sizes = {name: v for name, v in wanted.items() if not isinstance(v, str | bool)}
+    fixed = Problem({name: v for name, v in wanted.items() if name not in sizes})
+    distances = {p: _distance(p, sizes) for p in choices if matches(p, fixed)}
+    if not distances:
         raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
-    nearest = min(distance for distance, _ in candidates)
+
     # Several choices for one problem with other knob values: the newest.
-    same = [choice for distance, choice in candidates if distance == nearest]
-    return dict(max(same, key=lambda c: c.chosen_at).config)
+    nearest = min(distances.values())
+    of_nearest = [choices[p] for p, distance in distances.items() if distance == nearest]
+    newest = max(of_nearest, key=lambda choice: choice.chosen_at)
+    return dict(newest.config)
 
 
 def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:
     """Return the log distance of a problem's sizes; infinite if one is missing."""
-    pairs = [(problem.get(name), wanted) for name, wanted in sizes.items()]
-    if any(isinstance(there, str | None) for there, _ in pairs):
-        return math.inf
-    return sum(abs(math.log((abs(float(a or 0)) + 1) / (abs(b) + 1))) for a, b in pairs)
+    distance = 0.0
+    for name, wanted in sizes.items():
+        size = problem.get(name)
+        if isinstance(size, str | None):
+            return math.inf
+        distance += abs(math.log((abs(float(size)) + 1) / (abs(wanted) + 1)))
+    return distance

@@ -12,10 +12,10 @@ import numpy as np
 from foretune.collect.devices import local_device
 from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
 from foretune.collect.timing import Timing
-from foretune.collect.worker_process import is_worker
+from foretune.collect.worker_environment import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.device import Device
-from foretune.errors import MeasurementError
+from foretune.errors import MeasurementError, warn
 from foretune.measurement import Measurement, Status
 from foretune.models.saved.lookup import PredictorSource
 from foretune.objective import Objective
@@ -23,6 +23,7 @@ from foretune.problem import Problem
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.support.console import progress_bar
+from foretune.support.identity import explain_unreadable
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.functions.result import Best
 from foretune.tune.job import SearchOptions, TuningJob, check_options, limits_of
@@ -98,6 +99,8 @@ def tune_wrapped(
         return _untuned(kernel, kernel.problem(problem), options)
     if device is None:  # rates are for predictors: measuring them would keep people waiting
         device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
+    if kernel.unreadable:
+        warn(explain_unreadable(kernel.name, kernel.unreadable), stacklevel=3)
     given = options.get("progress", True)
     try:
         with (

@@ -66,10 +66,10 @@ class MeasurementCache:
     ) -> Self:
         """Return the cache of a kernel."""
         from foretune.collect.collection import CurrentRuns
-        from foretune.collect.versions import toolchain
+        from foretune.collect.versions import toolchain_on
 
         subject = Subject(
-            kernel.name, kernel.source_hash, device.name, toolchain(kernel.device_kind)
+            kernel.name, kernel.source_hash, device.name, toolchain_on(device, kernel.device_kind)
         )
         current = None if log is None else CurrentRuns(kernel, device, log)
         return cls(subject, store, log=current, space_id=kernel.space_id)

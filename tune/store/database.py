@@ -192,8 +192,8 @@ class Database:
 
             url = _POSTGRES.sub("postgresql://", self._url)
             # A server that does not answer must not keep the work waiting for minutes.
-            limits = {} if "connect_timeout=" in url else {"connect_timeout": self._wait_s}
-            with psycopg.connect(url, **limits) as server:
+            wait_s = None if "connect_timeout=" in url else self._wait_s
+            with psycopg.connect(url, connect_timeout=wait_s) as server:
                 yield StoreTransaction(server.cursor(), server=True)
             return
         assert self._connection is not None

@@ -19,6 +19,8 @@ from foretune.values import counted
 T = TypeVar("T")
 StoreLocation = Store | str | os.PathLike[str] | bool | None
 """A store, its path, or a PostgreSQL URL; None or True is the user's own store, False is none."""
+QUICK_FAILURE_S = 0.2
+"""After a failure that took less, the next result is written at once."""
 _UNWRITTEN: "set[FallibleStore]" = set()
 """Stores for which results wait; they stay alive until these are written."""
 
@@ -106,14 +108,18 @@ class FallibleStore:
         return True
 
     def _store(self) -> Store:
-        if not isinstance(self._location, Store):  # only now: $FORETUNE_STORE may be set late
-            self._location = Store(None if self._location is True else self._location)
-        return self._location
+        location = self._location
+        if not isinstance(location, Store):  # only now: $FORETUNE_STORE may be set late
+            location = Store(None if isinstance(location, bool) else location)
+            self._location = location
+        return location
 
     def _report(self, error: ForetuneError, started_at: float) -> None:
-        """Warn at the first failure; leave the store alone for as long as the failure took."""
+        """Warn at the first failure; leave the store alone for as long as a slow failure took."""
         now = time.monotonic()
-        self._retry_at = now + (now - started_at)
+        took_s = now - started_at
+        if took_s > QUICK_FAILURE_S:
+            self._retry_at = now + took_s
         if not self._has_warned:
             self._has_warned = True
             # one place, so that a second store of the same name is silent

@@ -67,11 +67,14 @@ class Allowance:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Invert `dataclasses.asdict`; damaged records raise ValueError or TypeError."""
-        limits = {
-            name: None if record.get(name) is None else kind(record[name])
-            for name, kind in (("measurements", int), ("seconds", float), ("regret", float))
-        }
-        return cls(**limits)
+        measurements = record.get("measurements")
+        seconds = record.get("seconds")
+        regret = record.get("regret")
+        return cls(
+            measurements=None if measurements is None else int(measurements),
+            seconds=None if seconds is None else float(seconds),
+            regret=None if regret is None else float(regret),
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from foretune.collect.versions import toolchain
+from foretune.collect.versions import toolchain_on
 from foretune.device import Device
 from foretune.errors import describe_error
 from foretune.measurement import Measurement, Status
@@ -45,7 +45,7 @@ class Call:
     @cached_property
     def subject(self) -> Subject:
         """The function, device and versions under which results are stored."""
-        return Subject(self.kernel, self.source, self.device.name, toolchain("gpu"))
+        return Subject(self.kernel, self.source, self.device.name, toolchain_on(self.device, "gpu"))
 
     def programs(self, knobs: Mapping[str, Any]) -> float:
         """Return the number of programs of a configuration; NaN if unknown."""

@@ -19,13 +19,15 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.describe.layout import Layout, Workload, illegal_because
 from foretune.plan.describe.system import System
-from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times, formula_latencies
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor, fit_error_processes
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.deployments.group_process import (
     GroupedGaussianProcess,
     deployment_points,
 )
+from foretune.plan.serve.deployments.latency_formulas import formula_latencies
 from foretune.support.files import read_bytes, translate_read_errors
 
 MIN_LINES = {"tpot_ms": 1, "ttft_ms": 8}

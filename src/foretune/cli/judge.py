@@ -18,7 +18,9 @@ def judge(
     ),
     inputs: str = typer.Option("", help="FILE.py:NAME. Default: 'inputs' in the reference's file."),
     beside: list[str] = typer.Option([], help="Another rival: 'blas=FILE.py:NAME' (repeatable)."),
-    tolerance: float = typer.Option(1e-4, help="Maximum relative error of an output."),
+    tolerance: float | None = typer.Option(
+        None, help="Maximum relative error of an output. Default: by the type of its numbers."
+    ),
     max_seconds: float = typer.Option(0.5, help="Seconds of timed rounds per process and problem."),
     device: str = options.DEVICE,
 ) -> None:

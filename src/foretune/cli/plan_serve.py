@@ -326,7 +326,9 @@ def _write_manifest(answered: Answer, output: Output, path: Path) -> None:
         path.write_text(manifest(answered.best, engine, answered.replicas), encoding="utf-8")
 
     # Pods cannot load a placeholder, nor a folder of this machine.
-    served = checkpoint(answered.best, engine)[0]
-    must_replace = served.startswith("CHECKPOINT_IN") or Path(served).exists()
-    advice = f"replace {served} with a checkpoint that pods can load, then " if must_replace else ""
+    served = checkpoint(answered.best, engine)
+    must_replace = served.is_placeholder or Path(served.name).exists()
+    advice = ""
+    if must_replace:
+        advice = f"replace {served.name} with a checkpoint that pods can load, then "
     output.say(f"\nor on Kubernetes: {advice}kubectl apply -f {path}")

@@ -14,7 +14,8 @@ from foretune.datasets import read_runs
 from foretune.errors import OutputError, ProblemError, TrackingError, UnknownName, UsageError
 from foretune.models import Predictor
 from foretune.registry import get_kernel
-from foretune.tune.campaign.campaign import Preset, notify_observers, run_campaign
+from foretune.tune.campaign.campaign import Preset, run_campaign
+from foretune.tune.campaign.finished import notify_observers
 from foretune.tune.campaign.observer import CampaignObserver
 
 TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)

@@ -58,7 +58,7 @@ def stored_sizes(store):
     return sorted(m.config["x"] for m in store.measurements(SUBJECT))
 
 
-def test_append_failed_write_is_repeated_with_next_one(away):
+def test_append_failed_write_is_repeated_with_next_one(away, clock):
     cache = MeasurementCache(SUBJECT, away)
     cache.append(measured(x=1))
     away.is_away = True

@@ -1,0 +1,45 @@
+"""The gallery of cheats and accidents: none can become a verified win; honest functions can."""
+
+import pytest
+from toy_kernel import DEVICE
+from wrong_functions import HONEST, WRONG
+
+from foretune.collect import InProcessRunner, Timing, comparison
+from foretune.collect.wrapped.function import FunctionKernel
+from foretune.space import Configuration
+
+TIMING = Timing(max_seconds=0.002, warmup_s=0.0)
+DEFAULT, OTHER = Configuration(wrong=0), Configuration(wrong=1)
+
+
+def refusals(function, arguments):
+    """Return why the other configuration fails in a search or a session; [] if it does not."""
+    kernel = FunctionKernel(function, {"wrong": [0, 1]}, arguments)
+    runner = InProcessRunner(DEVICE, TIMING)
+    (measured,) = runner.run(kernel, kernel.problem(), [OTHER])
+    if not measured.ok:
+        return [measured.error]
+    rounds = runner.compare_interleaved(kernel, kernel.problem(), [DEFAULT, OTHER], 1.0, seed=0)
+    assert DEFAULT.id not in rounds.failures
+    return list(rounds.failures.values())
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch):
+    monkeypatch.setattr(comparison, "MAX_ROUNDS", 6)
+    monkeypatch.setattr(comparison, "SPECIAL_SHARE", 100.0)  # checks all special values
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_function_is_refused(name):
+    assert refusals(*WRONG[name])
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_function_is_accepted(name):
+    assert refusals(*HONEST[name]) == []
+
+
+def test_gallery_is_complete():
+    assert len(WRONG) >= 45
+    assert len(HONEST) >= 10
