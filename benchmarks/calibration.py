@@ -32,10 +32,11 @@ class RecordingSearcher(SurrogateSearcher):
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         number = super()._best_candidate(free, chosen)
         assert self._posterior is not None
+        posterior = self._posterior.posterior
         row = int(np.searchsorted(self._pool, number))
-        noise = self._scale**2 * self._posterior.process.noise
-        spread = np.sqrt(self._posterior.spread[row] ** 2 + noise)
-        self.expected[number] = (float(self._posterior.mean[row]), float(spread))
+        noise = posterior.scale**2 * posterior.process.noise
+        spread = np.sqrt(posterior.spread[row] ** 2 + noise)
+        self.expected[number] = (float(posterior.mean[row]), float(spread))
         return number
 
 

@@ -13,7 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from foretune.device import GPU_SPECS, known_devices, words
+from foretune.device import GPU_SPECS, known_devices
+from foretune.device_names import words
 
 OUT = Path(__file__).parents[1] / "src" / "foretune" / GPU_SPECS
 COLUMNS = (

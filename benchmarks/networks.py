@@ -27,7 +27,8 @@ from xgboost import XGBRegressor
 
 from foretune.collect import local_device
 from foretune.collect.networks.measuring import collect_network
-from foretune.collect.networks.operators import Network, NetworkOperator, network_of
+from foretune.collect.networks.network import Network, network_of
+from foretune.collect.networks.operators import NetworkOperator
 from foretune.datasets import RunLog, read_runs
 from foretune.device import Device
 from foretune.features.candidates import rows_of

@@ -15,7 +15,7 @@ import pandas as pd
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
-from foretune.plan.serve.deployments.correction import Calibration
+from foretune.plan.serve.deployments.calibration import Calibration
 from foretune.plan.serve.deployments.deployment import (
     MeasuredDeployments,
     read_measured_deployments,

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.serve.deployments.analytic import tokens_per_s
-from foretune.plan.serve.deployments.correction import MIN_PROBABILITY, probability_within
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.probability import MIN_PROBABILITY, probability_within
 
 LIMITS_MS = (20, 40, 80)
 NEAR = 0.03

@@ -34,8 +34,6 @@ OTHER_NAMES = {
 """Names of fields that no class declares as the usual one."""
 POPPED = {"bloom": {"hidden_size": "n_embed"}, "falcon": {"hidden_size": "n_embed"}}
 """Names that classes take out of the file by hand."""
-PATTERN = re.compile(r'"sliding_window_pattern", (\d+)|\(\(?i \+ 1\) % (\d+)\)')
-"""How classes say which of their layers have a window."""
 
 
 def main() -> None:
@@ -50,7 +48,7 @@ def main() -> None:
                 source = files.read(name).decode()
                 for node in ast.parse(source).body:
                     if isinstance(node, ast.ClassDef):
-                        family, facts = facts_of(node, ast.get_source_segment(source, node) or "")
+                        family, facts = facts_of(node)
                         if family in decoders or family.endswith("_text"):
                             table[family] = facts
     lines = [
@@ -66,7 +64,7 @@ def decoder_families(source: str) -> set[str]:
     return set(re.findall(r'\("([\w-]+)", "', source[start : source.index("\n)\n", start)]))
 
 
-def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, object]]]:
+def facts_of(node: ast.ClassDef) -> tuple[str, dict[str, dict[str, object]]]:
     """Return a class's family, and its defaults and aliases."""
     values: dict[str, Any] = {}
     for line in node.body:
@@ -85,8 +83,6 @@ def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, 
         if found and name not in aliases:
             aliases[name] = found[0]
     defaults = {k: values.get(aliases.get(k, k)) for k in SIZES}
-    if pattern := PATTERN.search(source):
-        defaults["sliding_window_pattern"] = int(pattern[1] or pattern[2])
     known = {k: v for k, v in defaults.items() if isinstance(v, int)}
     family = str(values.get("model_type", ""))
     return family, {"aliases": aliases | POPPED.get(family, {}), "defaults": known}

@@ -18,13 +18,15 @@ from pathlib import Path
 from machine import markdown
 
 from foretune.errors import ForetuneError
-from foretune.plan.describe.catalog import describe_model, find_system, known_models
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Workload
+from foretune.plan.describe.model_catalog import describe_model, known_models
 from foretune.plan.serve.candidates import candidate_deployments, supported_formats
 from foretune.plan.serve.launching import launch
+from foretune.plan.serve.request import PlanRequest
 
 SOURCES = {
     "vllm": ("vllm/engine/arg_utils.py", "vllm/entrypoints/"),
@@ -120,8 +122,16 @@ def commands(engine: str) -> Iterator[list[str]]:
 def _some(
     model: ModelDescription, system: str, formats: Formats, engine: str
 ) -> Iterator[list[str]]:
-    node, load = find_system(system), Workload(1024, 256)
-    found = list(candidate_deployments(model, node, 8, load, engine, [formats]))[-LAYOUTS:]
+    node = find_system(system)
+    request = PlanRequest(
+        model=model,
+        systems=(node,),
+        gpus=8,
+        workload=Workload(1024, 256),
+        engine=engine,
+        formats=(formats,),
+    )
+    found = list(candidate_deployments(request, node))[-LAYOUTS:]
     for candidate in found:
         started = launch(candidate, engine, candidate.replicas)
         yield from (list(command) for command in started.commands[:1])

@@ -13,11 +13,12 @@ from typing import Any
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB, activation_bytes, engine_bytes, weight_bytes
-from foretune.plan.describe.catalog import describe_model, find_system
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.huggingface import read_config
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.model_catalog import describe_model
 
 ROOMS = Path(__file__).with_name("kv_rooms.json")
 FITTED = "llm-d-planner"

@@ -37,10 +37,12 @@ from foretune.plan.cost.memory import (
 )
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.describe.catalog import System, describe_model, find_system
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.model_catalog import describe_model
+from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes
 

@@ -12,10 +12,17 @@ import time
 from machine import heading, markdown
 
 from foretune.collect import local_device
-from foretune.plan import Workload, describe_model, find_system, plan
+from foretune.plan import (
+    MeasuredLatencies,
+    PlanRequest,
+    Workload,
+    describe_model,
+    find_system,
+    plan,
+)
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.correction import fit_or_load_correction
+from foretune.plan.serve.deployments.correction_cache import fit_or_load_correction
 
 MODELS = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3")
 SYSTEMS = ("h100_sxm", "b200_sxm")
@@ -36,15 +43,14 @@ def main() -> None:
                 took, counts = [], []
                 for lengths in ((4096, 512), *LENGTHS):
                     start = time.perf_counter()
-                    made = plan(
-                        model,
-                        system,
-                        8,
-                        Workload(*lengths),
-                        clocks,
-                        correction=correction,
+                    request = PlanRequest(
+                        model=model,
+                        systems=(system,),
+                        gpus=8,
+                        workload=Workload(*lengths),
                         pools=pools,
                     )
+                    made = plan(request, clocks, MeasuredLatencies(correction))
                     took.append(time.perf_counter() - start)
                     counts.append(len(made.candidates))
                 later = statistics.median(took[1:])

@@ -105,7 +105,7 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
         elsewhere = runs_on_other_devices(runs, unseen)
         elsewhere = elsewhere.sample(min(ROWS, len(elsewhere)), random_state=0)
         plain = elsewhere.drop(columns=[c for c in specs if c in elsewhere])
-        prior, _ = prior_from_source(plain, unseen)
+        prior = prior_from_source(plain, unseen).prior
         assert prior is not None
         compare(shares, unseen, prior)
         told = Predictor(targets=("time_ms",)).fit(elsewhere)

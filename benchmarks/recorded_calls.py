@@ -17,7 +17,8 @@ from foretune.device import Device
 from foretune.features.launches import launch_features
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.tune.triton.problem_key import Call, problem_from_arguments, source_hash
+from foretune.tune.triton.problem_key import Call, problem_from_arguments
+from foretune.tune.triton.source_hash import source_hash
 from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
 
 TILE_KNOBS = ("TALL", "WIDE", "DEEP")

@@ -268,7 +268,7 @@ def prior_of_others(
         stored = np.load(path)
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
-        found, _ = prior_from_source(runs, space, options.seed)
+        found = prior_from_source(runs, space, options.seed).prior
         assert found is not None
         prior = found
         keep(path, log_mean=prior.log_mean, log_spread=prior.log_spread, p_valid=prior.p_valid)

@@ -82,7 +82,7 @@ def compared(runs: pd.DataFrame, predictor: Path, repeats: int) -> str:
     for name, source in (("with the shipped predictor", guide), ("without", None)):
         curves = []
         for space in spaces:
-            prior, _ = prior_from_source(source, space, 0)
+            prior = prior_from_source(source, space, 0).prior
             found = replay(space, "surrogate", max(BUDGETS), repeats, 0, prior, 1)
             curves.append(found.curves.mean(axis=0))
         kept = np.array(curves)

@@ -1,6 +1,8 @@
 """What does keeping measurements cost? Time and memory of a long table, a long run, and the store.
 
-    python benchmarks/storage.py [--table 1000000] [--run 20000]
+    python benchmarks/storage.py [--table 1000000] [--run 20000] [--kernel 1000000]
+
+``--kernel`` is the number of rows of one kernel in the store with which a search begins.
 
 Each line is a separate process. Memory is its peak, beyond the memory after its modules were
 loaded.
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 COLUMNS = ("what", "rows", "seconds", "ms per row", "MB more", "MB at most")
 SEEN = 500
 """Rows that are looked up, spread over the whole table."""
+ROWS_OF_A_WRITE = 10_000
+"""Rows that are put into a large store in one transaction."""
 
 
 def names(rows: int) -> Iterator[dict[str, object]]:
@@ -160,18 +164,57 @@ def store(path: Path, rows: int) -> None:
     print("\t".join(("the median put", f"{len(seconds):,}", "", median, "", "")), flush=True)
 
 
+def large_store(path: Path, rows: int) -> None:
+    """Begin a search with a store that has many rows of its kernel, a thousand per problem."""
+    from foretune.objective import ConstrainedObjective, Objective
+    from foretune.problem import Problem
+    from foretune.tune.store import Store, Subject
+    from foretune.tune.store.cache import MeasurementCache
+
+    subject = Subject("toy", "abc", "Toy CPU", "toy 1")
+    filled = Store(path)
+    listed = list(measurements(rows))
+    for first in range(0, rows, ROWS_OF_A_WRITE):
+        filled.put(subject, listed[first : first + ROWS_OF_A_WRITE])
+    filled.close()
+    listed.clear()
+
+    objective = ConstrainedObjective(Objective.TIME, ())
+    known = Problem(M=rows // 2000, N=64, dtype="fp16")
+    new = Problem(M=rows, N=64, dtype="fp16")
+    for what, problem in (("a known problem", known), ("a new problem", new)):
+
+        def begin(problem: Problem = problem) -> None:
+            # What a tuner asks before it measures.
+            cache = MeasurementCache(subject, Store(path))
+            cache.choice(problem, objective)
+            cache.choice(problem, objective, unfinished=True)
+            cache.known_for_other_problems(problem)
+            cache.known(problem)
+
+        report(f"begin a search of {what}", rows, begin)
+    report("count the rows of a kernel", rows, Store(path).summary)
+
+
 def main() -> None:
     """Print the table, or one part of it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", type=int, default=1_000_000)
     parser.add_argument("--run", type=int, default=20_000)
-    parser.add_argument("--part", choices=("make", "table", "run", "store"))
+    parser.add_argument("--kernel", type=int, default=1_000_000)
+    parser.add_argument("--part", choices=("make", "table", "run", "store", "kernel"))
     parser.add_argument("--path", type=Path)
     options = parser.parse_args()
-    parts = {"make": make_table, "table": table, "run": run, "store": store}
+    parts = {
+        "make": (make_table, options.table),
+        "table": (table, options.table),
+        "run": (run, options.run),
+        "store": (store, options.run),
+        "kernel": (large_store, options.kernel),
+    }
     if options.part:
-        many = options.table if options.part in ("make", "table") else options.run
-        parts[options.part](options.path, many)
+        work, rows = parts[options.part]
+        work(options.path, rows)
         return
     from machine import heading, markdown
 
@@ -184,6 +227,7 @@ def main() -> None:
             ("table", "a.parquet"),
             ("run", "b.parquet"),
             ("store", "c.db"),
+            ("kernel", "d.db"),
         ):
             command = [
                 sys.executable,
@@ -196,6 +240,8 @@ def main() -> None:
                 str(options.table),
                 "--run",
                 str(options.run),
+                "--kernel",
+                str(options.kernel),
             ]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             lines += [line.split("\t") for line in said.splitlines()]

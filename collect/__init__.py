@@ -30,5 +30,20 @@ __all__ = [
     "plan_rows",
 ]
 
+_MODULE_OF = {
+    "CollectSummary": "foretune.collect.collection",
+    "InProcessRunner": "foretune.collect.runner",
+    "IsolatedRunner": "foretune.collect.runner",
+    "RayRunner": "foretune.collect.distributed.ray_runner",
+    "Runner": "foretune.collect.runner",
+    "Timing": "foretune.collect.timing",
+    "collect_runs": "foretune.collect.collection",
+    "local_device": "foretune.collect.devices",
+    "local_devices": "foretune.collect.devices",
+    "plan_configurations": "foretune.collect.collection",
+    "plan_rows": "foretune.collect.collection",
+}
+"""Public name -> module that defines it: the imports above, which only type checkers run."""
+
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(__name__)
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULE_OF)

@@ -42,13 +42,14 @@ class PreparedInputs:
 class Benchmarker:
     """Runs configurations one after the other.
 
-    ``source`` is the value of the rows' column ``source``. ``device_lost`` is true after a launch
-    broke this process's device context; nothing runs then. ``has_traces`` is true after a
-    configuration changed the state of this process.
+    ``device_lost`` is true after a launch broke this process's device context; nothing runs then.
+    ``has_traces`` is true after a configuration changed the state of this process.
     """
 
     source = "foretune"
+    """Value of the rows' column ``source``."""
     max_input_sets = 2
+    """Number of problems whose inputs stay in memory."""
 
     def __init__(
         self,
@@ -87,21 +88,37 @@ class Benchmarker:
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
-        state, judges = state_guard.own_state(kernel), state_guard.judges_of(kernel)
-        process, self._output = state_guard.ProcessState(), None
-        measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
+        state_before = state_guard.own_state(kernel)
+        judges = state_guard.judges_of(kernel)
+        process = state_guard.ProcessState()
+        self._output = None
+        measured = self._measure(
+            kernel, problem, config, incumbent_ms=incumbent_ms, timer=timer, prepared=prepared
+        )
         process.restore()
-        if self.device_lost:  # its memory cannot be read
+
+        # After a lost device, its memory cannot be read.
+        if self.device_lost:
             return measured
+
+        # What did the configuration leave behind?
         replaced = self._replaced(kernel, judges)
-        changed = state_guard.has_changed(prepared.arrays, self._output)
-        self.has_traces |= changed or state_guard.own_state(kernel) != state
-        if not replaced and not changed:
+        inputs_changed = state_guard.has_changed(prepared.arrays, self._output)
+        if inputs_changed or state_guard.own_state(kernel) != state_before:
+            self.has_traces = True
+        if not replaced and not inputs_changed:
             return measured
+
         self._prepared_inputs.pop((kernel.name, problem), None)
         reason = f"it replaces {replaced}" if replaced else "it changes its inputs or the reference"
         return measurement(
-            kernel, problem, config, self.device, Status.WRONG_RESULT, reason, source=self.source
+            kernel,
+            problem,
+            config,
+            self.device,
+            status=Status.WRONG_RESULT,
+            error=reason,
+            source=self.source,
         )
 
     def _replaced(self, kernel: Kernel, judges: Any) -> str:
@@ -109,7 +126,8 @@ class Benchmarker:
         replaced = self._guard.restore()
         if state_guard.judges_of(kernel) != judges:
             replaced.append("its own check")
-        self.has_traces |= bool(replaced)
+        if replaced:
+            self.has_traces = True
         return ", ".join(replaced[:3])
 
     def _measure(
@@ -121,35 +139,41 @@ class Benchmarker:
         timer: Timer,
         prepared: PreparedInputs,
     ) -> Measurement:
-        limit = kernel.error_limit(problem, config)
-        row = partial(measurement, kernel, problem, config, self.device, source=self.source)
+        """Build, check, time and meter ``config``; the first failure ends it."""
+        error_limit = kernel.error_limit(problem, config)
+        make_row = partial(measurement, kernel, problem, config, self.device, source=self.source)
+
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
         except ForetuneError:
             raise
         except Exception as e:
-            return self._failed(row, Status.COMPILE_ERROR, e, timer)
+            return self._failed(make_row, Status.COMPILE_ERROR, e, timer=timer)
         compile_s = time.perf_counter() - start
+
         try:
-            error = self._error(kernel, launch, prepared.expected)
-            if not error <= limit:
-                raise WrongResult(f"relative error {error:.2g} is above {limit:.2g}")
-            samples = time_launch(launch, self.timing, incumbent_ms, timer)
+            relative_error = self._error(kernel, launch, prepared.expected)
+            # An error that is NaN is too large as well.
+            if not relative_error <= error_limit:
+                raise WrongResult(f"relative error {relative_error:.2g} is above {error_limit:.2g}")
+            samples = time_launch(launch, self.timing, incumbent_ms=incumbent_ms, timer=timer)
         except WrongResult as e:
-            self._prepared_inputs.pop((kernel.name, problem), None)  # it may have written into them
-            return row(Status.WRONG_RESULT, first_line(e))
+            # It may have written into its inputs: the next configuration gets new ones.
+            self._prepared_inputs.pop((kernel.name, problem), None)
+            return make_row(Status.WRONG_RESULT, first_line(e))
         except Exception as e:
-            return self._failed(row, Status.RUNTIME_ERROR, e, timer)
+            return self._failed(make_row, Status.RUNTIME_ERROR, e, timer=timer)
+
         time_ms = float(np.median(samples))
         power_w, energy_mj = self._measure_power(launch, time_ms, timer)
-        return row(
+        return make_row(
             time_ms=time_ms,
             time_ms_samples=tuple(map(float, samples)),
             power_w=power_w,
             energy_mj=energy_mj,
             compile_s=compile_s,
-            relative_error=error,
+            relative_error=relative_error,
         )
 
     def compare_interleaved(
@@ -161,18 +185,20 @@ class Benchmarker:
         seed: int = 0,
     ) -> Rounds:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
-        timer, judges = self._timer(kernel, problem), state_guard.judges_of(kernel)
+        timer = self._timer(kernel, problem)
+        judges = state_guard.judges_of(kernel)
         try:
             comparison = InterleavedComparison(kernel, problem, configs, timer, seed)
             times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
             raise
-        if replaced := self._replaced(kernel, judges):
+        replaced = self._replaced(kernel, judges)
+        if replaced:
             raise MeasurementError(f"one of {kernel.name}'s finalists replaces {replaced}")
         failures = {
-            key: first_line(e) if isinstance(e, WrongResult) else describe_error(e)
-            for key, e in comparison.failures.items()
+            contender: first_line(e) if isinstance(e, WrongResult) else describe_error(e)
+            for contender, e in comparison.failures.items()
         }
         return Rounds(times, failures, checked_on=tuple(comparison.checked_on))
 
@@ -217,25 +243,31 @@ class Benchmarker:
         """Return mean power (W) and one launch's energy (mJ); NaN without a working meter."""
         if self.meter is None:
             return math.nan, math.nan
-        if isinstance(launch, SelfTimedLaunch):  # calling it without its reset may do nothing
-            launch = partial(launch.sample_ms, timer, 1)
+
+        # A launch that times itself may do nothing without its reset, which its timing calls.
+        run = partial(launch.sample_ms, timer, 1) if isinstance(launch, SelfTimedLaunch) else launch
         try:
             power_w, energy_mj = measure_power(
-                self.meter, launch, time_ms, timer.wait, timer.interface
+                self.meter, run, time_ms=time_ms, wait=timer.wait, interface=timer.interface
             )
-        except Exception:  # the measured time stays valid
+        except Exception:
+            # The measured time stays valid.
             self._check_device(timer)
             return math.nan, math.nan
+
+        # A reading that is impossible for the board is a meter's fault.
         limit_w = POWER_MARGIN * self.device.specs.get("power_limit_w", math.inf)
-        return (power_w, energy_mj) if 0 < power_w <= limit_w else (math.nan, math.nan)
+        if not 0 < power_w <= limit_w:
+            return math.nan, math.nan
+        return power_w, energy_mj
 
     def _failed(
-        self, row: Callable[..., Measurement], status: Status, reason: Exception, timer: Timer
+        self, make_row: Callable[..., Measurement], status: Status, reason: Exception, timer: Timer
     ) -> Measurement:
         self._check_device(timer)
         if isinstance(reason, TimeoutError):
-            return row(Status.TIMEOUT, first_line(reason))
-        return row(status, describe_error(reason))
+            return make_row(Status.TIMEOUT, first_line(reason))
+        return make_row(status, describe_error(reason))
 
 
 def measurement(
@@ -248,8 +280,16 @@ def measurement(
     **values: Any,
 ) -> Measurement:
     """Return the measurement of a configuration with the software that is installed here."""
-    named = kernel.name, problem, config, device.name, status
-    return Measurement(*named, error=error, environment=environment(kernel), **values)
+    return Measurement(
+        kernel=kernel.name,
+        problem=problem,
+        config=config,
+        device=device.name,
+        status=status,
+        error=error,
+        environment=environment(kernel),
+        **values,
+    )
 
 
 def environment(kernel: Kernel) -> str:

@@ -40,13 +40,16 @@ class CurrentRuns:
     """The rows of a run log that this code, with these versions, measured on one device."""
 
     def __init__(self, kernel: Kernel, device: Device, log: RunLog) -> None:
-        self._kernel, self._device, self._log = kernel, device, log
+        self._kernel = kernel
+        self._device = device
+        self._log = log
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
         """Return the row of a configuration; None if other code or versions measured it."""
-        found = self._log.find((self._kernel.name, self._device.name, problem, config))
-        current = found is not None and found.environment == environment(self._kernel)
-        return found if current else None
+        row = self._log.find((self._kernel.name, self._device.name, problem, config))
+        if row is None or row.environment != environment(self._kernel):
+            return None
+        return row
 
     def append(self, measurement: Measurement, /) -> None:
         """Add a row; see `RunLog.append`."""
@@ -77,14 +80,20 @@ def plan_configurations(
     for problem in problems:
         space = kernel.space(problem)
         chosen = {kernel.default(problem): None}
-        known = [c for c in seen if c not in chosen and c in space]
-        shared = min(int(SHARED_FRACTION * (per_problem - 1)), len(known))
-        for i in rng.choice(len(known), size=shared, replace=False) if shared else ():
-            chosen.setdefault(known[int(i)])
+
+        # Some that earlier problems ran, too.
+        reusable = [c for c in seen if c not in chosen and c in space]
+        n_shared = min(int(SHARED_FRACTION * (per_problem - 1)), len(reusable))
+        if n_shared:
+            for i in rng.choice(len(reusable), size=n_shared, replace=False):
+                chosen.setdefault(reusable[int(i)])
+
+        # Random ones fill the rest. Twice as many are drawn: some may be chosen already.
         for config in space.sample(2 * per_problem, rng):
             if len(chosen) >= per_problem:
                 break
             chosen.setdefault(config)
+
         plan[problem] = list(chosen)
         seen.update(chosen)
     return plan
@@ -98,16 +107,22 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
     """
     if not len(rows):
         raise UsageError("the table has no rows to measure")
-    if other_kernels := sorted(set(rows.get("kernel", ())) - {kernel.name}):
+    other_kernels = sorted(set(rows.get("kernel", ())) - {kernel.name})
+    if other_kernels:
         raise UsageError(f"the rows are of {', '.join(map(str, other_kernels))}, not {kernel.name}")
-    plan: dict[Problem, dict[Configuration, None]] = {}
+
+    # A configuration of several rows is measured once.
+    configs_of: dict[Problem, dict[Configuration, None]] = {}
     for problem, config in zip(problems_of(rows), configurations_of(rows), strict=True):
-        plan.setdefault(kernel.problem(problem), {}).setdefault(config)
-    for problem, configs in plan.items():
+        configs = configs_of.setdefault(kernel.problem(problem), {})
+        configs.setdefault(config)
+
+    for problem, configs in configs_of.items():
         space = kernel.space(problem)
-        if invalid := [c for c in configs if c not in space]:
+        invalid = [c for c in configs if c not in space]
+        if invalid:
             raise UsageError(f"{problem} has no configuration {invalid[0]}")
-    return {problem: list(configs) for problem, configs in plan.items()}
+    return {problem: list(configs) for problem, configs in configs_of.items()}
 
 
 def collect_runs(
@@ -125,23 +140,38 @@ def collect_runs(
     this kernel cannot be measured on this machine at all, OutputError if the log cannot be written.
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
-    start, ok, failed, reused = time.perf_counter(), 0, 0, 0
+    start = time.perf_counter()
     runs = CurrentRuns(kernel, runner.device, log) if isinstance(log, RunLog) else log
+
     missing = []
-    for problem, config in ((p, c) for p, configs in plan.items() for c in configs):
-        if runs.find(problem, config) is None:
-            missing.append((problem, config))
-        else:
-            reused += 1
-            progress.advance("known already")
+    reused = 0
+    for problem, configs in plan.items():
+        for config in configs:
+            if runs.find(problem, config) is None:
+                missing.append((problem, config))
+            else:
+                reused += 1
+                progress.advance("known already")
+
+    measured = 0
+    ok = 0
     for measurement in runner.run_many(kernel, missing):
         runs.append(measurement)
-        ok, failed = ok + measurement.ok, failed + (not measurement.ok)
+        measured += 1
+        if measurement.ok:
+            ok += 1
         progress.advance(describe(measurement))
-    return CollectSummary(ok + failed, ok, failed, reused, time.perf_counter() - start)
+    return CollectSummary(
+        rows=measured,
+        ok=ok,
+        failed=measured - ok,
+        reused=reused,
+        seconds=time.perf_counter() - start,
+    )
 
 
-def describe(m: Measurement) -> str:
+def describe(measurement: Measurement) -> str:
     """Return a measurement in a few words, for progress lines."""
-    result = f"{m.time_ms:.3g} ms" if m.ok else m.status.value.replace("_", " ")
-    return f"{m.problem}: {result}"
+    if measurement.ok:
+        return f"{measurement.problem}: {measurement.time_ms:.3g} ms"
+    return f"{measurement.problem}: {measurement.status.value.replace('_', ' ')}"

@@ -22,8 +22,38 @@ from foretune.device import available_cores
 from foretune.errors import MissingExtra
 from foretune.support.lazy import require
 
-CPU_FOLDER = Path("/sys/devices/system/cpu")  # Linux's folder of processor properties
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+"""Linux's folder of processor properties."""
 _KIB = {"K": 1.0, "M": 1024.0, "G": 1024.0**2}
+"""KiB of each unit in Linux's cache sizes."""
+_EXTENSIONS = {
+    "avx512f": "avx512",
+    "avx2": "avx2",
+    "avx": "avx",
+    "sse2": "sse",
+    "sve": "sve",
+    "neon": "neon",
+}
+"""Vector extensions from wide to narrow: LLVM's feature -> its usual name."""
+_VECTOR_BITS = {"avx512f": 512.0, "avx": 256.0, "sse2": 128.0, "neon": 128.0}
+"""Width of the registers of a feature, from wide to narrow."""
+
+_LANES = 8
+"""Lanes of a 512-bit vector of doubles; narrower machines split it."""
+_ACCUMULATORS = 12
+"""Independent sums of the loop that measures compute rates; see `fma_rates`."""
+_ITERATIONS = 500_000
+"""Iterations of that loop: about a millisecond."""
+_MAX_TRIAD_SHARE = 0.05
+"""Largest share of the free memory that the arrays of the triad take."""
+_FAST_QUANTILE = 0.1
+"""Quantile of call times that counts as fast; see `fast_seconds`."""
+
+_FILL = """
+def fill(a, value, start, stop):
+    for i in range(start, stop):
+        a[i] = value
+"""
 
 
 def cpu_name() -> str:
@@ -41,18 +71,23 @@ def cache_sizes(cpus: Path = CPU_FOLDER) -> dict[str, float]:
     sizes = {}
     for cache in sorted(cpus.glob("cpu0/cache/index*")):
         with suppress(OSError, ValueError):  # virtual machines may leave files out or empty
-            texts = ((cache / part).read_text().strip() for part in ("level", "type", "size"))
-            level, kind, size = texts
+            level = (cache / "level").read_text().strip()
+            kind = (cache / "type").read_text().strip()
+            size = (cache / "size").read_text().strip()
             if kind in ("Data", "Unified"):
-                sizes[f"l{int(level)}_kib"] = int(size[:-1]) * _KIB[size[-1:]]
-    if not sizes:
-        names = {"l1_kib": "l1d", "l2_kib": "l2", "l3_kib": "l3"}
-        found = {spec: _sysctl(f"hw.{name}cachesize") for spec, name in names.items()}
-        sizes = {spec: int(text) / 1024 for spec, text in found.items() if text.isdigit()}
-    return sizes
+                number = int(size[:-1])
+                unit = size[-1:]
+                sizes[f"l{int(level)}_kib"] = number * _KIB[unit]
+    if sizes:
+        return sizes
+
+    names = {"l1_kib": "l1d", "l2_kib": "l2", "l3_kib": "l3"}
+    bytes_of = {spec: _sysctl(f"hw.{name}cachesize") for spec, name in names.items()}
+    return {spec: int(text) / 1024 for spec, text in bytes_of.items() if text.isdigit()}
 
 
 def _sysctl(name: str) -> str:
+    """Return a value of macOS's kernel; "" on other systems, and if it does not exist."""
     if platform.system() != "Darwin":
         return ""
     try:
@@ -84,14 +119,7 @@ def architecture(features: set[str]) -> str:
     """Return the machine and its widest vector extension, e.g. ``x86_64+avx512``."""
     name = platform.machine().lower()
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
-    for feature, extension in (
-        ("avx512f", "avx512"),
-        ("avx2", "avx2"),
-        ("avx", "avx"),
-        ("sse2", "sse"),
-        ("sve", "sve"),
-        ("neon", "neon"),
-    ):
+    for feature, extension in _EXTENSIONS.items():
         if feature in features:
             return f"{machine}+{extension}"
     return machine
@@ -99,12 +127,15 @@ def architecture(features: set[str]) -> str:
 
 def vector_bits(features: set[str]) -> float:
     """Return the width of the widest SIMD register; 0 if unknown."""
-    if "sve" in features:  # the only extension whose width is not in its name
+    # SVE is the only extension whose width its name does not tell.
+    if "sve" in features:
         with suppress(OSError, ValueError):
             return 8.0 * int(Path("/proc/sys/abi/sve_default_vector_length").read_text())
         return 128.0
-    widths = {"avx512f": 512.0, "avx": 256.0, "sse2": 128.0, "neon": 128.0}
-    return next((bits for feature, bits in widths.items() if feature in features), 0.0)
+    for feature, bits in _VECTOR_BITS.items():
+        if feature in features:
+            return bits
+    return 0.0
 
 
 def measure_cpu() -> dict[str, float]:
@@ -114,15 +145,6 @@ def measure_cpu() -> dict[str, float]:
         "fp32_gflops": max(fma_rates(np.float32).values()),
         "fp64_gflops": max(fma_rates(np.float64).values()),
     }
-
-
-_LANES = 8  # of a 512-bit vector of doubles; narrower machines split it
-
-_FILL = """
-def fill(a, value, start, stop):
-    for i in range(start, stop):
-        a[i] = value
-"""
 
 
 def triad_gbps(elements: int, seconds: float = 0.4) -> float:
@@ -137,13 +159,17 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     elements -= elements % _LANES
     ranges = codegen.split_range(elements, available_cores(), _LANES)
     arrays = [aligned(elements, np.float64) for _ in range(3)]
-    fill, best_s = codegen.compile_function(_FILL, "fill"), math.inf
+
+    # First touch: the core that uses a page allocates it in its own memory.
+    fill = codegen.compile_function(_FILL, "fill")
     for array in arrays:
-        # First touch: the core that uses a page allocates it in its own memory.
         codegen.run_parallel(partial(fill, array, 1.0), ranges)
+
+    best_s = math.inf
     for store in ("store", "store_past_cache"):
-        work = partial(codegen.compile_function(_triad_source(store), "triad"), *arrays, 3.0)
-        best_s = min(best_s, fast_seconds(partial(codegen.run_parallel, work, ranges), seconds / 2))
+        triad = codegen.compile_function(_triad_source(store), "triad")
+        run = partial(codegen.run_parallel, partial(triad, *arrays, 3.0), ranges)
+        best_s = min(best_s, fast_seconds(run, seconds / 2))
     return 3 * 8 * elements / best_s / 1e9
 
 
@@ -168,7 +194,8 @@ def _triad_elements() -> int:
     """Return a length that exceeds all caches and takes at most 5 % of the memory."""
     all_caches = 1024 * cache_sizes().get("l3_kib", 0.0) * _last_level_caches()
     wanted = max(4 * all_caches, 64 * 2**20)
-    return int(min(wanted, psutil.virtual_memory().available * 0.05 / 3) / 8)
+    affordable = psutil.virtual_memory().available * _MAX_TRIAD_SHARE / 3
+    return int(min(wanted, affordable) / 8)
 
 
 def _last_level_caches(cpus: Path = CPU_FOLDER) -> int:
@@ -189,7 +216,8 @@ def fma_rates(dtype: type[np.floating[Any]], seconds: float = 0.1) -> dict[int, 
     All cores run at once. Each core is timed separately in slices of a millisecond, and its faster
     slices count. Another process that shares a core therefore does not lower the result.
     """
-    threads, rates = available_cores(), {}
+    threads = available_cores()
+    rates = {}
     # Many cores need longer slices, because their threads queue to start the next slice.
     iterations = _ITERATIONS * max(1, threads // 32)
     for bits in (128, 256, 512):
@@ -201,10 +229,6 @@ def fma_rates(dtype: type[np.floating[Any]], seconds: float = 0.1) -> dict[int, 
     return rates
 
 
-_ACCUMULATORS = 12
-_ITERATIONS = 500_000  # about a millisecond
-
-
 def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) -> float:
     """Return the calls per second of all threads together, from each thread's faster calls."""
     fast_s = [0.0] * threads
@@ -212,7 +236,8 @@ def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) 
     def repeat(thread: int, _: int) -> None:
         fast_s[thread] = fast_seconds(call, seconds)
 
-    call()  # compiles
+    # The first call compiles.
+    call()
     codegen.run_parallel(repeat, [(i, i + 1) for i in range(threads)])
     return sum(1 / s for s in fast_s)
 
@@ -242,4 +267,4 @@ def fast_seconds(call: Callable[[], object], seconds: float) -> float:
     while ends[-1] < ends[0] + seconds or len(ends) < 4:
         call()
         ends.append(time.perf_counter())
-    return float(np.quantile(np.diff(ends), 0.1))
+    return float(np.quantile(np.diff(ends), _FAST_QUANTILE))

@@ -21,9 +21,34 @@ from foretune.errors import MissingExtra, OutputError, UnknownName
 from foretune.support.files import atomic_write, read_json
 from foretune.support.lazy import require
 
-# Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
-# "Compute Capabilities"); the driver counts units, not multiprocessors. 128 for all newer ones.
 _UNITS_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+"""Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
+"Compute Capabilities"). The driver counts units, not multiprocessors."""
+_UNITS_PER_NEWER_SM = 128
+"""Units of one multiprocessor of all other compute capabilities."""
+
+DRIVER = "/dev/kfd"
+"""It exists on Linux if AMD's compute driver runs."""
+
+PROBE_VERSION = 2
+"""Increased when the probe changes, so that older cached rates are measured again."""
+QUIET_CHECK_S = 0.2
+"""Duration of the check whether a machine that was busy during the probe is quiet now."""
+_MEASURED = {"memory_gbps", "fp32_gflops", "fp64_gflops"}
+"""Specs that the probe measures."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Measured rates of this CPU by spec, and what disturbed the measurement ("" if nothing)."""
+
+    specs: dict[str, float]
+    disturbance: str
+
+
+_THIS_CPU = Device("", "cpu")
+_memo: dict[Path, Probe] = {}
+"""Probes of this process, by the file of the cache: some machines cannot write it."""
 
 
 def nvidia_gpus(nvml: Any = None) -> list[Device]:
@@ -50,36 +75,52 @@ def nvidia_gpus(nvml: Any = None) -> list[Device]:
 def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
     capability = query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    units = query(nvml, "nvmlDeviceGetNumGpuCores", handle)
-    mig_slice = is_mig_slice(nvml, handle) and query(nvml, "nvmlDeviceGetAttributes", handle)
     memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    known = _known_gpu(name, memory.total / 2**30 if memory else 0.0)
+    memory_gib = memory.total / 2**30 if memory else 0.0
     limit_mw = query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
     clock_mhz = query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
-    cores = units / _UNITS_PER_SM.get(tuple(capability), 128) if units and capability else 0
     reported = {
-        "cores": mig_slice.multiprocessorCount if mig_slice else cores,
+        "cores": _multiprocessors(nvml, handle, capability),
         "clock_mhz": clock_mhz or 0,
-        "memory_gib": memory.total / 2**30 if memory else 0,
+        "memory_gib": memory_gib,
         "power_limit_w": limit_mw / 1000 if limit_mw else 0,
     }
+
+    # The driver's answers replace the specs of the shipped table.
+    known = _known_gpu(name, memory_gib)
+    specs = dict(known.specs)
+    specs |= {spec: float(value) for spec, value in reported.items() if value > 0}
     return Device(
         name=name,
         kind="gpu",
         architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
-        specs={**known.specs, **{s: float(value) for s, value in reported.items() if value > 0}},
-        source="; ".join(filter(None, ["NVIDIA driver", known.source])),
+        specs=specs,
+        source=_joined("NVIDIA driver", known.source),
         index=index,
     )
+
+
+def _multiprocessors(nvml: Any, handle: Any, capability: Any) -> float:
+    """Return the number of a GPU's multiprocessors, or of its MIG slice's; 0 if unknown."""
+    units = query(nvml, "nvmlDeviceGetNumGpuCores", handle)
+    if is_mig_slice(nvml, handle):
+        attributes = query(nvml, "nvmlDeviceGetAttributes", handle)
+        if attributes:
+            return float(attributes.multiprocessorCount)
+    if not units or not capability:
+        return 0.0
+    return float(units / _UNITS_PER_SM.get(tuple(capability), _UNITS_PER_NEWER_SM))
+
+
+def _joined(*sources: str) -> str:
+    """Return where specs come from, as text."""
+    return "; ".join(source for source in sources if source)
 
 
 def _known_gpu(name: str, memory_gib: float) -> Device:
     """Return the known device for a driver's name, which may lack the memory size."""
     sized = find_device_or_none(f"{name} {memory_gib:.0f}GB")
     return sized or find_device_or_none(name) or Device(name, "gpu")
-
-
-DRIVER = "/dev/kfd"  # exists on Linux if AMD's compute driver runs
 
 
 def amd_gpus(torch: Any = None) -> list[Device]:
@@ -102,14 +143,17 @@ def amd_gpus(torch: Any = None) -> list[Device]:
 
 def _amd_gpu(torch: Any, index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    cores, memory_gib = float(properties.multi_processor_count), properties.total_memory / 2**30
+    memory_gib = properties.total_memory / 2**30
     known = _known_gpu(properties.name, memory_gib)
+    specs = dict(known.specs)
+    specs["cores"] = float(properties.multi_processor_count)
+    specs["memory_gib"] = memory_gib
     return Device(
         name=canonical_name(properties.name),
         kind="gpu",
         architecture=properties.gcnArchName.partition(":")[0],
-        specs={**known.specs, "cores": cores, "memory_gib": memory_gib},
-        source="; ".join(filter(None, ["torch for ROCm", known.source])),
+        specs=specs,
+        source=_joined("torch for ROCm", known.source),
         index=index,
     )
 
@@ -117,23 +161,6 @@ def _amd_gpu(torch: Any, index: int) -> Device:
 def local_gpus() -> list[Device]:
     """Return the GPUs this process may use, in torch's order."""
     return nvidia_gpus() or amd_gpus()
-
-
-PROBE_VERSION = 2  # increased when the probe changes, so that older cached rates are measured again
-QUIET_CHECK_S = 0.2
-"""Duration of the check whether a machine that was busy during the probe is quiet now."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Measured rates of this CPU by spec, and what disturbed the measurement ("" if nothing)."""
-
-    specs: dict[str, float]
-    disturbance: str
-
-
-_THIS_CPU = Device("", "cpu")
-_memo: dict[Path, Probe] = {}  # for machines whose cache cannot be written
 
 
 def local_devices() -> list[Device]:
@@ -150,19 +177,20 @@ def local_device(name: str | None = None, measure: bool = True) -> Device:
     if name is None or name.lower() == "cpu":
         return local_cpu(measure)
     gpus = local_gpus()
-    named = {f"cuda:{i}": gpu for i, gpu in enumerate(gpus)}
-    wanted = "cuda:0" if name.lower() in ("cuda", "gpu") else name.lower()
-    if wanted in named:
-        return named[wanted]
+    numbered = {f"cuda:{i}": gpu for i, gpu in enumerate(gpus)}
+    key = "cuda:0" if name.lower() in ("cuda", "gpu") else name.lower()
+    if key in numbered:
+        return numbered[key]
     for gpu in gpus:
         if _is_same_device(name, gpu.name):
             return gpu
     if _is_same_device(name, cpu.cpu_name()):
         return local_cpu()
-    raise UnknownName("device", name, ["cpu", *named, *{gpu.name for gpu in gpus}])
+    raise UnknownName("device", name, ["cpu", *numbered, *{gpu.name for gpu in gpus}])
 
 
 def _is_same_device(name: str, driver_name: str) -> bool:
+    """Return whether a user's name and a driver's name are of the same device."""
     known = find_device_or_none(name)
     same_known = known is not None and known is find_device_or_none(driver_name)
     return same_known or name.lower() == driver_name.lower()
@@ -174,16 +202,23 @@ def local_cpu(measure: bool = True) -> Device:
     The rates come from `probe_cpu`; without Numba they are absent.
     """
     features = cpu.host_features()
-    memory_gib = psutil.virtual_memory().total / 2**30
-    specs = {"cores": float(available_cores()), "clock_mhz": cpu.clock_mhz(), **cpu.cache_sizes()}
-    specs |= {"memory_gib": memory_gib, "vector_bits": cpu.vector_bits(features)}
+    specs = {
+        "cores": float(available_cores()),
+        "clock_mhz": cpu.clock_mhz(),
+        **cpu.cache_sizes(),
+        "memory_gib": psutil.virtual_memory().total / 2**30,
+        "vector_bits": cpu.vector_bits(features),
+    }
     try:
         probe = probe_cpu(measure=measure)
-        specs |= probe.specs if probe else {}
-        busy = f" while {probe.disturbance}" if probe and probe.disturbance else ""
-        source = f"operating system; rates measured (probe {PROBE_VERSION}){busy}"
     except MissingExtra:
         source = "operating system; rates not measured: pip install '.[cpu]'"
+    else:
+        source = f"operating system; rates measured (probe {PROBE_VERSION})"
+        if probe:
+            specs |= probe.specs
+            if probe.disturbance:
+                source += f" while {probe.disturbance}"
     return Device(
         name=cpu.cpu_name(),
         kind="cpu",
@@ -202,26 +237,33 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> Probe | None:
     ``refresh`` measures again now; without ``measure``, the result is None if nothing is cached.
     Raises MissingExtra without Numba.
     """
+    # The name alone is not enough: names of virtual machines are ambiguous.
     machine: dict[str, Any] = {
         "probe": PROBE_VERSION,
         "cpu": cpu.cpu_name(),
-        # names of virtual machines are ambiguous
         "architecture": cpu.architecture(cpu.host_features()),
         "cores": available_cores(),
         **cpu.cache_sizes(),
     }
     digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_directory() / f"cpu-{digest}.json"
-    found = _memo.get(path) or _read(path)
-    if measure and (refresh or not found or (path not in _memo and _can_improve(found))):
-        found = _measure(found)
-        content = {"machine": machine, **asdict(found)}
+    probe = _memo.get(path) or _read(path)
+    if measure and _should_measure(probe, refresh, is_first=path not in _memo):
+        probe = _measure(probe)
+        content = {"machine": machine, **asdict(probe)}
         # On a read-only or full disk, the memo serves this process.
         with contextlib.suppress(OutputError), atomic_write(path) as new:
             new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if found:
-        _memo[path] = found
-    return found
+    if probe:
+        _memo[path] = probe
+    return probe
+
+
+def _should_measure(probe: Probe | None, refresh: bool, is_first: bool) -> bool:
+    """Return whether to measure, given the cached probe; ``is_first``: of this process."""
+    if refresh or not probe:
+        return True
+    return is_first and _can_improve(probe)
 
 
 def _can_improve(probe: Probe) -> bool:
@@ -239,11 +281,15 @@ def _measure(before: Probe | None) -> Probe:
         specs = cpu.measure_cpu()
     load = monitor.load
     if before is None:
-        return Probe(specs, MachineLoad(load.other_load, load.steal).disturbance)
+        load_of_cpu = MachineLoad(other_load=load.other_load, steal=load.steal)
+        return Probe(specs=specs, disturbance=load_of_cpu.disturbance)
+
     # The machine was quiet just now: what the host takes away during the probe, it always takes.
-    disturbance = before.disturbance and MachineLoad(load.other_load).disturbance
-    higher = {s: max(rate, before.specs[s]) for s, rate in specs.items()}
-    return Probe({**before.specs, **higher}, disturbance)
+    disturbance = ""
+    if before.disturbance:
+        disturbance = MachineLoad(other_load=load.other_load).disturbance
+    higher = {spec: max(rate, before.specs[spec]) for spec, rate in specs.items()}
+    return Probe(specs={**before.specs, **higher}, disturbance=disturbance)
 
 
 def cache_directory() -> Path:
@@ -255,14 +301,15 @@ def cache_directory() -> Path:
 
 
 def _read(path: Path) -> Probe | None:
+    """Return the probe in a file of the cache; None if there is none, or it is damaged."""
     try:
         content = read_json(path)
         specs = {str(spec): float(value) for spec, value in content["specs"].items()}
-        found = Probe(specs, str(content["disturbance"]))
+        disturbance = str(content["disturbance"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    valid = all(0 < value < math.inf for value in specs.values())
-    return found if valid and specs.keys() >= _MEASURED else None
-
-
-_MEASURED = {"memory_gbps", "fp32_gflops", "fp64_gflops"}
+    is_complete = specs.keys() >= _MEASURED
+    is_plausible = all(0 < value < math.inf for value in specs.values())
+    if not is_complete or not is_plausible:
+        return None
+    return Probe(specs=specs, disturbance=disturbance)

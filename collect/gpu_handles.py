@@ -16,22 +16,30 @@ def visible_gpus(nvml: Any) -> list[Any]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return handles
+
     visible = []
     for entry in map(str.strip, chosen.split(",")):
         if entry.startswith("MIG-"):
-            named = query(nvml, "nvmlDeviceGetHandleByUUID", entry)
-            visible += [named] if named is not None else []
+            mig_slice = query(nvml, "nvmlDeviceGetHandleByUUID", entry)
+            if mig_slice is not None:
+                visible.append(mig_slice)
             continue
-        matches = [
-            handle
-            for i, handle in enumerate(handles)
-            if entry == str(i)
-            or (entry.startswith("GPU-") and nvml.nvmlDeviceGetUUID(boards[i]).startswith(entry))
-        ]
-        if not matches:  # as in CUDA, nothing after an invalid entry counts
+        index = _index_of_entry(nvml, entry, boards)
+        # As in CUDA, nothing after an invalid entry counts.
+        if index is None:
             break
-        visible += matches[:1]
+        visible.append(handles[index])
     return visible
+
+
+def _index_of_entry(nvml: Any, entry: str, boards: list[Any]) -> int | None:
+    """Return the first board that an entry names by number or by the start of its UUID."""
+    for i, board in enumerate(boards):
+        if entry == str(i):
+            return i
+        if entry.startswith("GPU-") and nvml.nvmlDeviceGetUUID(board).startswith(entry):
+            return i
+    return None
 
 
 def is_mig_slice(nvml: Any, handle: Any) -> bool:
@@ -42,9 +50,10 @@ def is_mig_slice(nvml: Any, handle: Any) -> bool:
 def _first_slice(nvml: Any, board: Any) -> Any:
     """Return the first MIG slice of a split GPU, and any other GPU unchanged."""
     mode = query(nvml, "nvmlDeviceGetMigMode", board)
-    first = (
-        query(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0) if mode and mode[0] else None
-    )
+    is_split = bool(mode and mode[0])
+    if not is_split:
+        return board
+    first = query(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0)
     return board if first is None else first
 
 

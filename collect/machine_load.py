@@ -18,9 +18,12 @@ from foretune.errors import MissingExtra
 from foretune.support.lazy import require
 from foretune.support.progress import SILENT, Progress
 
-MAX_OTHER_LOAD, MAX_STEAL = 0.1, 0.02
-"""Shares of CPU time, taken by other processes or guests, above which times are disturbed."""
-OBSERVE_S = 1.0  # duration of one check whether the machine is idle
+MAX_OTHER_LOAD = 0.1
+"""Share of CPU time taken by other processes above which times are disturbed."""
+MAX_STEAL = 0.02
+"""Share of CPU time given to other guests of the host above which times are disturbed."""
+OBSERVE_S = 1.0
+"""Duration of one check whether the machine is idle."""
 _THROTTLE_REASONS = {
     0x08: "throttled by its hardware",
     0x20: "throttled because of heat",
@@ -56,7 +59,9 @@ class MachineLoad:
             causes.append(f"the host took away {self.steal:.0%} of the CPU's time")
         if self.gpu_neighbors:
             causes.append(f"{self.gpu_neighbors} other processes were on the GPU")
-        return "; ".join([*causes, *filter(None, [self.slowdown])])
+        if self.slowdown:
+            causes.append(self.slowdown)
+        return "; ".join(causes)
 
 
 class LoadMonitor:
@@ -101,34 +106,71 @@ def wait_until_idle(
     return monitor.load
 
 
-_CpuSample = tuple[tuple[float, float, float, float], dict[str, int]]
+@dataclass(frozen=True)
+class CpuSeconds:
+    """Seconds of the usable CPUs since the machine started."""
+
+    total: float
+    busy: float
+    """Seconds of all processes of this machine."""
+    stolen: float
+    """Seconds that the host gave to other guests."""
+    own: float
+    """Seconds of this process and its descendants, on any CPU."""
+
+
+@dataclass(frozen=True)
+class _CpuSample:
+    """The counters of the CPU at one time; ``throttles`` counts by reason."""
+
+    seconds: CpuSeconds
+    throttles: dict[str, int]
 
 
 def _sample_cpu() -> _CpuSample:
-    return _cpu_seconds(), _throttle_counts()
+    return _CpuSample(seconds=_cpu_seconds(), throttles=_throttle_counts())
 
 
 def _cpu_load(begin: _CpuSample, end: _CpuSample) -> MachineLoad:
-    total, busy, stolen, our_s = (b - a for a, b in zip(begin[0], end[0], strict=True))
+    """Return the load between two samples."""
+    total = end.seconds.total - begin.seconds.total
     if total <= 0:
         return MachineLoad()
-    slowdowns = [why for why, count in end[1].items() if count > begin[1].get(why, count)]
-    return MachineLoad(max(0.0, busy - our_s) / total, stolen / total, "; ".join(slowdowns))
+    busy = end.seconds.busy - begin.seconds.busy
+    own = end.seconds.own - begin.seconds.own
+    stolen = end.seconds.stolen - begin.seconds.stolen
+    slowdowns = [
+        reason
+        for reason, count in end.throttles.items()
+        if count > begin.throttles.get(reason, count)
+    ]
+    return MachineLoad(
+        other_load=max(0.0, busy - own) / total,
+        steal=stolen / total,
+        slowdown="; ".join(slowdowns),
+    )
 
 
-def _cpu_seconds() -> tuple[float, float, float, float]:
-    """Return total, busy and stolen seconds of the usable CPUs, and our processes' seconds."""
+def _cpu_seconds() -> CpuSeconds:
+    """Read the counters of the CPUs that this process may use."""
     per_cpu = psutil.cpu_times(percpu=True)
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(per_cpu))
-    total = busy = stolen = 0.0
-    for times in (per_cpu[i] for i in usable if i < len(per_cpu)):
-        counters = times._asdict()
+    total = 0.0
+    busy = 0.0
+    stolen = 0.0
+    for i in usable:
+        if i >= len(per_cpu):
+            continue
+        counters = per_cpu[i]._asdict()
         steal = counters.get("steal", 0.0)
-        guests = counters.get("guest", 0.0) + counters.get("guest_nice", 0.0)
-        spent = sum(counters.values()) - guests  # "user" includes the guests' time
         idle = counters["idle"] + counters.get("iowait", 0.0)
-        total, busy, stolen = total + spent, busy + spent - idle - steal, stolen + steal
-    return total, busy, stolen, _process_tree_seconds()
+        # "user" includes the time of this machine's own guests: do not count it twice.
+        guests = counters.get("guest", 0.0) + counters.get("guest_nice", 0.0)
+        spent = sum(counters.values()) - guests
+        total += spent
+        busy += spent - idle - steal
+        stolen += steal
+    return CpuSeconds(total=total, busy=busy, stolen=stolen, own=_process_tree_seconds())
 
 
 def _process_tree_seconds() -> float:
@@ -136,14 +178,18 @@ def _process_tree_seconds() -> float:
     current = psutil.Process()
     seconds = 0.0
     for process in (current, *current.children(recursive=True)):
-        with suppress(psutil.Error):  # it has just ended, and its parent counts its time
-            seconds += sum(process.cpu_times()[:4])  # user, system, and both of ended children
+        # A process that has just ended is missing; its parent counts its time.
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds += sum(times[:4])  # user, system, and both of ended children
     return seconds
 
 
 def _throttle_counts() -> dict[str, int]:
+    """Return how often the CPU was throttled, by reason."""
     texts = [_read_text(path).strip() for path in _throttle_files()]
-    counts = {"the CPU was throttled because of heat": sum(int(t) for t in texts if t.isdigit())}
+    heat = sum(int(text) for text in texts if text.isdigit())
+    counts = {"the CPU was throttled because of heat": heat}
     for line in _read_text(Path("/sys/fs/cgroup/cpu.stat")).splitlines():
         name, _, count = line.partition(" ")
         if name == "nr_throttled" and count.isdigit():
@@ -163,15 +209,20 @@ def _read_text(path: Path) -> str:
     return ""
 
 
-_GpuSample = tuple[int, str]
+@dataclass(frozen=True)
+class _GpuSample:
+    """Other processes on a GPU, and why it is throttled ("" if it is not), at one time."""
+
+    neighbors: int = 0
+    slowdown: str = ""
 
 
 def _sample_gpu(index: int, nvml: Any) -> _GpuSample:
-    """Return the number of other GPU processes and the throttle reason, if NVML reports them."""
+    """Ask NVML; without an answer, the sample is empty."""
     try:
         nvml = nvml or require("pynvml", "gpu", "checking the load of GPUs")
     except MissingExtra:
-        return 0, ""
+        return _GpuSample()
     try:
         nvml.nvmlInit()
         handle = visible_gpus(nvml)[index]
@@ -179,11 +230,15 @@ def _sample_gpu(index: int, nvml: Any) -> _GpuSample:
         running = {p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     except (nvml.NVMLError, LookupError):
-        return 0, ""
+        return _GpuSample()
     active = {f"the GPU was {text}" for bit, text in _THROTTLE_REASONS.items() if reasons & bit}
-    return len(running - our_pids), "; ".join(sorted(active))
+    return _GpuSample(neighbors=len(running - our_pids), slowdown="; ".join(sorted(active)))
 
 
-def _gpu_load(*samples: _GpuSample) -> MachineLoad:
-    slowdowns = sorted({why for _, why in samples if why})
-    return MachineLoad(slowdown="; ".join(slowdowns), gpu_neighbors=max(n for n, _ in samples))
+def _gpu_load(begin: _GpuSample, end: _GpuSample) -> MachineLoad:
+    """Return the worse of two samples: NVML counts no time."""
+    slowdowns = {sample.slowdown for sample in (begin, end) if sample.slowdown}
+    return MachineLoad(
+        slowdown="; ".join(sorted(slowdowns)),
+        gpu_neighbors=max(begin.neighbors, end.neighbors),
+    )

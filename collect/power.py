@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from foretune.collect.gpu_handles import is_mig_slice, visible_gpus
 from foretune.errors import ForetuneError, MissingExtra
 from foretune.registry import load, registered
 from foretune.support.lazy import require
+
+RAMP_S = 0.3
+"""Unmetered time in which clocks and power settle."""
+WINDOW_S = 0.6
+"""Minimum duration of the metered window."""
+BATCH_MS = 20.0
+"""Duration of the work queued at once: long, so that the pause after it does not count."""
+MAX_CAPTURED = 1000
+"""Maximum number of launches in one graph."""
 
 
 @dataclass
@@ -72,7 +81,10 @@ class PowerMeter(ABC):
 
 def find_meter(device_kind: str, index: int = 0) -> PowerMeter | None:
     """Return a working meter of the device of this kind and number, or None."""
-    return next((m for m, reason in _candidates(device_kind, index) if m and reason is None), None)
+    for meter, reason in _candidates(device_kind, index):
+        if meter and reason is None:
+            return meter
+    return None
 
 
 def explain_missing_meter(device_kind: str | None = None) -> str:
@@ -88,6 +100,10 @@ def explain_missing_meter(device_kind: str | None = None) -> str:
 def _candidates(
     device_kind: str | None, index: int
 ) -> Iterator[tuple[PowerMeter | None, str | None]]:
+    """Yield each registered meter of a kind of device, and why it is unavailable.
+
+    The meter is None if it cannot be imported. The reason is None if the meter works.
+    """
     for name in registered("meters"):
         try:
             meter: PowerMeter = load("meters", name)(index)
@@ -96,6 +112,20 @@ def _candidates(
             continue
         if device_kind in (None, meter.device_kind):
             yield meter, meter.unavailable_because()
+
+
+@dataclass(frozen=True)
+class _EnergyCounter:
+    """A counter of microjoules, and the value at which it wraps around."""
+
+    value_uj: int
+    limit_uj: int
+
+    def microjoules_since(self, before: Self) -> int:
+        """Return the energy since an earlier reading, which is less than one round."""
+        difference_uj = self.value_uj - before.value_uj
+        has_wrapped = difference_uj < 0
+        return difference_uj + self.limit_uj if has_wrapped else difference_uj
 
 
 class RaplMeter(PowerMeter):
@@ -110,7 +140,7 @@ class RaplMeter(PowerMeter):
 
     def __init__(self, index: int = 0, root: Path = Path("/sys/class/powercap")) -> None:
         self._root = root
-        self._begin: list[tuple[int, int]] = []
+        self._begin: list[_EnergyCounter] = []
 
     def unavailable_because(self) -> str | None:
         """Return None if the package counters exist and are readable."""
@@ -137,27 +167,33 @@ class RaplMeter(PowerMeter):
 
     def stop(self) -> float:
         """Return joules since `start`; NaN if no counter moved or one cannot be read."""
-        total_uj = 0
-        with suppress(OSError, ValueError):
-            pairs = zip(self._begin, self._counters(), strict=True)
-            total_uj = sum(b - a + limit * (b < a) for (a, _), (b, limit) in pairs)
+        try:
+            total_uj = sum(
+                end.microjoules_since(begin)
+                for begin, end in zip(self._begin, self._counters(), strict=True)
+            )
+        except (OSError, ValueError):
+            return math.nan
         return total_uj * 1e-6 if total_uj > 0 else math.nan
 
-    def _counters(self) -> list[tuple[int, int]]:
-        """Return each package's counter and the value at which it wraps around, in microjoules."""
+    def _counters(self) -> list[_EnergyCounter]:
+        """Read the counter of each package."""
         return [
-            (int((p / "energy_uj").read_text()), int((p / "max_energy_range_uj").read_text()))
-            for p in self._packages()
+            _EnergyCounter(
+                value_uj=int((zone / "energy_uj").read_text()),
+                limit_uj=int((zone / "max_energy_range_uj").read_text()),
+            )
+            for zone in self._packages()
         ]
 
     def _packages(self) -> list[Path]:
         """Return the zones of whole packages; their subzones would count twice."""
-        found = []
+        packages = []
         for zone in sorted(self._root.glob("intel-rapl:*")):
             with suppress(OSError):
                 if (zone / "name").read_text().startswith("package"):
-                    found.append(zone)
-        return found
+                    packages.append(zone)
+        return packages
 
 
 class NvmlMeter(PowerMeter):
@@ -179,7 +215,10 @@ class NvmlMeter(PowerMeter):
         poll_s: float = 0.004,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._index, self._nvml, self._poll_s, self._clock = index, nvml, poll_s, clock
+        self._index = index
+        self._nvml = nvml
+        self._poll_s = poll_s
+        self._clock = clock
         self._handle: Any = None
         self._ticks: list[tuple[float, float]] = []
         self._done = threading.Event()
@@ -231,11 +270,13 @@ class NvmlMeter(PowerMeter):
             self._handle = visible_gpus(self._nvml)[self._index]
 
     def _poll(self) -> None:
+        """Keep the times at which the counter moves, until the window ends."""
         before: int | None = None
         while not self._done.is_set():
             try:
                 millijoules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-            except self._nvml.NVMLError:  # the window is incomplete
+            except self._nvml.NVMLError:
+                # The window is incomplete: it gets no energy.
                 self._ticks = []
                 return
             if before is not None and millijoules != before:
@@ -249,14 +290,9 @@ def slope_w(ticks: list[tuple[float, float]]) -> float:
     if len(ticks) < 2:
         return math.nan
     seconds, joules = np.array(ticks).T
-    seconds, joules = seconds - seconds.mean(), joules - joules.mean()
-    return float(seconds @ joules / (seconds @ seconds))
-
-
-RAMP_S = 0.3  # unmetered time in which clocks and power settle
-WINDOW_S = 0.6
-BATCH_MS = 20.0  # duration of work queued at once; long, so that the pause after it does not count
-MAX_CAPTURED = 1000
+    centered_s = seconds - seconds.mean()
+    centered_j = joules - joules.mean()
+    return float(centered_s @ centered_j / (centered_s @ centered_s))
 
 
 def measure_power(
@@ -271,11 +307,13 @@ def measure_power(
     A launch takes about ``time_ms``; ``wait`` returns when all launches are done; ``interface`` is
     ``torch.cuda`` or a substitute with graphs, or None.
     """
-    batch, count = _batched(run, max(1, int(BATCH_MS / time_ms)), wait, interface)
+    wanted = max(1, int(BATCH_MS / time_ms))
+    batch, launches_per_batch = _batched(run, wanted, wait, interface)
     _run_for(batch, RAMP_S, wait)
     with meter.window() as window:
-        launches = count * _run_for(batch, WINDOW_S, wait)
-    return window.power_w, window.joules / launches * 1e3
+        launches = launches_per_batch * _run_for(batch, WINDOW_S, wait)
+    energy_mj = window.joules / launches * 1e3
+    return window.power_w, energy_mj
 
 
 def _batched(
@@ -292,7 +330,8 @@ def _batched(
                 for _ in range(captured):
                     run()
             return graph.replay, captured
-        except Exception:  # a launch that cannot be captured is run without a graph
+        except Exception:
+            # A launch that cannot be captured is run without a graph.
             wait()
 
     def launch() -> None:
@@ -303,9 +342,12 @@ def _batched(
 
 
 def _run_for(batch: Callable[[], Any], seconds: float, wait: Callable[[], object]) -> int:
-    end, batches = time.perf_counter() + seconds, 0
+    """Run batches for some time, at least one; return their number."""
+    end = time.perf_counter() + seconds
+    batches = 0
     while batches == 0 or time.perf_counter() < end:
         batch()
         batches += 1
-        wait()  # otherwise seconds of launches would queue up
+        # Without waiting, seconds of launches would queue up.
+        wait()
     return batches

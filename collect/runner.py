@@ -26,8 +26,10 @@ from foretune.space import Configuration
 class Runner(ABC):
     """Measures configurations on one device or on several equal ones; a context manager."""
 
-    device: Device  # or one of the equal devices
-    parallelism: int = 1  # configurations it can measure at once: one per device
+    device: Device
+    """The device; one of them if there are several equal ones."""
+    parallelism: int = 1
+    """Number of configurations that it can measure at once: one per device."""
 
     @abstractmethod
     def run(
@@ -72,9 +74,12 @@ class Runner(ABC):
         """Check that ``kernel`` runs on this kind of device; raise UsageError if it does not."""
         if kernel.device_kind == self.device.kind:
             return
-        advice = "choose --device cpu"
-        if kernel.device_kind == "gpu":
-            advice = "choose --device cuda:0" if local_gpus() else "this machine has no GPU"
+        if kernel.device_kind != "gpu":
+            advice = "choose --device cpu"
+        elif local_gpus():
+            advice = "choose --device cuda:0"
+        else:
+            advice = "this machine has no GPU"
         raise UsageError(
             f"{kernel.name} runs on a {kernel.device_kind}, not on {self.device.name}: {advice}"
         )
@@ -148,10 +153,11 @@ class IsolatedRunner(Runner):
     ) -> None:
         self.device = device
         self.limit_s = limit_s
-        builds = tempfile.mkdtemp(prefix="foretune-")  # what one process compiled, others load
+        # A process loads what earlier ones compiled.
+        builds = tempfile.mkdtemp(prefix="foretune-")
         weakref.finalize(self, shutil.rmtree, builds, ignore_errors=True)
         self._worker = WorkerProcess(
-            partial(Benchmarker, device, timing, power, builds),
+            partial(Benchmarker, device, timing, power=power, build_folder=builds),
             ("the kernel", "measure with InProcessRunner"),
         )
 
@@ -165,9 +171,10 @@ class IsolatedRunner(Runner):
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
-            fresh = self._worker.calls_made == 0
+            process_was_fresh = self._worker.calls_made == 0
             measured = self._measure(kernel, problem, config, incumbent_ms)
-            if measured.status is Status.WRONG_RESULT and not fresh:
+            # An earlier configuration may have caused the wrong result: try in a fresh process.
+            if measured.status is Status.WRONG_RESULT and not process_was_fresh:
                 self.close()
                 measured = self._measure(kernel, problem, config, incumbent_ms)
             yield measured
@@ -183,10 +190,20 @@ class IsolatedRunner(Runner):
         """Return times in interleaved rounds of a fresh process."""
         self.check(kernel)
         self.renew()
-        arguments = (kernel, problem, list(configs), max_seconds, seed)
-        limit_s = self.limit_s * (len(arguments[2]) + 1) + max_seconds
+        compared = list(configs)
+        # The default is built twice.
+        n_builds = len(compared) + 1
+        limit_s = self.limit_s * n_builds + max_seconds
         try:
-            rounds = self._worker.call("compare_interleaved", *arguments, limit_s=limit_s)
+            rounds = self._worker.call(
+                "compare_interleaved",
+                kernel,
+                problem,
+                compared,
+                max_seconds,
+                seed,
+                limit_s=limit_s,
+            )
         except (TimeoutError, ChildProcessError) as e:
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: "
@@ -216,13 +233,15 @@ class IsolatedRunner(Runner):
                 "measure", kernel, problem, config, incumbent_ms, limit_s=self.limit_s
             )
         except TimeoutError:
-            status, reason = Status.TIMEOUT, f"did not finish within {self.limit_s:g} s"
+            status = Status.TIMEOUT
+            reason = f"did not finish within {self.limit_s:g} s"
         except ChildProcessError as e:
-            status, reason = Status.RUNTIME_ERROR, str(e)
+            status = Status.RUNTIME_ERROR
+            reason = str(e)
         else:
             if isinstance(answer, Measurement) and answer.config == config:
                 return answer
             self.close()
             status = Status.RUNTIME_ERROR
             reason = "the process returned the measurement of another configuration"
-        return measurement(kernel, problem, config, self.device, status, reason)
+        return measurement(kernel, problem, config, self.device, status=status, error=reason)

@@ -14,12 +14,30 @@ from foretune.kernel import Kernel, Launch, SelfTimedLaunch
 from foretune.problem import Problem
 from foretune.support.lazy import require
 
-MIN_SAMPLES = 3  # taken even after the time limit
+MIN_SAMPLES = 3
+"""Samples that are taken even after the time limit."""
+MIN_INTERVAL_SAMPLES = 6
+"""Below six samples, their range is no 95 % interval of the median."""
 MIN_SAMPLE_S = 50e-6
 """Shorter launches are timed several at once, because of the clock's resolution."""
-
 MAX_OWN_TIME = 1.1
 """Largest own time of a launch over the wall time of the call: other clocks round and drift."""
+
+DELAY_CYCLES = 60_000
+"""The delay per queued launch in device cycles: about 30 µs."""
+CYCLES_PER_S = 3.2e9
+"""Faster than most devices' clocks: a delay is rather too long than too short."""
+MAX_DELAY_S = 5e-3
+"""A call that waits for the device takes as long as the delay: it must not grow forever."""
+MARGIN_OF_DELAY = 1.2
+"""The delay over the time that the host took to queue as many launches before."""
+
+FLUSH_BYTES = 2**28
+"""Minimum size of the buffer that flushes the cache: 256 MiB, or twice the cache."""
+MAX_LAUNCHES = 20
+"""Launches per sample with a warm cache: queueing more would take longer than the delay."""
+MAX_KNOWN = 256
+"""Number of launches whose time on the host is kept."""
 
 
 class Timer:
@@ -76,7 +94,11 @@ def median_interval(samples: np.ndarray) -> tuple[float, float]:
 
 @lru_cache(maxsize=4096)
 def _rank(n: int) -> int:
-    allowed = 0.025 * 2**n  # importing SciPy's would double a process's start
+    """Return the rank from below of the interval's lower end, by the binomial distribution.
+
+    Computed here: importing SciPy's would double the time that a process takes to start.
+    """
+    allowed = 0.025 * 2**n
     below = 0
     for rank in range(n):
         below += math.comb(n, rank)
@@ -104,10 +126,16 @@ def time_launch(
             break
         if len(samples) < next_check:
             continue
+
+        # Stop if the median is known well enough, or is clearly worse than the best time.
         low, high = median_interval(np.array(samples))
-        converged = len(samples) >= 6 and high - low <= timing.relative_width * low
-        if converged or low > timing.early_stop_ratio * incumbent_ms:
+        is_interval = len(samples) >= MIN_INTERVAL_SAMPLES
+        converged = is_interval and high - low <= timing.relative_width * low
+        clearly_slower = low > timing.early_stop_ratio * incumbent_ms
+        if converged or clearly_slower:
             break
+
+        # Check less and less often: sorting many samples takes time.
         next_check = min(int(next_check * 1.25) + 1, next_check + 50)
     return np.array(samples)
 
@@ -116,10 +144,11 @@ def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
     """Warm up for ``min_seconds``; return the number of launches per sample."""
     if isinstance(launch, SelfTimedLaunch) and launch.is_one_run:
         return 1
-    end, fastest = time.perf_counter() + min_seconds, sample_ms(launch, 1, timer)
+    end = time.perf_counter() + min_seconds
+    fastest_ms = sample_ms(launch, 1, timer)
     while time.perf_counter() < end:
-        fastest = min(fastest, sample_ms(launch, 1, timer))
-    return timer.batch_size(fastest)
+        fastest_ms = min(fastest_ms, sample_ms(launch, 1, timer))
+    return timer.batch_size(fastest_ms)
 
 
 def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
@@ -137,27 +166,18 @@ def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
     return own_ms
 
 
-DELAY_CYCLES = 60_000  # the delay per queued launch in device cycles: about 30 µs
-CYCLES_PER_S = 3.2e9  # faster than most devices' clocks: rather too long than too short
-MAX_DELAY_S = 5e-3
-"""A call that waits for the device takes as long as the delay: it must not grow forever."""
-
-
 def delay_kernel_start(interface: Any, launches: int = 1, host_s: float = 0.0) -> None:
     """Delay a device until the timed launches are queued, so that they run without gaps.
 
     ``interface`` is ``torch.cuda`` or a substitute; one without ``_sleep`` gets no delay. The host
     took ``host_s`` to queue them before: a launch may be a call that launches many kernels.
     """
-    if (sleep := getattr(interface, "_sleep", None)) is not None:
-        queueing = int(CYCLES_PER_S * min(1.2 * host_s, MAX_DELAY_S))
-        sleep(max(DELAY_CYCLES * (launches + 1), queueing))
-
-
-FLUSH_BYTES = 2**28
-"""Minimum size of the buffer that flushes the cache: 256 MiB, or twice the cache."""
-MAX_LAUNCHES = 20  # per sample; queueing more would take longer than the delay
-MAX_KNOWN = 256  # launches whose time on the host is kept
+    sleep = getattr(interface, "_sleep", None)
+    if sleep is None:
+        return
+    cycles_of_launches = DELAY_CYCLES * (launches + 1)
+    cycles_of_host = int(CYCLES_PER_S * min(MARGIN_OF_DELAY * host_s, MAX_DELAY_S))
+    sleep(max(cycles_of_launches, cycles_of_host))
 
 
 class DeviceTimer(Timer):
@@ -190,17 +210,20 @@ class DeviceTimer(Timer):
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
         """Return the mean time of ``batch_size`` launches between two events, in milliseconds."""
-        start, end = self._event(), self._event()
+        start = self._event()
+        end = self._event()
         key = id(getattr(launch, "__wrapped__", launch))
         self._before_sample(batch_size, batch_size * self._host_s.get(key, 0.0))
+
         start.record()
-        queued = time.perf_counter()
+        host_start = time.perf_counter()
         for _ in range(batch_size):
             launch()
         end.record()
         if len(self._host_s) >= MAX_KNOWN:
             self._host_s.clear()
-        self._host_s[key] = (time.perf_counter() - queued) / batch_size
+        self._host_s[key] = (time.perf_counter() - host_start) / batch_size
+
         end.synchronize()
         return float(start.elapsed_time(end)) / batch_size
 
@@ -237,9 +260,14 @@ def gpu_timer(device: Device, warm_cache: bool = False) -> Timer:
 def _cached_gpu_timer(index: int, warm_cache: bool) -> Timer:
     torch = require("torch", "gpu", "timing a GPU kernel")
     cuda = torch.cuda
-    event, delay = partial(cuda.Event, enable_timing=True), partial(delay_kernel_start, cuda)
+    make_event = partial(cuda.Event, enable_timing=True)
+    delay = partial(delay_kernel_start, cuda)
     if warm_cache:
-        return DeviceTimer(event, cuda.synchronize, delay, MAX_LAUNCHES, cuda)
+        return DeviceTimer(
+            make_event, cuda.synchronize, delay, max_launches=MAX_LAUNCHES, interface=cuda
+        )
+
+    # Writing a buffer that is larger than the cache replaces all that it holds.
     size = max(FLUSH_BYTES, 2 * torch.cuda.get_device_properties(index).L2_cache_size)
     buffer = torch.empty(size, dtype=torch.int8, device=f"cuda:{index}")
 
@@ -247,4 +275,4 @@ def _cached_gpu_timer(index: int, warm_cache: bool) -> Timer:
         buffer.zero_()
         delay(launches, host_s)
 
-    return DeviceTimer(event, cuda.synchronize, flush, interface=cuda)
+    return DeviceTimer(make_event, cuda.synchronize, flush, interface=cuda)

@@ -7,6 +7,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from foretune.device import Device, hardware_digest
+
 DRIVER_VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
 """Files that contain the versions of drivers."""
 
@@ -28,6 +30,11 @@ def toolchain(kind: str) -> str:
     if kind == "gpu":
         return ", ".join(_versions("triton") + _drivers())
     return ", ".join(_versions("foretune", "numpy", "numba"))
+
+
+def toolchain_on(device: Device, kind: str) -> str:
+    """Return the toolchain, and what the device is beside its name."""
+    return f"{toolchain(kind)}, hardware {hardware_digest(device)}"
 
 
 def _drivers() -> list[str]:

@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from foretune.collect import answers
+from foretune.collect.printed_output import PrintedOutput
 from foretune.collect.worker_environment import WORKER_VARIABLE, is_worker, keep_freed_memory
 from foretune.errors import ForetuneError, MeasurementError, describe_error
 
@@ -61,6 +62,7 @@ class WorkerProcess:
         self._pickling_advice = pickling_advice
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._printed = PrintedOutput()
         self._last_number = 0
         self.calls_made = 0
 
@@ -147,7 +149,8 @@ class WorkerProcess:
             )
         factory, key = self._pickle(self._factory), secrets.token_bytes(16)
         command = [sys.executable, "-P", "-m", "foretune.collect.worker_process"]
-        printed = 2 if sys.__stderr__ else subprocess.DEVNULL  # stdout may carry JSON
+        # Only on stderr: stdout may carry JSON.
+        printed = self._printed.file() if sys.__stderr__ else subprocess.DEVNULL
         try:
             with _open_listener() as (listener, address):
                 self._process = subprocess.Popen(

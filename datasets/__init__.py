@@ -34,5 +34,23 @@ __all__ = [
     "write_runs",
 ]
 
+_MODULE_OF = {
+    "DatasetCard": "foretune.datasets.catalog",
+    "ImportResult": "foretune.datasets.importers",
+    "RunLog": "foretune.datasets.run_log",
+    "SCHEMA_VERSION": "foretune.datasets.schema",
+    "card": "foretune.datasets.catalog",
+    "from_measurements": "foretune.datasets.runs",
+    "import_runs": "foretune.datasets.importers",
+    "load": "foretune.datasets.catalog",
+    "newest_runs": "foretune.datasets.runs",
+    "read_runs": "foretune.datasets.runs",
+    "shipped": "foretune.datasets.catalog",
+    "to_measurements": "foretune.datasets.runs",
+    "validate": "foretune.datasets.schema",
+    "write_runs": "foretune.datasets.runs",
+}
+"""Public name -> module that defines it: the imports above, which only type checkers run."""
+
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(__name__)
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULE_OF)

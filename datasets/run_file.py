@@ -7,7 +7,8 @@ cells do not change it. For a table, each distinct value of a column is hashed o
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from foretune.datasets.runs import (
     ROW_GROUP_SIZE,
     file_metadata,
     from_arrow,
+    is_empty,
     open_runs,
     ordered_columns,
     to_arrow,
@@ -33,6 +35,7 @@ from foretune.support.files import atomic_write, parse_json, translate_read_erro
 from foretune.values import canonical_value
 
 CACHED_ROW_GROUPS = 4
+"""Row groups that stay in memory."""
 RowIdentity = tuple[str, str, Problem, Configuration]
 """What was run: kernel, device, problem, configuration."""
 
@@ -42,12 +45,15 @@ class RunFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file, self.mixed, self.journal_digest = open_runs(path)
+        opened = open_runs(path)
+        self._file = opened.file
+        self.mixed = opened.mixed
+        self.journal_digest = opened.journal_digest
         self.schema: pa.Schema = self._file.schema
         self._ends = np.cumsum(self._file.row_group_sizes)
-        self._wanted = [c for c in self.schema.names if not c.startswith("device.")]
-        self._group = lru_cache(CACHED_ROW_GROUPS)(
-            lambda group: self._file.read_row_group(group, self._wanted)
+        columns = [c for c in self.schema.names if not c.startswith("device.")]
+        self._row_group = lru_cache(CACHED_ROW_GROUPS)(
+            lambda group: self._file.read_row_group(group, columns)
         )
 
     def __len__(self) -> int:
@@ -56,18 +62,22 @@ class RunFile:
     def keys(self) -> np.ndarray:
         """Validate every row and return its key; raises RunTableError if a row is impossible."""
         keys = [np.zeros(0, dtype=np.uint64)]
-        checked = [field.name for field in self.schema if not _is_numbers(field)]
+        # Lists of numbers, the samples, are large; their type says that they are valid.
+        checked = [field.name for field in self.schema if not _is_list_of_numbers(field)]
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
-            first = 0
+            first_row = 0
             for piece in self.batches(checked):
-                validate(from_arrow(piece, self.mixed), str(self.path), first)
-                first += len(piece)
+                validate(from_arrow(piece, self.mixed), str(self.path), first_row)
+                first_row += len(piece)
                 keys.append(_row_keys(piece, self.mixed))
         return np.concatenate(keys)
 
     def kernels(self) -> set[str]:
         """Return the names of its kernels."""
-        return {name for part in self.batches(["kernel"]) for name in part["kernel"].to_pylist()}
+        names: set[str] = set()
+        for piece in self.batches(["kernel"]):
+            names.update(piece["kernel"].to_pylist())
+        return names
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """Yield the rows in pieces, optionally with only some columns."""
@@ -76,56 +86,86 @@ class RunFile:
     def row(self, number: int) -> dict[str, Any]:
         """Return a row without its ``device.*`` columns."""
         group = int(np.searchsorted(self._ends, number, side="right"))
-        first = int(self._ends[group - 1]) if group else 0
+        first_of_group = int(self._ends[group - 1]) if group else 0
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
-            row = self._group(group).slice(number - first, 1).to_pylist()[0]
-            for column in self.mixed & {c for c in row if row[c] is not None}:
-                row[column] = parse_json(row[column], object)
+            (row,) = self._row_group(group).slice(number - first_of_group, 1).to_pylist()
+            for column in self.mixed:
+                if row.get(column) is not None:
+                    row[column] = parse_json(row[column], object)
             return dict(row)
 
 
 def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
     """Append ``runs``, which came from the journal with this digest, to a file, atomically."""
-    new, mixed = to_arrow(runs, path)
-    parts: list[tuple[Iterator[pa.Table], set[str]]] = [(iter([new]), mixed)]
-    types = [_types(new.schema)]
+    new, new_mixed = to_arrow(runs, path)
+    parts = [_Part(pieces=iter([new]), schema=new.schema, mixed=new_mixed)]
     if path.exists():
         old = RunFile(path)
-        parts.insert(0, (old.batches(), old.mixed))
-        types.insert(0, _types(old.schema))
+        parts.insert(0, _Part(pieces=old.batches(), schema=old.schema, mixed=old.mixed))
+
     with translate_read_errors(path, RunTableError, "cannot take these rows: {}"):
-        schema, now_mixed = _merged(types, {c for _, names in parts for c in names})
-    schema = schema.with_metadata(file_metadata(now_mixed, journal_digest))
+        merged, mixed = _merged(parts)
+    schema = merged.with_metadata(file_metadata(mixed, journal_digest))
+
     with atomic_write(path, private=True) as file:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for pieces, already in parts:
-                for piece in pieces:
-                    writer.write_table(_conform(piece, schema, now_mixed - already), ROW_GROUP_SIZE)
+            for part in parts:
+                newly_mixed = mixed - part.mixed
+                for piece in part.pieces:
+                    writer.write_table(_conform(piece, schema, newly_mixed), ROW_GROUP_SIZE)
+        # Sync it: the journal, which is synced, is removed next.
         with file.open("r+b") as written:
-            os.fsync(written.fileno())  # the journal, which is synced, goes next
+            os.fsync(written.fileno())
 
 
-def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Schema, set[str]]:
+@dataclass(frozen=True)
+class _Part:
+    """Rows to write: their pieces, types, and the columns that are encoded as JSON already."""
+
+    pieces: Iterator[pa.Table]
+    schema: pa.Schema
+    mixed: set[str]
+
+
+def _merged(parts: Sequence[_Part]) -> tuple[pa.Schema, set[str]]:
     """Return the merged schema and the columns that must be JSON-encoded."""
+    mixed = set[str]().union(*(part.mixed for part in parts))
+    types_of_parts = [_types(part.schema) for part in parts]
+    all_columns = dict.fromkeys(column for types in types_of_parts for column in types)
     merged: dict[str, pa.DataType] = {}
-    for column in ordered_columns({c: None for columns in types for c in columns}):
-        kinds = [pa.schema([(column, t[column])]) for t in types if column in t]
+    for column in ordered_columns(all_columns):
+        types = [types[column] for types in types_of_parts if column in types]
         try:
-            common = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
-            merged[column] = pa.string() if column in mixed else common
+            common = _common_type(column, types)
         except pa.ArrowTypeError:
+            # Problems and configurations may mix types, nothing else.
             if not column.startswith(PLAIN_GROUPS):
                 raise
-            mixed, merged[column] = mixed | {column}, pa.string()
+            mixed.add(column)
+            common = pa.string()
+        merged[column] = pa.string() if column in mixed else common
     return pa.schema(list(merged.items())), mixed
 
 
+def _common_type(column: str, types: Sequence[pa.DataType]) -> pa.DataType:
+    """Return the type that holds the values of all.
+
+    Raises ArrowTypeError, which names the column, if there is none.
+    """
+    schemas = [pa.schema([(column, each)]) for each in types]
+    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+
+
 def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
-    kinds = {field.name: field.type for field in schema}
-    return {c: k.value_type if pa.types.is_dictionary(k) else k for c, k in kinds.items()}
+    """Return the type of each column; of a dictionary, that of its values."""
+    return {
+        field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        for field in schema
+    }
 
 
 def _conform(piece: pa.Table, schema: pa.Schema, to_json: set[str]) -> pa.Table:
+    """Return rows with the columns and types of a schema; ``to_json`` columns are encoded."""
     columns = []
     for field in schema:
         if field.name not in piece.schema.names:
@@ -133,25 +173,25 @@ def _conform(piece: pa.Table, schema: pa.Schema, to_json: set[str]) -> pa.Table:
             continue
         cells = piece[field.name]
         if field.name in to_json:
-            texts = (None if v is None else json.dumps(v) for v in cells.to_pylist())
+            texts = [None if value is None else json.dumps(value) for value in cells.to_pylist()]
             cells = pa.array(texts, pa.string())
         columns.append(cells.cast(field.type, safe=False))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _is_numbers(field: pa.Field) -> bool:
-    kind = field.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+def _is_list_of_numbers(field: pa.Field) -> bool:
+    if not (pa.types.is_list(field.type) or pa.types.is_large_list(field.type)):
         return False
-    return bool(pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+    element = field.type.value_type
+    return bool(pa.types.is_floating(element) or pa.types.is_integer(element))
 
 
-def row_key(name: RowIdentity) -> int:
+def row_key(identity: RowIdentity) -> int:
     """Return the key of one row."""
-    kernel, device, problem, config = name
+    kernel, device, problem, config = identity
     cells: dict[str, Any] = {"kernel": kernel, "device": device}
-    cells |= {f"problem.{n}": v for n, v in problem.items()}
-    cells |= {f"config.{n}": v for n, v in config.items()}
+    cells |= {f"problem.{name}": value for name, value in problem.items()}
+    cells |= {f"config.{name}": value for name, value in config.items()}
     return sum(_hash(column, value) for column, value in cells.items()) % 2**64
 
 
@@ -165,15 +205,18 @@ def _row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) -
 
 
 def _column_hashes(column: str, cells: "pa.Array | pa.ChunkedArray", mixed: bool) -> np.ndarray:
+    """Return the hash of every cell of a column; 0 for empty ones."""
     if isinstance(cells, pa.ChunkedArray):
         cells = cells.combine_chunks()
     if not pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_encode()
     values = cells.dictionary.to_pylist()
     if mixed:
-        values = [None if v is None else parse_json(v, object) for v in values]
-    # the last entry is for empty cells
-    hashes = [0 if v is None or v != v else _hash(column, v) for v in values] + [0]
+        values = [None if value is None else parse_json(value, object) for value in values]
+
+    # The last entry is for empty cells.
+    hashes = [0 if is_empty(value) else _hash(column, value) for value in values]
+    hashes.append(0)
     codes = cells.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
     return np.array(hashes, dtype=np.uint64)[codes]
 

@@ -3,7 +3,7 @@
 import math
 import os
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -68,21 +68,30 @@ class RunLog:
 
     def find(self, like: Measurement | RowIdentity) -> Measurement | None:
         """Return the last measurement of the same (kernel, device, problem, configuration)."""
-        name = _identity_of(like) if isinstance(like, Measurement) else like
-        key = row_key(name)
-        if (offset := self._offsets.get(key)) is not None:
-            row = self._journal.read_at(offset)
-        elif (number := self._file_row_of(key)) is not None and self._file is not None:
-            row = self._file.row(number)
-        else:
+        identity = _identity_of(like) if isinstance(like, Measurement) else like
+        row = self._newest_row(row_key(identity))
+        if row is None:
             return None
-        found = to_measurement(row)
-        return found if _identity_of(found) == name else None
+        measurement = to_measurement(row)
+        # Different rows may have equal keys.
+        return measurement if _identity_of(measurement) == identity else None
+
+    def _newest_row(self, key: int) -> dict[str, Any] | None:
+        """Return the last row with a key: the journal's, else the file's."""
+        offset = self._offsets.get(key)
+        if offset is not None:
+            return self._journal.read_at(offset)
+        number = self._file_row_of(key)
+        if number is None or self._file is None:
+            return None
+        return self._file.row(number)
 
     def kernels(self) -> set[str]:
         """Return the names of the measured kernels."""
-        journal = {self._journal.read_at(offset)["kernel"] for offset in self._offsets.values()}
-        return journal | (self._file.kernels() if self._file is not None else set())
+        names = {self._journal.read_at(offset)["kernel"] for offset in self._offsets.values()}
+        if self._file is not None:
+            names |= self._file.kernels()
+        return names
 
     def runs(self) -> pd.DataFrame:
         """Return all rows as a run table; empty if there are none."""
@@ -104,14 +113,18 @@ class RunLog:
         journal = journal_path(self.path)
         self._file = RunFile(self.path) if self.path.exists() else None
         keys = np.zeros(0, dtype=np.uint64) if self._file is None else self._file.keys()
+
         # File order is measurement order: for equal keys the last row counts.
-        self._keys, back = np.unique(keys[::-1], return_index=True)
-        self._file_rows = len(keys) - 1 - back
+        self._keys, index_from_end = np.unique(keys[::-1], return_index=True)
+        self._file_rows = len(keys) - 1 - index_from_end
         self._offsets: dict[int, int] = {}
-        self._journal_rows, self._distinct_count = 0, len(self._keys)
+        self._journal_rows = 0
+        self._distinct_count = len(self._keys)
+
+        # A process was killed between writing the file and removing the journal.
         if self._file is not None and digest(journal) == self._file.journal_digest:
-            # A process was killed between writing the file and removing the journal.
             journal.unlink(missing_ok=True)
+
         rows = list(read_journal(journal)) if journal.exists() else []
         with translate_read_errors(journal, RunTableError, "is damaged: {}"):
             if rows:
@@ -121,24 +134,32 @@ class RunLog:
         self._journal = Journal(journal)
 
     def _index_row(self, key: int, offset: int) -> None:
-        self._distinct_count += key not in self._offsets and self._file_row_of(key) is None
+        """Note where the journal has a row with a key."""
+        is_new = key not in self._offsets and self._file_row_of(key) is None
+        if is_new:
+            self._distinct_count += 1
         self._offsets[key] = offset
         self._journal_rows += 1
 
     def _file_row_of(self, key: int) -> int | None:
-        at = int(np.searchsorted(self._keys, np.uint64(key)))
-        found = at < len(self._keys) and int(self._keys[at]) == key
-        return int(self._file_rows[at]) if found else None
+        """Return the number of the file's last row with a key; None if there is none."""
+        position = int(np.searchsorted(self._keys, np.uint64(key)))
+        if position == len(self._keys) or int(self._keys[position]) != key:
+            return None
+        return int(self._file_rows[position])
 
     def _compact(self) -> None:
+        """Close the journal, and merge its rows into the file."""
         journal = self._journal.path
         with translate_write_errors(self.path):
             self._journal.close()
-            if self._journal_rows and journal.exists():  # else it was deleted
+            was_deleted = not journal.exists()
+            if self._journal_rows and not was_deleted:
                 rows = [row for _, row in read_journal(journal)]
                 extend(self.path, from_rows(rows), digest(journal))
             journal.unlink(missing_ok=True)
 
 
-def _identity_of(m: Measurement) -> RowIdentity:
-    return m.kernel, m.device, m.problem, m.config
+def _identity_of(measurement: Measurement) -> RowIdentity:
+    """Return what was run, which identifies a row."""
+    return measurement.kernel, measurement.device, measurement.problem, measurement.config

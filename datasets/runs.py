@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,16 @@ from foretune.support.parquet import ParquetFile
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
 """Suffixes of files with arbitrary columns."""
-ROW_GROUP_SIZE = 1 << 14  # rows per Parquet row group
+ROW_GROUP_SIZE = 1 << 14
+"""Rows per Parquet row group."""
+SIGNATURE_BYTES = 200
+"""Bytes at the start of a file that tell its format."""
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
 _JOURNAL_DIGEST_KEY = b"foretune.folded_journal"
+"""Keys of the metadata of a run table's file."""
 _STORE_SIGNATURES = (b"SQLite format 3\0", b'{"format": "foretune tuned results"')
+"""How the files of tuning stores start."""
 _SCALARS = (
     "time_ms",
     "power_w",
@@ -40,6 +46,11 @@ _SCALARS = (
     "recorded_at",
     "environment",
 )
+"""Fields of a measurement that are columns of the same name."""
+_MEASUREMENT_GROUPS = ("problem", "config", "static")
+"""Groups of columns that are mappings of a measurement."""
+_COLUMN_ORDER = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
+"""Columns and groups in reading order; others follow."""
 
 
 def file_metadata(mixed: set[str], journal_digest: str = "") -> dict[bytes, bytes]:
@@ -63,20 +74,30 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
     """
     path = Path(path)
     if path.is_dir():
-        inside = path / "runs.parquet"  # of a campaign
-        named = inside if inside.exists() else "a file in it"
-        raise RunTableError(f"{path} is a folder, not a run table: give {named}")
+        of_campaign = path / "runs.parquet"
+        advice = of_campaign if of_campaign.exists() else "a file in it"
+        raise RunTableError(f"{path} is a folder, not a run table: give {advice}")
+
     version = _version(path)
-    parts, journal, journal_digest = [], journal_path(path), ""
+    parts = []
+    merged_journal = ""
     if path.exists():
-        file, mixed, journal_digest = open_runs(path)
+        opened = open_runs(path)
+        merged_journal = opened.journal_digest
         with files.translate_read_errors(path, RunTableError, "is damaged: {}"):
-            parts.append(from_arrow(file.read(), mixed))
-    # A process killed between writing the file and removing the journal leaves both.
-    if digest(journal) not in ("", journal_digest):
+            parts.append(from_arrow(opened.file.read(), opened.mixed))
+
+    # Add the journal. A process killed between writing the file and removing the journal leaves
+    # both: then the file has its rows already.
+    journal = journal_path(path)
+    if digest(journal) not in ("", merged_journal):
         with files.translate_read_errors(journal, RunTableError, "is damaged: {}"):
-            parts += [from_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
-    if _version(path) != version:  # a log was closed meanwhile: its rows may be in neither
+            rows = [row for _, row in read_journal(journal)]
+            if rows:
+                parts.append(from_rows(rows))
+
+    # If a log was closed meanwhile, its rows may be in neither: read again.
+    if _version(path) != version:
         return read_runs(path)
     if not parts:
         raise RunTableError(f"{path} does not exist: collect one with 'foretune collect'")
@@ -88,10 +109,10 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
 def _version(path: Path) -> tuple[int, int] | None:
     """Return what tells versions of a file apart; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def require_table_name(path: Path) -> Path:
@@ -126,21 +147,26 @@ def to_arrow(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
 def from_arrow(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
     """Return the run table of an Arrow table; ``mixed`` columns are decoded from JSON."""
     runs = table.to_pandas()
-    there = [c for c in runs if c in mixed]
-    values = {t: files.parse_json(t, object) for c in there for t in runs[c].dropna().unique()}
-    plain = {c: runs[c].astype(object).map(values.get, na_action="ignore") for c in there}
-    return runs.assign(**plain)
+    decoded = {}
+    for column in runs:
+        if column not in mixed:
+            continue
+        texts = runs[column].dropna().unique()
+        value_of = {text: files.parse_json(text, object) for text in texts}
+        decoded[column] = runs[column].astype(object).map(value_of.get, na_action="ignore")
+    return runs.assign(**decoded)
 
 
 def newest_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return ``runs`` with only the newest row of each (kernel, device, problem, configuration)."""
     keys = ["kernel", "device", *columns_of(runs, "problem"), *columns_of(runs, "config")]
-    order = runs
-    if "recorded_at" in runs:  # rows without a time count as oldest
+    oldest_first = runs
+    if "recorded_at" in runs:
+        # Rows without a time count as oldest.
         recorded = runs["recorded_at"].reset_index(drop=True)
         times = recorded.astype("str").where(recorded.notna())
-        order = runs.iloc[times.sort_values(kind="stable", na_position="first").index]
-    return order.drop_duplicates(keys, keep="last").sort_index()
+        oldest_first = runs.iloc[times.sort_values(kind="stable", na_position="first").index]
+    return oldest_first.drop_duplicates(keys, keep="last").sort_index()
 
 
 def from_measurements(
@@ -152,15 +178,18 @@ def from_measurements(
 
 def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
     """Return one measurement per row, without empty problem and configuration cells."""
-    groups = {g: columns_of(runs, g) for g in ("problem", "config", "static")}
+    groups = {group: columns_of(runs, group) for group in _MEASUREMENT_GROUPS}
     records: list[dict[str, Any]] = runs.to_dict("records")
     return [_measurement(record, groups) for record in records]
 
 
 def to_measurement(row: Mapping[str, Any]) -> Measurement:
     """Return the measurement of a row made by `to_row`."""
-    groups = ("problem", "config", "static")
-    return _measurement(row, {g: [c for c in row if c.startswith(f"{g}.")] for g in groups})
+    groups = {
+        group: [column for column in row if column.startswith(f"{group}.")]
+        for group in _MEASUREMENT_GROUPS
+    }
+    return _measurement(row, groups)
 
 
 def problems_of(runs: pd.DataFrame) -> list[Problem]:
@@ -174,27 +203,43 @@ def configurations_of(runs: pd.DataFrame) -> list[Configuration]:
 
 
 def _rows_of(runs: pd.DataFrame, group: str) -> Iterator[dict[str, Any]]:
+    """Yield the values of a group in every row, by name."""
     columns = columns_of(runs, group)
-    cells = [runs[c].tolist() for c in columns]
-    for row in zip(*cells, strict=True) if columns else [()] * len(runs):
+    if not columns:
+        yield from ({} for _ in range(len(runs)))
+        return
+    cells = [runs[column].tolist() for column in columns]
+    for row in zip(*cells, strict=True):
         yield _values(dict(zip(columns, row, strict=True)), columns)
 
 
-def to_row(m: Measurement, device: Device | None = None) -> dict[str, Any]:
-    """Return ``m`` as a flat dictionary of run-table columns."""
-    row: dict[str, Any] = {"kernel": m.kernel, "device": m.device, "status": m.status.value}
-    row.update({f"problem.{k}": v for k, v in m.problem.items()})
-    row.update({f"config.{k}": v for k, v in m.config.items()})
-    row.update({f"static.{k}": float(v) for k, v in m.static.items()})
+def to_row(measurement: Measurement, device: Device | None = None) -> dict[str, Any]:
+    """Return a measurement as a flat dictionary of run-table columns."""
+    row: dict[str, Any] = {
+        "kernel": measurement.kernel,
+        "device": measurement.device,
+        "status": measurement.status.value,
+    }
+    for name, value in measurement.problem.items():
+        row[f"problem.{name}"] = value
+    for name, value in measurement.config.items():
+        row[f"config.{name}"] = value
+    for name, number in measurement.static.items():
+        row[f"static.{name}"] = float(number)
     if device is not None:
-        row.update({f"device.{k}": float(v) for k, v in device.specs.items()})
-    row.update({name: getattr(m, name) for name in _SCALARS})
-    row["time_ms_samples"] = list(m.time_ms_samples)
+        for name, number in device.specs.items():
+            row[f"device.{name}"] = float(number)
+    for name in _SCALARS:
+        row[name] = getattr(measurement, name)
+    row["time_ms_samples"] = list(measurement.time_ms_samples)
     return row
 
 
 def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> Measurement:
-    scalars = {n: record[n] for n in _SCALARS if n in record and not _missing(record[n])}
+    """Return the measurement of a row; ``groups`` are its columns by group."""
+    scalars = {
+        name: record[name] for name in _SCALARS if name in record and not is_empty(record[name])
+    }
     samples = record.get("time_ms_samples")
     return Measurement(
         kernel=record["kernel"],
@@ -203,20 +248,23 @@ def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> 
         device=record["device"],
         status=Status(record["status"]),
         static=_cells(record, groups["static"]),
-        time_ms_samples=() if samples is None or _missing(samples) else tuple(map(float, samples)),
+        time_ms_samples=() if is_empty(samples) else tuple(map(float, samples)),
         **scalars,
     )
 
 
 def _cells(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
-    return {c.partition(".")[2]: record[c] for c in columns if not _missing(record[c])}
+    """Return a row's cells in some columns of a group, by name, without empty ones."""
+    return {c.partition(".")[2]: record[c] for c in columns if not is_empty(record[c])}
 
 
 def _values(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
+    """Return the values of a problem or configuration."""
     return {name: _restore_integer(value) for name, value in _cells(record, columns).items()}
 
 
-def _missing(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
+    """Return whether a cell has no value."""
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
@@ -227,9 +275,10 @@ def _restore_integer(value: Any) -> Any:
 
 
 def _is_mixed(values: pd.Series) -> bool:
+    """Return whether a column mixes text, numbers and booleans."""
     cells = values.cat.categories if isinstance(values.dtype, pd.CategoricalDtype) else values
-    kind = pd.api.types.infer_dtype(cells, skipna=True)
-    return cells.dtype == object and kind in ("mixed", "mixed-integer")
+    inferred = pd.api.types.infer_dtype(cells, skipna=True)
+    return cells.dtype == object and inferred in ("mixed", "mixed-integer")
 
 
 def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -242,17 +291,28 @@ def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def ordered_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns in reading order: run, configuration, then results."""
-    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
 
     def rank(column: str) -> int:
-        group = column if column in groups else column.partition(".")[0] + "."
-        return groups.index(group) if group in groups else len(groups)
+        group = f"{column.partition('.')[0]}."
+        for i, first in enumerate(_COLUMN_ORDER):
+            if first in (column, group):
+                return i
+        return len(_COLUMN_ORDER)
 
     return sorted(columns, key=rank)
 
 
-def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
-    """Return a run table, its columns of mixed types, and the digest of its last journal.
+@dataclass(frozen=True)
+class OpenedRuns:
+    """A run table's file, its columns of mixed types, and the digest of its last journal."""
+
+    file: ParquetFile
+    mixed: set[str]
+    journal_digest: str
+
+
+def open_runs(path: Path) -> OpenedRuns:
+    """Open the file of a run table.
 
     Raises RunTableError if the file is not a run table.
     """
@@ -275,13 +335,13 @@ def open_runs(path: Path) -> tuple[ParquetFile, set[str], str]:
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "install a newer Foretune"
         )
-    return file, mixed, journal_digest
+    return OpenedRuns(file=file, mixed=mixed, journal_digest=journal_digest)
 
 
 def _is_store(path: Path) -> bool:
     try:
         with files.require_regular_file(path).open("rb") as file:
-            return file.read(200).startswith(_STORE_SIGNATURES)
+            return file.read(SIGNATURE_BYTES).startswith(_STORE_SIGNATURES)
     except (OSError, ValueError):
         return False
 
@@ -293,18 +353,23 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
     Unknown devices get NaN. A spec without any value gets no column.
     """
     names = runs["device"].astype("category").cat
-    found = [find_device_or_none(str(name)) for name in names.categories]
     codes = names.codes.to_numpy()
+
+    # The last one, empty, is for rows without a device: their code is -1.
+    devices = [find_device_or_none(str(name)) for name in names.categories]
+    specs_of_code = [device.specs if device else {} for device in devices]
+    specs_of_code.append({})
+
     columns = {}
     for spec in SPECS:
-        # the last entry is for rows without a device (code -1)
-        values = np.array([d.specs.get(spec, np.nan) if d else np.nan for d in found] + [np.nan])
-        if np.isnan(values).all():
+        known = np.array([specs.get(spec, np.nan) for specs in specs_of_code])
+        if np.isnan(known).all():
             continue
-        column, filled = f"device.{spec}", values[codes]
+        column = f"device.{spec}"
+        filled = known[codes]
         if column in runs:
-            row_values = runs[column].to_numpy(dtype=float)
-            filled = np.where(np.isnan(row_values), filled, row_values)
+            in_row = runs[column].to_numpy(dtype=float)
+            filled = np.where(np.isnan(in_row), filled, in_row)
         columns[column] = filled
     return runs.assign(**columns)
 
@@ -312,8 +377,9 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
 def with_specs_of(runs: pd.DataFrame, device: Device | None) -> pd.DataFrame:
     """Return ``runs`` with the specs of ``device`` in every row."""
     specs = {f"device.{name}": value for name, value in device.specs.items()} if device else {}
-    others = [c for c in runs if c not in specs]  # `assign` is slow: it adds one column at a time
-    return pd.concat([runs[others], pd.DataFrame(specs, index=runs.index)], axis=1)
+    other_columns = [column for column in runs if column not in specs]
+    # `assign` is slow: it adds one column at a time.
+    return pd.concat([runs[other_columns], pd.DataFrame(specs, index=runs.index)], axis=1)
 
 
 def device_of(runs: pd.DataFrame) -> Device:
@@ -323,9 +389,16 @@ def device_of(runs: pd.DataFrame) -> Device:
     """
     name = str(runs["device"].iloc[0])
     known = find_device_or_none(name)
-    row = with_specs(runs.head(1)).filter(regex=r"^device\.").astype(float).iloc[0].dropna()
-    specs = {c.removeprefix("device."): float(v) for c, v in row.items()}
+    first_row = with_specs(runs.head(1))
+    numbers = first_row.filter(regex=r"^device\.").astype(float).iloc[0].dropna()
+    specs = {column.removeprefix("device."): float(value) for column, value in numbers.items()}
     if known:
-        return Device(name, known.kind, known.architecture, specs, known.source)
+        return Device(
+            name=name,
+            kind=known.kind,
+            architecture=known.architecture,
+            specs=specs,
+            source=known.source,
+        )
     kind = "cpu" if "vector_bits" in specs else generic_device(name).kind
-    return Device(name, kind, specs=specs, source="run table")
+    return Device(name=name, kind=kind, specs=specs, source="run table")

@@ -15,7 +15,7 @@ from torch import nn
 
 import foretune as ft
 from foretune.collect import local_device
-from foretune.collect.networks.operators import network_of
+from foretune.collect.networks.network import network_of
 from foretune.datasets import read_runs
 from foretune.models.network import NetworkPredictor
 

@@ -17,23 +17,42 @@ from foretune.errors import UnknownName
 from foretune.family import Quantity, nan_to
 from foretune.features.families.tiles import STEP_LATENCY_MS, TiledLaunch, cores_of, padding
 
-LAUNCH_MS = 2e-3  # fixed overhead of a launch
-SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
+LAUNCH_MS = 2e-3
+"""Fixed overhead of a launch."""
+THREADS_PER_WARP = 32.0
+SMALL_TILE = 32.0 * 32.0
+SMALL_TILE_EXPONENT = 0.3
 """A tile of this size takes 2^0.3 times as long per operation as a large one; the exponent."""
-PREFERRED_ELEMENTS_PER_THREAD, SPILLING_ELEMENTS_PER_THREAD, SPILL_COST = 64.0, 160.0, 0.7
-"""Fastest sums per thread, sums from which registers spill, and the log-time cost per octave."""
+PREFERRED_ELEMENTS_PER_THREAD = 64.0
+"""Sums per thread that are fastest."""
+PREFERENCE_COST = 0.02
+"""Log-time cost of the squared distance from the preferred sums per thread, in octaves."""
+SPILLING_ELEMENTS_PER_THREAD = 160.0
+"""Sums per thread from which registers spill."""
+SPILL_COST = 0.7
+"""Log-time cost per octave of spilled sums."""
 MAX_ELEMENTS_PER_THREAD = 512.0
 """Sums per thread from which nothing ran on an A100, whatever the spills."""
-MIN_ASYNC_ROWS, SYNC_RATE_SHARE = 64.0, 0.62
-"""Minimum tile rows for asynchronous matrix units, and the rate share without them.
+LATENCY_WARPS = 4.0
+LATENCY_EXPONENT = 0.4
+"""The latency of a step grows with the warps on a core, above these, to this power."""
+MIN_ASYNC_ROWS = 64.0
+"""Minimum tile rows for asynchronous matrix units."""
+SYNC_RATE_SHARE = 0.62
+"""Share of the rate without asynchronous matrix units.
 
 Luo et al., arXiv:2402.13499: 62.9 % on Hopper.
 """
-DEFAULT_GFLOPS, DEFAULT_GBPS, DEFAULT_L2_KIB, DEFAULT_SHARED_BYTES = 3e5, 2e3, 4e4, 232448.0
-"""Default device rates and limits; the last one also caps larger devices."""
+DEFAULT_GFLOPS = 3e5
+DEFAULT_GBPS = 2e3
+DEFAULT_L2_KIB = 4e4
+"""Rates and size of a device that are used if they are unknown."""
+DEFAULT_SHARED_BYTES = 232448.0
+"""Shared memory of a block if it is unknown; it also caps larger devices."""
 ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory asynchronously."""
-MAX_LOG_RATIO = 3.0  # clip of the log ratio to the fastest candidate
+MAX_LOG_RATIO = 3.0
+"""Clip of the log ratio to the fastest candidate."""
 RELATIVE_COLUMNS = (
     "area",
     "sums",
@@ -99,12 +118,16 @@ class LaunchFeatures:
 
 def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFeatures:
     """Return the features that distinguish one problem's candidates on a device."""
-    names = [f.name for f in fields(TileLaunch)]
-    table = np.array([[getattr(one, n) for n in names] for one in launches])
+    names = [field.name for field in fields(TileLaunch)]
+    table = np.array([[getattr(launch, name) for name in names] for launch in launches])
     x = dict(zip(names, table.T, strict=True))
-    asynchronous, limit = _shared_memory(device)
+
+    # Do the buffers fit the shared memory, and the sums the registers?
+    asynchronous, shared_bytes = _shared_memory(device)
     buffers = _buffers(x, asynchronous)
-    fits = ~(buffers > limit) & (x["sums"] < MAX_ELEMENTS_PER_THREAD * 32.0 * x["warps"])
+    max_sums = MAX_ELEMENTS_PER_THREAD * THREADS_PER_WARP * x["warps"]
+    fits = ~(buffers > shared_bytes) & (x["sums"] < max_sums)
+
     tiled = TiledLaunch(
         x["tiles"],
         x["steps"],
@@ -117,14 +140,15 @@ def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFea
         _dtypes(x),
     )
     columns = {
-        "shared": np.log2(buffers / min(limit, DEFAULT_SHARED_BYTES)),
+        "shared": np.log2(buffers / min(shared_bytes, DEFAULT_SHARED_BYTES)),
         **_geometry(x, tiled, device, buffers),
-        **{n: x[n] for n in names[-6:]},
+        **{name: x[name] for name in names[-6:]},
         **_times(x, tiled, device, asynchronous, fits),
     }
-    columns |= {f"other_{n}": columns[n] - np.median(columns[n]) for n in RELATIVE_COLUMNS}
+    for name in RELATIVE_COLUMNS:
+        columns[f"other_{name}"] = columns[name] - np.median(columns[name])
     shape = x["tiles"].shape
-    values = np.column_stack([np.broadcast_to(c, shape) for c in columns.values()])
+    values = np.column_stack([np.broadcast_to(column, shape) for column in columns.values()])
     return LaunchFeatures(values.astype(np.float32), columns["law"], fits)
 
 
@@ -140,13 +164,20 @@ def _geometry(
 ) -> dict[str, Quantity]:
     """Return occupancy, tile shape, intensity and sizes, relative to the device."""
     specs = device.specs
-    cores, resident = cores_of(specs), tiled.resident(specs)
+
+    # Occupancy: blocks of tiles in waves over the cores, several resident on each.
+    cores = cores_of(specs)
+    resident = tiled.resident(specs)
     waves = x["tiles"] / cores
     rounds = np.maximum(np.ceil(waves / resident), 1.0)
     active = _active(tiled, device)
-    area, threads = x["tile_m"] * x["tile_n"], 32.0 * x["warps"]
-    rate = 1e6 * np.broadcast_to(nan_to(peak_rate(tiled.dtype, specs), DEFAULT_GFLOPS), area.shape)
-    bandwidth = 1e6 * nan_to(specs.get("memory_gbps", np.nan), DEFAULT_GBPS)  # bytes per ms
+    area = x["tile_m"] * x["tile_n"]
+    threads = THREADS_PER_WARP * x["warps"]
+
+    # Rates per ms; their ratio makes intensities relative to the device.
+    gflops = nan_to(peak_rate(tiled.dtype, specs), DEFAULT_GFLOPS)
+    rate = 1e6 * np.broadcast_to(gflops, area.shape)
+    bandwidth = 1e6 * nan_to(specs.get("memory_gbps", np.nan), DEFAULT_GBPS)
     balance = bandwidth / rate
     work = x["tiles"] * x["steps"] * x["flops"]
     l2_bytes = 1024.0 * nan_to(specs.get("l2_kib", np.nan), DEFAULT_L2_KIB)
@@ -182,24 +213,41 @@ def _times(
     fits: np.ndarray,
 ) -> dict[str, Quantity]:
     """Return the analytic time, its parts, and its rank among the candidates."""
-    slow = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
-    area, waves = x["tile_m"] * x["tile_n"], x["tiles"] / cores_of(device.specs)
+    area = x["tile_m"] * x["tile_n"]
+    waves = x["tiles"] / cores_of(device.specs)
     parts = tiled.parts_ms(device.specs)
-    parts["operations"] = parts["operations"] * (1.0 + SMALL_TILE / area) ** SMALL_TILE_EXPONENT
-    parts["operations"] = parts["operations"] / np.where(slow, SYNC_RATE_SHARE, 1.0)
+
+    # Small tiles, and tiles with too few rows for asynchronous matrix units, compute slower.
+    is_synchronous = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
+    small_tile_factor = (1.0 + SMALL_TILE / area) ** SMALL_TILE_EXPONENT
+    rate_share = np.where(is_synchronous, SYNC_RATE_SHARE, 1.0)
+    parts["operations"] = parts["operations"] * small_tile_factor / rate_share
+    # With fewer tiles than cores, only the busy cores' share of the cache bandwidth is used.
     parts["cache"] = parts["cache"] / np.minimum(waves, 1.0)
-    parts["latency"] = parts["latency"] * (_active(tiled, device) * x["warps"] / 4.0) ** 0.4
-    parts = {name: np.broadcast_to(nan_to(1.0 * p, 0.0), area.shape) for name, p in parts.items()}
-    busy = np.cbrt(sum(p**3 for p in parts.values())) + 1e-9
-    octaves = np.log2(x["sums"] / (32.0 * x["warps"]))
-    spilled = np.maximum(octaves - np.log2(SPILLING_ELEMENTS_PER_THREAD), 0.0)
-    apart = octaves - np.log2(PREFERRED_ELEMENTS_PER_THREAD)
-    log_time = np.log(busy + LAUNCH_MS) + 0.02 * apart**2 + SPILL_COST * spilled
-    ahead = log_time - log_time[fits].min() if fits.any() else log_time - log_time.min()
+    # The latency of a step grows with the warps that share a core.
+    warps_per_core = _active(tiled, device) * x["warps"]
+    parts["latency"] = parts["latency"] * (warps_per_core / LATENCY_WARPS) ** LATENCY_EXPONENT
+
+    # Parts overlap, but not fully: between their maximum and their sum (the 3-norm).
+    parts = {
+        name: np.broadcast_to(nan_to(1.0 * part, 0.0), area.shape) for name, part in parts.items()
+    }
+    busy_ms = np.cbrt(sum(part**3 for part in parts.values())) + 1e-9
+
+    # One number of sums per thread is fastest; with many more, registers spill.
+    log_sums_per_thread = np.log2(x["sums"] / (THREADS_PER_WARP * x["warps"]))
+    from_preferred = log_sums_per_thread - np.log2(PREFERRED_ELEMENTS_PER_THREAD)
+    spilled = np.maximum(log_sums_per_thread - np.log2(SPILLING_ELEMENTS_PER_THREAD), 0.0)
+    log_time = (
+        np.log(busy_ms + LAUNCH_MS) + PREFERENCE_COST * from_preferred**2 + SPILL_COST * spilled
+    )
+
+    compared = log_time[fits] if fits.any() else log_time
+    over_fastest = log_time - compared.min()
     return {
-        **{f"part_{name}": np.log(np.maximum(p / busy, 1e-9)) for name, p in parts.items()},
-        **{f"over_{n}": _over(parts[n]) for n in ("operations", "cache", "latency")},
-        "law": np.minimum(ahead, MAX_LOG_RATIO),
+        **{f"part_{name}": np.log(np.maximum(p / busy_ms, 1e-9)) for name, p in parts.items()},
+        **{f"over_{name}": _over(parts[name]) for name in ("operations", "cache", "latency")},
+        "law": np.minimum(over_fastest, MAX_LOG_RATIO),
         "law_rank": log_time.argsort(kind="stable").argsort(kind="stable") / len(log_time),
         "log_law": log_time,
     }

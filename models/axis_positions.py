@@ -1,15 +1,36 @@
-"""Positions of measured runs along each axis, and the adjacent runs of a row."""
+"""Positions of measured runs along each axis, and the adjacent runs of a row.
+
+A *series* is the runs that differ in one axis only. Runs are compared by hashes: the sum of the
+hashes of all columns but the axis is the key of its series.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from foretune.support.files import read_arrays
+
+NO_RUN = -1
+"""Index of a missing run."""
+SAME_COORDINATE = 1e-9
+"""Coordinates that are this close are equal."""
+
+
+@dataclass(frozen=True)
+class AdjacentRuns:
+    """The runs next to each row along one axis (rows,); NaN if there is none.
+
+    ``below`` and ``above`` are their values, ``step_below`` and ``step_above`` the distances.
+    """
+
+    below: np.ndarray
+    step_below: np.ndarray
+    above: np.ndarray
+    step_above: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -31,23 +52,25 @@ class AxisPositions:
         total = self.keys[list(axes)].sum(axis=0, dtype=np.uint64)
         return pd.factorize(total)[0].astype(np.int64)
 
-    def adjacent(
-        self, axis: int, values: np.ndarray, wanted: "AxisPositions"
-    ) -> tuple[Any, Any, Any, Any]:
-        """Return values and steps along ``axis``: below, step, above, step; NaN if missing."""
+    def adjacent(self, axis: int, values: np.ndarray, wanted: "AxisPositions") -> AdjacentRuns:
+        """Return the runs next to the rows ``wanted`` along ``axis``; ``values`` are the runs'."""
         if axis not in self._line_cache:
-            self._line_cache[axis] = _Line(self._group_keys(axis), self.coordinates[axis])
-        (below, step_below), (above, step_above) = self._line_cache[axis].adjacent(
-            wanted._group_keys(axis), wanted.coordinates[axis]
+            self._line_cache[axis] = _Line(self._series_keys(axis), self.coordinates[axis])
+        line = self._line_cache[axis]
+        below, above = line.adjacent(wanted._series_keys(axis), wanted.coordinates[axis])
+        padded = np.append(values, np.nan)  # the last one is for `NO_RUN`, which is -1
+        return AdjacentRuns(
+            below=padded[below.rows],
+            step_below=below.steps,
+            above=padded[above.rows],
+            step_above=above.steps,
         )
-        padded = np.append(values, np.nan)  # index -1 is for none
-        return padded[below], step_below, padded[above], step_above
 
     @cached_property
     def _total_keys(self) -> np.ndarray:
         return self.shared + self.keys.sum(axis=0, dtype=np.uint64)
 
-    def _group_keys(self, axis: int) -> np.ndarray:
+    def _series_keys(self, axis: int) -> np.ndarray:
         return self._total_keys - self.keys[axis]
 
     def save(self, path: Path, values: np.ndarray) -> None:
@@ -59,8 +82,17 @@ class AxisPositions:
     @classmethod
     def load(cls, path: Path) -> tuple["AxisPositions", np.ndarray]:
         """Read positions and values."""
-        data = read_arrays(path)
-        return cls(data["positions"], data["keys"], data["shared"]), data["values"]
+        arrays = read_arrays(path)
+        positions = cls(arrays["positions"], arrays["keys"], arrays["shared"])
+        return positions, arrays["values"]
+
+
+@dataclass(frozen=True)
+class _Neighbors:
+    """For each row, the index of the next run on one side (`NO_RUN` for none), and the step."""
+
+    rows: np.ndarray
+    steps: np.ndarray
 
 
 class _Line:
@@ -70,42 +102,70 @@ class _Line:
     most ``margin`` before and half a span after, so it never reaches another series.
     """
 
-    def __init__(self, group_keys: np.ndarray, coordinates: np.ndarray) -> None:
-        order = np.lexsort((coordinates, group_keys))
-        self.order, self.rows = order[~np.isnan(coordinates[order])], coordinates
-        names, along = group_keys[self.order], coordinates[self.order]
-        self.first = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(names)])
-        self.names, self.last = names[self.first], np.append(self.first[1:], len(names))
-        ends = along if len(along) else np.zeros(1)
-        self.low, extent = float(ends.min()), float(ends.max()) - float(ends.min()) + 1.0
-        self.span, self.margin = 2.0 * extent, extent / 2.0
-        series = np.repeat(np.arange(len(self.names)), self.last - self.first)
-        self.coordinates = series * self.span + (along - self.low)
+    def __init__(self, series_keys: np.ndarray, coordinates: np.ndarray) -> None:
+        self.run_coordinates = coordinates
+
+        # Runs by series, then by coordinate; those without a coordinate are left out.
+        order = np.lexsort((coordinates, series_keys))
+        self.order = order[~np.isnan(coordinates[order])]
+        sorted_keys = series_keys[self.order]
+        sorted_coordinates = coordinates[self.order]
+
+        # Series ``i`` has the runs from ``first[i]`` to ``last[i]``, exclusive.
+        starts_series = np.append(True, sorted_keys[1:] != sorted_keys[:-1])[: len(sorted_keys)]
+        self.first = np.flatnonzero(starts_series)
+        self.last = np.append(self.first[1:], len(sorted_keys))
+        self.series_keys = sorted_keys[self.first]
+
+        ends = sorted_coordinates if len(sorted_coordinates) else np.zeros(1)
+        self.low = float(ends.min())
+        extent = float(ends.max()) - self.low + 1.0
+        self.span = 2.0 * extent
+        self.margin = extent / 2.0
+        series = np.repeat(np.arange(len(self.series_keys)), self.last - self.first)
+        self.coordinates = series * self.span + (sorted_coordinates - self.low)
 
     def adjacent(
-        self, group_keys: np.ndarray, wanted: np.ndarray
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the runs (-1 for none) below and above rows of the series, and the steps to them.
-
-        ``wanted`` are the rows' coordinates, ``group_keys`` their series.
-        """
-        n = len(group_keys)
-        result = [(np.full(n, -1), np.full(n, np.nan)) for _ in ("below", "above")]
+        self, series_keys: np.ndarray, wanted: np.ndarray
+    ) -> tuple[_Neighbors, _Neighbors]:
+        """Return the runs below and above rows with these series and coordinates ``wanted``."""
+        n_rows = len(series_keys)
+        below = _Neighbors(np.full(n_rows, NO_RUN), np.full(n_rows, np.nan))
+        above = _Neighbors(np.full(n_rows, NO_RUN), np.full(n_rows, np.nan))
         if len(self.order) == 0:
-            return result
-        number = np.minimum(np.searchsorted(self.names, group_keys), len(self.names) - 1)
-        here = np.flatnonzero((self.names[number] == group_keys) & ~np.isnan(wanted))
-        number, wanted = number[here], wanted[here]
-        within = np.minimum(np.maximum(wanted - self.low, -self.margin), self.span / 2.0)
-        target = number * self.span + within
-        below = np.searchsorted(self.coordinates, target - 1e-9) - 1
-        above = below + 1
-        after = self.coordinates[np.minimum(above, len(self.coordinates) - 1)]
-        same = np.flatnonzero(after <= target + 1e-9)
-        above[same] = np.searchsorted(self.coordinates, target[same] + 1e-9, side="right")
-        nearest = ((below, below >= self.first[number]), (above, above < self.last[number]))
-        for (index, step), (adjacent, there) in zip(result, nearest, strict=True):
-            rows = self.order[adjacent[there]]
-            index[here[there]] = rows
-            step[here[there]] = np.abs(wanted[there] - self.rows[rows])
-        return result
+            return below, above
+
+        # Rows whose series has runs, and the number of that series.
+        series = np.searchsorted(self.series_keys, series_keys)
+        series = np.minimum(series, len(self.series_keys) - 1)
+        is_known = (self.series_keys[series] == series_keys) & ~np.isnan(wanted)
+        known_rows = np.flatnonzero(is_known)
+        series = series[known_rows]
+        coordinates = wanted[known_rows]
+
+        # Where they are on the line, and the runs around that place.
+        within_series = np.minimum(
+            np.maximum(coordinates - self.low, -self.margin), self.span / 2.0
+        )
+        target = series * self.span + within_series
+        run_below = np.searchsorted(self.coordinates, target - SAME_COORDINATE) - 1
+        run_above = run_below + 1
+        # A run at the same place is not a neighbor: take the next one above it.
+        last_run = len(self.coordinates) - 1
+        coordinate_above = self.coordinates[np.minimum(run_above, last_run)]
+        same_place = np.flatnonzero(coordinate_above <= target + SAME_COORDINATE)
+        run_above[same_place] = np.searchsorted(
+            self.coordinates, target[same_place] + SAME_COORDINATE, side="right"
+        )
+
+        sides = (
+            (below, run_below, run_below >= self.first[series]),
+            (above, run_above, run_above < self.last[series]),
+        )
+        for neighbors, runs, in_series in sides:
+            found_rows = known_rows[in_series]
+            found_runs = self.order[runs[in_series]]
+            neighbors.rows[found_rows] = found_runs
+            steps = np.abs(coordinates[in_series] - self.run_coordinates[found_runs])
+            neighbors.steps[found_rows] = steps
+        return below, above

@@ -9,10 +9,12 @@ from foretune.device import find_device_or_none
 from foretune.features.arrays import Rows
 from foretune.features.roofline import part_names
 from foretune.models.predictor import Predictor
+from foretune.models.target_model import TargetModel
 
 KINDS = ("memory", "compute", "latency", "occupancy")
 SHARES = ("memory", "compute", "occupancy")
-BOUND = 0.5  # share of the time from which a limit explains more of it than everything else
+BOUND = 0.5
+"""Share of the time from which a limit explains more of it than everything else."""
 COUNTERS = {
     "memory": r"(gpu__(dram|compute_memory)_throughput|dram__|lts__|l1tex__).*\.pct_of_peak"
     r"|(DRAM|L2 Cache|L1/TEX Cache) Throughput$",
@@ -21,7 +23,8 @@ COUNTERS = {
     "occupancy": r"sm__warps_active\.avg\.pct|Achieved Occupancy$",
 }
 """Share -> pattern of Nsight Compute's metrics in percent of a peak; the busiest unit counts."""
-SHARED_MEMORY, HALF_RATE = "l1tex__data_pipe_lsu_wavefronts", "sm_75"
+SHARED_MEMORY = "l1tex__data_pipe_lsu_wavefronts"
+HALF_RATE = "sm_75"
 """Turing's shared memory moves 64 bytes per cycle, half the counter's peak (arXiv:1903.07486)."""
 SHARE_OF_PART = {"operations": "compute", "cache": "memory"}
 """Part of a launch -> its share; other parts have their own name. Waiting has none."""
@@ -49,14 +52,23 @@ def counted_shares(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the `SHARES` that Nsight Compute counted; NaN for missing counters."""
     shares = {}
     for share, pattern in COUNTERS.items():
-        columns = [c for c in runs if re.match(rf"counter\.({pattern})", c)]
+        columns = [name for name in runs if re.match(rf"counter\.({pattern})", name)]
         percent = runs[columns].astype(float)
-        for column in (c for c in columns if SHARED_MEMORY in c):
-            known = {name: find_device_or_none(str(name)) for name in runs["device"].unique()}
-            half = [n for n, d in known.items() if d is not None and d.architecture == HALF_RATE]
-            percent[column] *= np.where(runs["device"].isin(half), 2.0, 1.0)
+        for column in columns:
+            if SHARED_MEMORY in column:
+                percent[column] *= np.where(_is_half_rate(runs["device"]), 2.0, 1.0)
         shares[share] = percent.max(axis=1) / 100.0
     return pd.DataFrame(shares, runs.index)
+
+
+def _is_half_rate(devices: pd.Series) -> np.ndarray:
+    """Return which rows are of a device whose shared memory moves half the counter's peak."""
+    half_rate = []
+    for name in devices.unique():
+        device = find_device_or_none(str(name))
+        if device is not None and device.architecture == HALF_RATE:
+            half_rate.append(name)
+    return devices.isin(half_rate).to_numpy()
 
 
 def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:
@@ -65,15 +77,23 @@ def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:
     Shares are counted where the rows have counters. Elsewhere they are the parts of the calibrated
     roofline over the measured time, or over the predicted one without a column ``time_ms``.
     """
-    counted, model = counted_shares(rows), predictor.targets_.get("time_ms")
+    shares = counted_shares(rows)
+    model = predictor.targets_.get("time_ms")
     if model is not None and model.scale.roofline is not None:
-        features, timed = predictor.features_, "time_ms" in rows
-        time_ms = rows["time_ms"] if timed else predictor.predict(rows)["time_ms"]
-        names = part_names(features.family, features.described(Rows(rows)))
-        terms = model.scale.log_terms(features, rows)
-        terms -= np.log(time_ms.to_numpy(float))[:, None]
-        parts = pd.DataFrame(np.exp(terms), rows.index, [SHARE_OF_PART.get(n, n) for n in names])
-        computed = parts.T.groupby(level=0).max().T.reindex(columns=list(SHARES))
-        known = counted[["memory", "compute"]].notna().any(axis=1)
-        counted = counted.where(known, computed)
-    return counted.assign(bottleneck=name_bottlenecks(counted))
+        has_counters = shares[["memory", "compute"]].notna().any(axis=1)
+        shares = shares.where(has_counters, _computed_shares(predictor, model, rows))
+    return shares.assign(bottleneck=name_bottlenecks(shares))
+
+
+def _computed_shares(predictor: Predictor, model: TargetModel, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the calibrated roofline over the time, by `SHARES`."""
+    features = predictor.features_
+    timed = rows if "time_ms" in rows else predictor.predict(rows)
+    log_ms = np.log(timed["time_ms"].to_numpy(float))
+    log_shares = model.scale.log_terms(features, rows) - log_ms[:, None]
+
+    part_of_column = part_names(features.family, features.described(Rows(rows)))
+    share_of_column = [SHARE_OF_PART.get(part, part) for part in part_of_column]
+    parts = pd.DataFrame(np.exp(log_shares), rows.index, share_of_column)
+    largest = parts.T.groupby(level=0).max().T
+    return largest.reindex(columns=list(SHARES))

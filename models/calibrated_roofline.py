@@ -31,15 +31,31 @@ import numpy as np
 from foretune.features.arrays import Groups
 
 MIN_ROWS = 30
-MIN_DISTINCT_WORK = 12  # minimum number of distinct amounts of work needed to separate the terms
+"""Minimum rows of a group with parameters of its own."""
+MIN_DISTINCT_WORK = 12
+"""Minimum number of distinct amounts of work needed to separate the terms."""
 MAX_ROWS = 3000
-MAX_OVERLAP = 12.0  # maximum of p - 1; the larger limit alone counts there
-_OVERHEAD, _EFFICIENCY, _OVERLAP = np.log(0.006), 0.2, 0.8
-"""Start of the fit: log of 6 µs, of 1 / 80 %, and of p = 1.6."""
+"""Maximum rows of a fit."""
+MAX_OVERLAP = 12.0
+"""Maximum of p - 1; the larger limit alone counts there."""
+_OVERHEAD = np.log(0.006)
+_EFFICIENCY = 0.2
+_OVERLAP = 0.8
+"""Start of the fit of time: log of 6 µs, of 1 / 80 %, and of p = 1.6."""
+_IDLE = -1.4
+_POWER_OVERHEAD = np.log(0.02)
+_WEIGHT = -0.3
+"""Start of the fit of power: 20 % idle; log of 20 µs; weight 0.75."""
+_KNEE = 4.0
+"""Sharpness of the throttling."""
 _REGULARIZATION = 0.005
 """Strength of the pull towards the start, for parameters that the runs do not determine."""
-_ROWS_OF_PROBLEM, _PROBLEM_REGULARIZATION = 6.0, 0.8
-"""With few problems: the maximum weight of a problem, in rows, and the regularization."""
+_ROWS_OF_PROBLEM = 6.0
+"""With few problems: the maximum weight of a problem, in rows."""
+_PROBLEM_REGULARIZATION = 0.8
+"""With few problems: the strength of the pull towards the start."""
+_SOFT_ERROR = 0.1
+"""Errors above this log count less than their square."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +70,6 @@ class Law:
     log_value: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _start(parts: int) -> np.ndarray:
-    return np.array([_OVERHEAD, *[_EFFICIENCY] * parts, _OVERLAP])
-
-
 def parts_of_time(
     parameters: np.ndarray, limits: np.ndarray
 ) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -68,9 +80,12 @@ def parts_of_time(
     """
     overhead, *efficiencies, overlap = parameters
     p = 1.0 + np.minimum(np.square(overlap), MAX_OVERLAP)
-    terms = [a + limits[..., i] for i, a in enumerate(efficiencies)]
+    terms = [efficiency + limits[..., i] for i, efficiency in enumerate(efficiencies)]
+
+    # The p-norm of the parts, relative to the largest one: so that no power overflows.
     largest = reduce(np.maximum, terms)
-    work = largest + np.log(sum(np.exp(p * (term - largest)) for term in terms)) / p
+    relative_sum = sum(np.exp(p * (term - largest)) for term in terms)
+    work = largest + np.log(relative_sum) / p
     return np.logaddexp(overhead, work), [overhead, *terms]
 
 
@@ -78,29 +93,33 @@ def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return parts_of_time(parameters, limits)[0]
 
 
-TIME = Law(_start, _log_ms)
-
-_IDLE, _POWER_OVERHEAD, _WEIGHT = -1.4, np.log(0.02), -0.3
-"""Start of the fit of power: 20 % idle; log of 20 µs; weight 0.75."""
-_KNEE = 4.0  # sharpness of the throttling
+def _start(n_parts: int) -> np.ndarray:
+    """Return parameters as in `parts_of_time`."""
+    return np.array([_OVERHEAD, *[_EFFICIENCY] * n_parts, _OVERLAP])
 
 
-def _power_start(parts: int) -> np.ndarray:
+def _power_start(n_parts: int) -> np.ndarray:
     """Return log odds of idle, parameters as in `parts_of_time`, and one log weight per part."""
-    return np.array([_IDLE, _POWER_OVERHEAD, *[_EFFICIENCY] * parts, _OVERLAP, *[_WEIGHT] * parts])
+    efficiencies = [_EFFICIENCY] * n_parts
+    weights = [_WEIGHT] * n_parts
+    return np.array([_IDLE, _POWER_OVERHEAD, *efficiencies, _OVERLAP, *weights])
 
 
 def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return the log of the share of the limit, given parameters as in `_power_start`."""
-    parts = limits.shape[-1]
-    odds, weights = parameters[0], parameters[parts + 3 :]
-    log_ms, terms = parts_of_time(parameters[1 : parts + 3], limits)
-    busy = sum(np.exp(w + term - log_ms) for w, term in zip(weights, terms[1:], strict=True))
-    idle = 1.0 / (1.0 + np.exp(-odds))
-    used = busy / (1.0 + busy**_KNEE) ** (1.0 / _KNEE)
-    return np.log(idle + (1.0 - idle) * used)
+    n_parts = limits.shape[-1]
+    odds_of_idle = parameters[0]
+    parameters_of_time = parameters[1 : n_parts + 3]
+    weights = parameters[n_parts + 3 :]
+
+    log_ms, (_, *parts) = parts_of_time(parameters_of_time, limits)
+    busy = sum(np.exp(weight + part - log_ms) for weight, part in zip(weights, parts, strict=True))
+    throttled = busy / (1.0 + busy**_KNEE) ** (1.0 / _KNEE)
+    idle = 1.0 / (1.0 + np.exp(-odds_of_idle))
+    return np.log(idle + (1.0 - idle) * throttled)
 
 
+TIME = Law(_start, _log_ms)
 POWER = Law(_power_start, _log_share)
 
 
@@ -152,7 +171,8 @@ class CalibratedRoofline:
 
     def log_terms(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
         """Return the logs of each part's calibrated time in ms (rows, parts), for `TIME`."""
-        return np.stack(parts_of_time(self._parameters(groups), limits)[1][1:], axis=-1)
+        _, (_, *parts) = parts_of_time(self._parameters(groups), limits)
+        return np.stack(parts, axis=-1)
 
     def _parameters(self, groups: Groups) -> np.ndarray:
         by_group = [self.by_group.get(name, self.common) for name in groups.names]
@@ -177,16 +197,18 @@ def _fit(
     start: np.ndarray,
     problems: np.ndarray | None,
 ) -> np.ndarray:
+    """Return the parameters with the least robust squares, pulled towards ``start``."""
     from scipy.optimize import least_squares
 
-    weights, regularization = np.ones(len(limits)), _REGULARIZATION * np.sqrt(len(limits))
+    weights = np.ones(len(limits))
+    regularization = _REGULARIZATION * np.sqrt(len(limits))
     if problems is not None:
-        rows = np.bincount(problems)[problems]
-        weights = np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0))
+        rows_of_problem = np.bincount(problems)[problems]
+        weights = np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows_of_problem, 1.0))
         regularization = _PROBLEM_REGULARIZATION
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         errors = weights * (law.log_value(parameters, limits) - log_value)
         return np.r_[errors, regularization * (parameters - start)]
 
-    return least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x
+    return least_squares(residuals, start, loss="soft_l1", f_scale=_SOFT_ERROR).x

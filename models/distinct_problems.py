@@ -8,24 +8,37 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.features.arrays import as_array
 
-SAME_SIZE_FACTOR = 1.05  # sizes within this factor are near-duplicates
-MIN_PROBLEMS = 50  # below this number of distinct problems, laws are preferred to learned models
-MANY_DUPLICATES, MOSTLY_DUPLICATES = 4, 10
-"""Problems per distinct problem: many near-duplicates, and almost only near-duplicates."""
+SAME_SIZE_FACTOR = 1.05
+"""Sizes within this factor are near-duplicates."""
+MIN_PROBLEMS = 50
+"""Below this number of distinct problems, laws are preferred to learned models."""
+MANY_DUPLICATES = 4
+"""Problems per distinct problem: many are near-duplicates."""
+MOSTLY_DUPLICATES = 10
+"""Problems per distinct problem: almost only near-duplicates."""
+NO_CLUSTER = -1
+"""The cluster of a point that is not in one yet."""
+KIND_DISTANCE = 10.0
+"""Distance of different texts (or signs), in factors of `SAME_SIZE_FACTOR`: never the same."""
 
 
 def distinct_problems(rows: pd.DataFrame) -> np.ndarray:
     """Return an integer per row, equal for equal or nearly equal problems."""
-    arrays = [as_array(rows[column]) for column in columns_of(rows, "problem")]
-    number, exact = _combine_codes(map(_codes, arrays), len(rows)), exact_problems(rows)
-    if int(exact.max(initial=0)) < MANY_DUPLICATES * int(number.max(initial=0) + 1):
-        return number
+    columns = [as_array(rows[column]) for column in columns_of(rows, "problem")]
+    binned = _combine_codes(map(_codes, columns), len(rows))
+    exact = exact_problems(rows)
+    n_binned = int(binned.max(initial=0)) + 1
+    if int(exact.max(initial=0)) < MANY_DUPLICATES * n_binned:
+        return binned
+
     # Bins would split sizes at their bounds; here that would be most rows, so cluster instead.
-    _, first = np.unique(exact, return_index=True)
-    kinds = _combine_codes((_codes(v) for v in arrays if not _has_octaves(v)), len(rows))
-    sizes = [np.log(v[first]) for v in arrays if _has_octaves(v)]
-    points = np.column_stack([*sizes, kinds[first] * 10.0 * np.log(SAME_SIZE_FACTOR)])
-    return np.asarray(pd.factorize(_leader_clusters(points)[exact])[0])
+    _, first_row = np.unique(exact, return_index=True)
+    log_sizes = [np.log(values[first_row]) for values in columns if _has_octaves(values)]
+    other_codes = (_codes(values) for values in columns if not _has_octaves(values))
+    kind = _combine_codes(other_codes, len(rows))[first_row]
+    points = np.column_stack([*log_sizes, kind * KIND_DISTANCE * np.log(SAME_SIZE_FACTOR)])
+    cluster_of_problem = _leader_clusters(points)
+    return np.asarray(pd.factorize(cluster_of_problem[exact])[0])
 
 
 def exact_problems(rows: pd.DataFrame) -> np.ndarray:
@@ -39,9 +52,11 @@ def has_few_problems(problems: np.ndarray, exact: np.ndarray | None = None) -> b
 
     ``problems`` are from `distinct_problems`, ``exact`` from `exact_problems`.
     """
-    count = int(problems.max(initial=-1)) + 1
-    exact_count = 0 if exact is None else int(exact.max(initial=-1)) + 1
-    return count >= 2 and (count < MIN_PROBLEMS or exact_count >= MOSTLY_DUPLICATES * count)
+    n_distinct = int(problems.max(initial=-1)) + 1
+    if n_distinct < 2:
+        return False
+    n_exact = 0 if exact is None else int(exact.max(initial=-1)) + 1
+    return n_distinct < MIN_PROBLEMS or n_exact >= MOSTLY_DUPLICATES * n_distinct
 
 
 def _combine_codes(columns: Iterable[np.ndarray], rows: int) -> np.ndarray:
@@ -65,17 +80,24 @@ def _leader_clusters(points: np.ndarray) -> np.ndarray:
 
     Points are taken in order of the first column, so that only the next few can be near.
     """
-    order, reach = np.lexsort(points.T[::-1]), np.log(SAME_SIZE_FACTOR) + 1e-12
-    points, found, leaders = points[order], np.full(len(points), -1), 0
-    ends = np.searchsorted(points[:, 0], points[:, 0] + reach + 1e-9, side="right")
+    order = np.lexsort(points.T[::-1])
+    reach = np.log(SAME_SIZE_FACTOR) + 1e-12
+    sorted_points = points[order]
+    ends = np.searchsorted(sorted_points[:, 0], sorted_points[:, 0] + reach + 1e-9, side="right")
+
+    cluster = np.full(len(points), NO_CLUSTER)
+    n_clusters = 0
     for i, end in enumerate(ends.tolist()):
-        if found[i] < 0:
-            free = i + np.flatnonzero(found[i:end] < 0)
-            found[free[(np.abs(points[free] - points[i]) <= reach).all(axis=1)]] = leaders
-            leaders += 1
-    number = np.empty_like(found)
-    number[order] = found
-    return number
+        if cluster[i] != NO_CLUSTER:
+            continue
+        free = i + np.flatnonzero(cluster[i:end] == NO_CLUSTER)
+        is_near = (np.abs(sorted_points[free] - sorted_points[i]) <= reach).all(axis=1)
+        cluster[free[is_near]] = n_clusters
+        n_clusters += 1
+
+    in_given_order = np.empty_like(cluster)
+    in_given_order[order] = cluster
+    return in_given_order
 
 
 def _size_codes(values: np.ndarray) -> np.ndarray:
@@ -84,12 +106,18 @@ def _size_codes(values: np.ndarray) -> np.ndarray:
     Zero and negative values are equal only if identical; NaN is -1.
     """
     distinct = np.unique(values[~np.isnan(values)])
-    codes = np.zeros(len(distinct), dtype=np.int64)
-    start, code = np.nan, -1
+    if not len(distinct):
+        return np.full(len(values), -1)
+
+    code_of_distinct = np.zeros(len(distinct), dtype=np.int64)
+    bin_start = np.nan
+    code = -1
     for i, value in enumerate(distinct.tolist()):
-        if not 0.0 < start <= value <= SAME_SIZE_FACTOR * start:
-            start, code = value, code + 1
-        codes[i] = code
+        if not 0.0 < bin_start <= value <= SAME_SIZE_FACTOR * bin_start:
+            bin_start = value
+            code += 1
+        code_of_distinct[i] = code
+
     index = np.searchsorted(distinct, values)
-    known = index < len(distinct)
-    return np.where(known, codes[np.minimum(index, len(distinct) - 1)] if len(distinct) else 0, -1)
+    is_known = index < len(distinct)  # NaN is sorted behind all
+    return np.where(is_known, code_of_distinct[np.minimum(index, len(distinct) - 1)], -1)

@@ -36,6 +36,10 @@ FEATURE_GROUPS = {
     "analytic": "cost and derived quantities",
 }
 """Groups of features and their names in reports."""
+CONFIGURATIONS = 2000
+"""Configurations that importances of parameters are averaged over."""
+_SWEEPS = 20
+"""Alternations of least squares that separate the effects of values and bases."""
 
 
 @dataclass(frozen=True)
@@ -198,10 +202,6 @@ def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, An
         cells = X[name].to_numpy() if column == name else as_array(pair[column])
         values[column] = (cells[0].item(), cells[1].item())
     return values
-
-
-_SWEEPS = 20
-CONFIGURATIONS = 2000  # configurations that importances of parameters are averaged over
 
 
 def parameter_importance(

@@ -1,23 +1,30 @@
-"""Gaussian processes and their posteriors."""
+"""Gaussian processes and their posteriors (Rasmussen and Williams, 2006, chapters 2 and 5).
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+``X`` are points (points, inputs), ``y`` the values measured there, less their prior mean. The
+Cholesky factor ``L`` of the covariance K of measurements gives everything: the weights of the mean
+K⁻¹y, the whitened values L⁻¹y, and the variance that measurements explain at other points.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from foretune.models.covariance import (
-    ConstantCovariance,
-    CovarianceTerm,
-    GradientFunction,
-    Hyperprior,
-    MaternCovariance,
-)
+from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
 
-JITTER = 1e-8  # added to the noise; without it, rounding makes equal points contradict each other
-INVALID_LOSS = 1e12  # loss of parameters whose covariance is not positive definite
+JITTER = 1e-8
+"""Added to the noise; without it, rounding makes equal points contradict each other."""
+INVALID_LOSS = 1e12
+"""Loss of parameters whose covariance is not positive definite."""
+PREALLOCATED_ROWS = 64
+"""Initial capacity of a posterior, in measurements."""
+CHUNK_ROWS = 4096
+"""Points that `Posterior.predict` computes at once."""
+MIN_VARIANCE = 1e-10
+"""Lower bound of variances."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +56,16 @@ class GaussianProcess:
         """
         from scipy.optimize import minimize
 
-        bounds = [h.bounds for h in self._hyperpriors]
-        found = minimize(
+        optimum = minimize(
             self._loss,
             self.parameters,
             (X, y),
             jac=True,
             method="L-BFGS-B",
-            bounds=bounds,
+            bounds=[hyperprior.bounds for hyperprior in self._hyperpriors],
             options={"maxiter": steps},
         )
-        return replace(self, parameters=found.x)
+        return replace(self, parameters=optimum.x)
 
     def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return the covariances of values without noise (X, X2)."""
@@ -102,26 +108,35 @@ class GaussianProcess:
         """Return the negative log posterior of the parameters, and its gradient."""
         from scipy.linalg import cho_solve
 
-        total, gradient_functions = np.zeros((len(X), len(X))), list[GradientFunction]()
+        # The covariance of the measurements, and how each term's part depends on its parameters.
+        covariance = np.zeros((len(X), len(X)))
+        gradient_functions: list[GradientFunction] = []
         for term, term_parameters in self.terms_with_parameters(parameters):
-            covariance, gradient_function = term.covariance_and_gradient(term_parameters, X)
-            total += covariance
+            term_covariance, gradient_function = term.covariance_and_gradient(term_parameters, X)
+            covariance += term_covariance
             gradient_functions.append(gradient_function)
         noise = np.exp(parameters[-1])
-        total[np.diag_indices(len(total))] += noise + JITTER
+        covariance[np.diag_indices(len(covariance))] += noise + JITTER
+
         try:
-            factor = np.linalg.cholesky(total)
+            factor = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:  # the step was too long
             return INVALID_LOSS, np.zeros(len(parameters))
+
+        # Loss: the negative log likelihood, and the prior of the parameters.
         weights = cho_solve((factor, True), y, check_finite=False)
-        precision = inverse_from_cholesky(factor)
-        gradient = 0.5 * (precision - np.outer(weights, weights))  # by the covariance
         centers, widths = self._prior
         standardized = (parameters - centers) / widths
-        loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + 0.5 * standardized @ standardized
-        by_term = [gradient_function(gradient) for gradient_function in gradient_functions]
-        by_all = np.concatenate([*by_term, [np.trace(gradient) * noise]])
-        return float(loss), by_all + standardized / widths
+        log_determinant = np.log(np.diag(factor)).sum()
+        loss = 0.5 * y @ weights + log_determinant + 0.5 * standardized @ standardized
+
+        # Gradient: by the covariance first (Rasmussen and Williams, 5.9), then by each parameter.
+        precision = inverse_from_cholesky(factor)
+        by_covariance = 0.5 * (precision - np.outer(weights, weights))
+        by_term = [gradient_function(by_covariance) for gradient_function in gradient_functions]
+        by_noise = np.trace(by_covariance) * noise
+        by_parameters = np.concatenate([*by_term, [by_noise]])
+        return float(loss), by_parameters + standardized / widths
 
 
 def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
@@ -130,11 +145,6 @@ def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
 
     lower = np.tril(dpotri(factor, lower=True)[0])
     return lower + np.tril(lower, -1).T
-
-
-PREALLOCATED_ROWS = 64  # initial capacity in measurements
-CHUNK_ROWS = 4096
-MIN_VARIANCE = 1e-10  # lower bound of variances
 
 
 class Posterior:
@@ -164,7 +174,8 @@ class Posterior:
         observation_noise: bool = False,
     ) -> None:
         self.process = process
-        self.prior, self.scale = prior, scale
+        self.prior = prior
+        self.scale = scale
         self.observation_noise = observation_noise
         self.candidates = X[:0] if candidates is None else candidates
         self.X = X[:0]
@@ -182,29 +193,39 @@ class Posterior:
         """Add pending measurements at ``X``; `set_values` gives them values."""
         from scipy.linalg import solve_triangular
 
-        n, new = len(self), len(X)
-        if not new:
+        n_old = len(self)
+        n_new = len(X)
+        if not n_new:
             return
+
+        # The factor grows by a block of rows: those of the new measurements' covariance with the
+        # old ones, and the factor of what the old ones do not explain (the Schur complement).
         cross = self.process.covariance(self.X, X)
-        if n:
+        if n_old:
             cross = solve_triangular(self._factor, cross, lower=True, check_finite=False)
         schur = self.process.covariance(X, X) - cross.T @ cross
-        schur[np.diag_indices(new)] += self.process.noise + extra_noise
+        schur[np.diag_indices(n_new)] += self.process.noise + extra_noise
         corner = np.linalg.cholesky(schur)
-        factor = np.zeros((n + new, n + new))
-        factor[:n, :n], factor[n:, :n], factor[n:, n:] = self._factor, cross.T, corner
+        factor = np.zeros((n_old + n_new, n_old + n_new))
+        factor[:n_old, :n_old] = self._factor
+        factor[n_old:, :n_old] = cross.T
+        factor[n_old:, n_old:] = corner
+
+        # What the new measurements explain of the candidates.
         if len(self.candidates):
             rows = self.process.covariance(X, self.candidates)
-            if n:
-                rows -= cross.T @ self._buffer[:n]
+            if n_old:
+                rows -= cross.T @ self._buffer[:n_old]
             self._append_explained(solve_triangular(corner, rows, lower=True, check_finite=False))
-        self._factor, self.X = factor, np.vstack([self.X, X])
+        self._factor = factor
+        self.X = np.vstack([self.X, X])
 
     def drop_pending(self, n: int) -> None:
         """Remove the last ``n`` measurements, which must be pending."""
         remaining = len(self) - n
         self._explained -= (self._buffer[remaining : remaining + n] ** 2).sum(axis=0)
-        self._factor, self.X = self._factor[:remaining, :remaining], self.X[:remaining]
+        self._factor = self._factor[:remaining, :remaining]
+        self.X = self.X[:remaining]
 
     def set_values(self, y: np.ndarray) -> None:
         """Set the values of the first measurements, less their prior mean."""
@@ -229,7 +250,8 @@ class Posterior:
 
     def covariance(self, numbers: np.ndarray) -> np.ndarray:
         """Return the covariances of the candidates at indices ``numbers``."""
-        points, explained = self.candidates[numbers], self._buffer[: len(self), numbers]
+        points = self.candidates[numbers]
+        explained = self._buffer[: len(self), numbers]
         joint = self.process.covariance(points, points) - explained.T @ explained
         joint[np.diag_indices(len(joint))] += self._noise
         return self.scale**2 * joint
@@ -237,7 +259,8 @@ class Posterior:
     def at(self, points: np.ndarray, prior: np.ndarray | float = 0.0) -> Self:
         """Return the posterior of other candidates, given the same measurements."""
         other = copy(self)
-        other.candidates, other.prior = points, prior
+        other.candidates = points
+        other.prior = prior
         other._buffer = self._solve(self.process.covariance(self.X, points))
         other._explained = (other._buffer**2).sum(axis=0)
         return other
@@ -251,16 +274,19 @@ class Posterior:
 
     def predict(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and spread at any number of points."""
-        mean, spread = np.empty((2, len(points)))
+        mean = np.empty(len(points))
+        spread = np.empty(len(points))
         for start in range(0, len(points), CHUNK_ROWS):
             chunk = slice(start, start + CHUNK_ROWS)
             at_chunk = self.at(points[chunk])
-            mean[chunk], spread[chunk] = at_chunk.mean, at_chunk.spread
+            mean[chunk] = at_chunk.mean
+            spread[chunk] = at_chunk.spread
         return mean, spread
 
     def mean_function(self) -> Callable[[np.ndarray], np.ndarray]:
         """Return a fast function of the mean, fastest for single points."""
-        known, weights = self.X[: len(self.y)], self._weights()
+        known = self.X[: len(self.y)]
+        weights = self._weights()
         terms = [
             term.mean_function(parameters, known, weights)
             for term, parameters in self.process.terms_with_parameters()
@@ -300,82 +326,12 @@ class Posterior:
         return solve_triangular(factor, values, trans=transposed, lower=True, check_finite=False)
 
     def _append_explained(self, rows: np.ndarray) -> None:
-        n, new = len(self), len(rows)
-        if n + new > len(self._buffer):
-            buffer = np.empty((2 * (n + new), len(self.candidates)))
-            buffer[:n] = self._buffer[:n]
+        """Append rows to the buffer, which doubles when it is full."""
+        n_old = len(self)
+        n_all = n_old + len(rows)
+        if n_all > len(self._buffer):
+            buffer = np.empty((2 * n_all, len(self.candidates)))
+            buffer[:n_old] = self._buffer[:n_old]
             self._buffer = buffer
-        self._buffer[n : n + new] = rows
+        self._buffer[n_old:n_all] = rows
         self._explained += (rows * rows).sum(axis=0)
-
-
-CONSTANT_PRIOR, FUNCTION_PRIOR, NOISE_PRIOR = Hyperprior(0.1), Hyperprior(0.1), Hyperprior(0.02)
-"""Priors of the variances of the constant, of each function, and of the noise."""
-LENGTH_PRIOR = Hyperprior(1.3, 0.8)  # in standard deviations of a feature
-SMOOTHNESS = 1.5
-MAX_STEPS = 25
-
-
-def feature_process(gradual_count: int, inputs: int) -> GaussianProcess:
-    """Return the prior process; the first ``gradual_count`` inputs also have a separate term."""
-    parts = [
-        MaternCovariance(slice(0, size), FUNCTION_PRIOR, LENGTH_PRIOR, SMOOTHNESS)
-        for size in (gradual_count, inputs)
-    ]
-    return GaussianProcess.from_prior([ConstantCovariance(CONSTANT_PRIOR), *parts], NOISE_PRIOR)
-
-
-def fit_process(X: np.ndarray, y: np.ndarray, gradual_count: int) -> GaussianProcess:
-    """Return the process with maximum a posteriori parameters for values ``y`` at points ``X``."""
-    return feature_process(gradual_count, X.shape[1]).fitted(X, y, MAX_STEPS)
-
-
-MIN_DEVIATION = 1e-6  # inputs with a smaller deviation are constant up to rounding
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Standardizes inputs by their mean and deviation, and drops constant ones."""
-
-    center: np.ndarray
-    scale: np.ndarray
-
-    @classmethod
-    def fit(cls, inputs: np.ndarray) -> Self:
-        """Fit to inputs (rows, inputs); NaN is unknown."""
-        known = np.ma.masked_invalid(inputs)
-        return cls(known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
-
-    def points(self, inputs: np.ndarray, gradual_count: int) -> tuple[np.ndarray, int]:
-        """Return scaled inputs, and how many of the first ``gradual_count`` inputs remain."""
-        varies, center, scale = self._varying
-        points = (inputs[:, varies] - center) / scale
-        points[np.isnan(points)] = 0.0  # unknown: the mean
-        return points, int((varies < gradual_count).sum())
-
-    @cached_property
-    def _varying(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        varies = np.flatnonzero(self.scale > MIN_DEVIATION)
-        return varies, self.center[varies], self.scale[varies]
-
-
-def process_arrays(scaling: Scaling, posterior: Posterior) -> dict[str, Any]:
-    """Return the arrays that `process_from_arrays` reads."""
-    _, first, _ = posterior.process.terms_with_parameters()
-    return {
-        "centre": scaling.center,
-        "scale": scaling.scale,
-        "X": posterior.X,
-        "y": posterior.y,
-        "gradual": np.array(len(first[1]) - 1),
-        "log_parameters": posterior.process.parameters,
-    }
-
-
-def process_from_arrays(data: Mapping[str, np.ndarray]) -> tuple[Scaling, Posterior]:
-    """Return the inputs' scaling and the posterior, with observation noise."""
-    X = data["X"]
-    process = feature_process(int(data["gradual"]), X.shape[1])
-    process = replace(process, parameters=data["log_parameters"])
-    posterior = Posterior(process, X, data["y"], observation_noise=True)
-    return Scaling(data["centre"], data["scale"]), posterior

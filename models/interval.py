@@ -1,195 +1,244 @@
-"""Conformal prediction intervals.
+"""Conformal prediction intervals with normalized residuals (Papadopoulos et al., ECML 2002).
 
-Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalized residuals (Papadopoulos et
-al., ECML 2002): a small model learns the error's size from held-out rows, and a factor makes the
-interval cover 90 % of them. Rows with many, few and no neighbors (e.g. on a new device) have
-separate factors (Mondrian), so that easy rows do not make up for hard ones. The error model also
-sees the distance outside the training range, up to where rows were held out; beyond that, intervals
-grow with distance.
+A size is expected for every error, and a factor makes the interval cover 90 % of held-out rows.
+
+- With many problems (`LearnedInterval`), a small model learns the size of errors. Rows with many,
+  few and no neighbors (e.g. on a new device) have separate factors (Mondrian), so that easy rows do
+  not make up for hard ones. The model also sees the distance outside the training range, up to
+  where rows were held out; beyond that, intervals grow with distance.
+- With few problems (`RuleInterval`), the size is the median error plus the experts' disagreement,
+  and the interval grows with every octave outside the training range.
 """
 
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from scipy.stats import norm
 
+from foretune.models.conformal import (
+    CONFIDENCE,
+    conformal_quantile,
+    conformal_quantile_by_problem,
+)
+from foretune.models.error_model import MIN_ERROR, error_model
+from foretune.models.expert_predictions import NEW_DEVICE, ExpertPredictions
 from foretune.models.trees.boosting import BoostingModel
 from foretune.support.files import read_json
 
-CONFIDENCE = 0.9
-NEW_DEVICE = -1  # the kind of rows of an unknown device; other kinds count axes with neighbors
 MIN_ROWS = 200
+"""Minimum held-out rows to learn the size of errors."""
 MIN_KIND_ROWS = 100
-MIN_ERROR = 1e-3  # errors are clipped from below at 0.1 %
+"""Minimum held-out rows of a kind with a factor of its own."""
 BEYOND_GROWTH = 0.3
 """Growth of the half-width per octave beyond the held-out rows; chosen on matrix products with more
 rows than in training."""
-GROWTH_PER_OCTAVE = 0.05  # growth of the half-width per octave outside the range of few problems
-TAIL_INDEX = 2.0  # index of the power law assumed for errors of problems worse than all seen
-MAX_LOG_HALF_WIDTH = 1.5  # log of 4.5: wider intervals are used only if errors were as large
-UNSEEN_GROWTH = 0.4  # growth of the half-width where no row was held out, e.g. on a new device
+GROWTH_PER_OCTAVE = 0.05
+"""Growth of the half-width per octave outside the range of few problems."""
+UNSEEN_GROWTH = 0.4
+"""Growth of the half-width where no row was held out, e.g. on a new device, with few problems."""
 
 
-@dataclass
-class ConformalInterval:
-    """Half-widths of 90 % intervals on the log scale.
+class Interval(Protocol):
+    """Half-widths of 90 % intervals on the log scale."""
 
-    ``factor`` multiplies the error that ``model`` predicts (its log; None with few held-out rows)
-    to cover 90 % of held-out rows; ``factors`` are those of each kind with enough rows.
-    ``median_half_width`` and ``median_error`` (with few problems) are over held-out rows.
-    """
-
-    factor: float
-    model: BoostingModel | None = None
-    median_half_width: float = float("nan")
-    factors: dict[int, float] = field(default_factory=dict)
-    median_error: float | None = None
+    @property
+    def median_half_width(self) -> float:
+        """The median over held-out rows."""
 
     @property
     def caution(self) -> float:
-        """Ratio of the median interval's width to the width if held-out errors were normal.
+        """Ratio of the median interval's width to the width if held-out errors were normal."""
 
-        With few problems, intervals also cover problems that are worse than all seen.
+    def half_width(
+        self,
+        predictions: ExpertPredictions,
+        octaves_outside: np.ndarray,
+        octaves_beyond: np.ndarray,
+    ) -> np.ndarray:
+        """Return the half-width of each row.
+
+        ``octaves_outside`` is its distance from the training range, ``octaves_beyond`` the distance
+        from where rows were held out.
         """
-        if self.median_error is None:
-            return 1.0
-        spread = self.median_error / norm.ppf(0.75)
-        return float(self.median_half_width / norm.ppf((1 + CONFIDENCE) / 2) / spread)
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write to ``folder``."""
+
+
+@dataclass(frozen=True)
+class LearnedInterval:
+    """An interval whose width a model learns.
+
+    ``factor`` multiplies the error that ``model`` predicts (its log) to cover 90 % of held-out
+    rows; ``factors`` are those of each kind of rows with enough of them. With few held-out rows,
+    ``model`` is None, and ``factor`` is the half-width.
+    """
+
+    factor: float
+    model: BoostingModel | None
+    median_half_width: float
+    factors: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def fit(
         cls,
-        X: np.ndarray,
+        predictions: ExpertPredictions,
         errors: np.ndarray,
+        *,
         holdouts: np.ndarray,
         octaves_outside: np.ndarray,
-        kind: np.ndarray,
         seed: int = 0,
-        problems: np.ndarray | None = None,
     ) -> Self:
         """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
 
-        ``X`` distinguishes hard rows from easy ones. The factor is found across ``holdouts``, the
-        hold-out of each row; ``octaves_outside`` is its distance from that trial's training range,
-        and ``kind`` is `NEW_DEVICE` or the number of axes with neighbors on both sides. With few
-        problems, ``problems`` is the problem of each row, ``X`` is the disagreement of experts
-        (rows, 1), and the half-width grows with it by a rule instead of a model.
+        ``holdouts`` is the hold-out of each row, ``octaves_outside`` its distance from that
+        hold-out's training range.
         """
-        if problems is not None:
-            median_error = max(float(np.median(np.abs(errors))), MIN_ERROR)
-            sizes = median_error + X[:, 0]
-            missed = np.maximum(np.abs(errors), MIN_ERROR)
-            factor = conformal_quantile_by_problem(missed, problems, sizes)
-            return cls(factor, None, factor * float(np.median(sizes)), median_error=median_error)
-        size = np.log(np.maximum(np.abs(errors), MIN_ERROR))
-        X = _with_octaves(X, octaves_outside)
-        names = np.unique(holdouts)
-        if len(errors) < MIN_ROWS or len(names) < 2:
-            same = conformal_quantile(np.abs(errors))
-            return cls(same, None, same)
-        modeled = np.empty(len(errors))
-        for name in names:
-            out = holdouts == name
-            modeled[out] = error_model(seed).fit(X[~out], size[~out]).predict(X[out])
-        misses = np.abs(errors) / np.exp(modeled)
+        absolute_errors = np.abs(errors)
+        holdout_numbers = np.unique(holdouts)
+        if len(errors) < MIN_ROWS or len(holdout_numbers) < 2:
+            half_width = conformal_quantile(absolute_errors)
+            return cls(half_width, model=None, median_half_width=half_width)
+
+        # The size expected of each row's error is learned from the other hold-outs.
+        X = _with_octaves(predictions.error_features, octaves_outside)
+        log_sizes = np.log(np.maximum(absolute_errors, MIN_ERROR))
+        expected_log_sizes = np.empty(len(errors))
+        for number in holdout_numbers:
+            is_out = holdouts == number
+            model = error_model(seed).fit(X[~is_out], log_sizes[~is_out])
+            expected_log_sizes[is_out] = model.predict(X[is_out])
+        expected_sizes = np.exp(expected_log_sizes)
+
+        # Factors make the intervals cover the errors: one for all rows, and one for each kind of
+        # rows with enough of them.
+        misses = absolute_errors / expected_sizes
         factor = conformal_quantile(misses)
-        kinds, rows = np.unique(kind, return_counts=True)
         factors = {}
-        for c in map(int, kinds[rows >= MIN_KIND_ROWS]):
-            of = kind == c
-            factors[c] = conformal_quantile(misses[of])
-            if c == NEW_DEVICE:  # a new device may be worse than all that were held out
-                factors[c] = conformal_quantile_by_problem(
-                    np.abs(errors[of]), holdouts[of], np.exp(modeled[of])
+        row_kinds, rows_per_kind = np.unique(predictions.row_kind, return_counts=True)
+        for row_kind in row_kinds[rows_per_kind >= MIN_KIND_ROWS].tolist():
+            is_kind = predictions.row_kind == row_kind
+            factors[row_kind] = conformal_quantile(misses[is_kind])
+            if row_kind == NEW_DEVICE:  # a new device may be worse than all that were held out
+                factors[row_kind] = conformal_quantile_by_problem(
+                    absolute_errors[is_kind], holdouts[is_kind], expected_sizes[is_kind]
                 )
-        median_half_width = factor * float(np.exp(np.median(modeled)))
-        return cls(factor, error_model(seed).fit(X, size), median_half_width, factors)
+        median_half_width = factor * float(np.exp(np.median(expected_log_sizes)))
+        return cls(factor, error_model(seed).fit(X, log_sizes), median_half_width, factors)
+
+    @property
+    def caution(self) -> float:
+        """The width is as errors were."""
+        return 1.0
 
     def half_width(
         self,
-        X: np.ndarray,
+        predictions: ExpertPredictions,
         octaves_outside: np.ndarray,
         octaves_beyond: np.ndarray,
-        kind: np.ndarray,
     ) -> np.ndarray:
-        """Return the half-width of each row; arguments are as in training.
-
-        ``octaves_beyond`` is the distance from where rows were held out.
-        """
-        if self.median_error is not None:
-            half: np.ndarray = self.factor * (self.median_error + X[:, 0])
-            unseen = UNSEEN_GROWTH * np.minimum(octaves_beyond, 1.0)
-            return half * (1.0 + GROWTH_PER_OCTAVE * octaves_outside + unseen)
+        """Return the half-width of each row; see `Interval.half_width`."""
         if self.model is None:  # too few held-out rows to learn distances
             return self.factor * (1.0 + octaves_outside)
-        modeled = np.exp(self.model.predict(_with_octaves(X, octaves_outside)))
+
+        X = _with_octaves(predictions.error_features, octaves_outside)
+        expected_sizes = np.exp(self.model.predict(X))
         factor = np.full(len(X), self.factor)
-        for number, class_factor in self.factors.items():
-            factor[kind == number] = class_factor
+        for row_kind, kind_factor in self.factors.items():
+            factor[predictions.row_kind == row_kind] = kind_factor
         # The factor covers that a device is new; its specs must not widen the interval again.
-        beyond = np.where(kind == NEW_DEVICE, np.minimum(octaves_beyond, 1.0), octaves_beyond)
-        return factor * (1.0 + BEYOND_GROWTH * beyond) * modeled
+        beyond = np.where(
+            predictions.is_new_device, np.minimum(octaves_beyond, 1.0), octaves_beyond
+        )
+        return factor * (1.0 + BEYOND_GROWTH * beyond) * expected_sizes
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""
-        data = {
+        card = {
             "factor": self.factor,
             "factors": self.factors,
             "typical": self.median_half_width,
             "modelled": self.model is not None,
-            "usual": self.median_error,
+            "usual": None,
         }
-        (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
+        _write_card(folder, name, card)
         if self.model is not None:
-            self.model.save(folder / f"{name}{BoostingModel.suffix}")
+            self.model.save(folder / _model_file(name))
+
+
+@dataclass(frozen=True)
+class RuleInterval:
+    """An interval whose width follows a rule: ``factor`` × (``median_error`` + disagreement)."""
+
+    factor: float
+    median_error: float
+    median_half_width: float
 
     @classmethod
-    def load(cls, folder: Path, name: str) -> Self:
-        """Read from ``folder``."""
-        data = read_json(folder / f"{name}.json")
-        file = folder / f"{name}{BoostingModel.suffix}"
-        model = BoostingModel.load(file) if data["modelled"] else None
-        factors = {int(number): factor for number, factor in data["factors"].items()}
-        return cls(data["factor"], model, data["typical"], factors, data["usual"])
+    def fit(cls, disagreement: np.ndarray, errors: np.ndarray, *, problems: np.ndarray) -> Self:
+        """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
+
+        ``disagreement`` is that of the experts, ``problems`` the problem of each row.
+        """
+        absolute_errors = np.abs(errors)
+        median_error = max(float(np.median(absolute_errors)), MIN_ERROR)
+        sizes = median_error + disagreement
+        factor = conformal_quantile_by_problem(
+            np.maximum(absolute_errors, MIN_ERROR), problems, sizes
+        )
+        return cls(factor, median_error, median_half_width=factor * float(np.median(sizes)))
+
+    @property
+    def caution(self) -> float:
+        """The width also covers problems that are worse than all seen; see `Interval.caution`."""
+        normal_spread = self.median_error / norm.ppf(0.75)
+        spread = self.median_half_width / norm.ppf((1 + CONFIDENCE) / 2)
+        return float(spread / normal_spread)
+
+    def half_width(
+        self,
+        predictions: ExpertPredictions,
+        octaves_outside: np.ndarray,
+        octaves_beyond: np.ndarray,
+    ) -> np.ndarray:
+        """Return the half-width of each row; see `Interval.half_width`."""
+        inside = self.factor * (self.median_error + predictions.disagreement)
+        unseen = UNSEEN_GROWTH * np.minimum(octaves_beyond, 1.0)
+        growth = 1.0 + GROWTH_PER_OCTAVE * octaves_outside + unseen
+        return np.asarray(inside * growth)
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write to ``folder``."""
+        card = {
+            "factor": self.factor,
+            "factors": {},
+            "typical": self.median_half_width,
+            "modelled": False,
+            "usual": self.median_error,
+        }
+        _write_card(folder, name, card)
 
 
-def conformal_quantile(sizes: np.ndarray) -> float:
-    """Return the conformal `CONFIDENCE` quantile of ``sizes``; the maximum if they are too few."""
-    n = len(sizes)
-    rank = min(n, int(np.ceil((n + 1) * CONFIDENCE)))
-    return float(np.sort(sizes)[rank - 1])
+def load_interval(folder: Path, name: str) -> LearnedInterval | RuleInterval:
+    """Read an interval from ``folder``; only that of few problems has a median error."""
+    card = read_json(folder / f"{name}.json")
+    if card["usual"] is not None:
+        return RuleInterval(card["factor"], card["usual"], card["typical"])
+    model = BoostingModel.load(folder / _model_file(name)) if card["modelled"] else None
+    factors = {int(row_kind): factor for row_kind, factor in card["factors"].items()}
+    return LearnedInterval(card["factor"], model, card["typical"], factors)
 
 
-def conformal_quantile_by_problem(
-    errors: np.ndarray, problems: np.ndarray, sizes: np.ndarray | None = None
-) -> float:
-    """Return the factor of ``sizes`` (default 1) that covers `CONFIDENCE` of a new problem's rows.
-
-    Hierarchical conformal prediction (Lee, Barber and Willett, 2023): all problems have equal
-    weight, and so has the new one, which may be worse than all. With too few problems for the
-    level, the largest per-problem quantile stands for level n / (n + 1). The power law `TAIL_INDEX`
-    extrapolates from there, up to `MAX_LOG_HALF_WIDTH`.
-    """
-    distinct, number, rows = np.unique(problems, return_inverse=True, return_counts=True)
-    sizes = np.ones(len(errors)) if sizes is None else sizes
-    misses, n = errors / sizes, len(distinct)
-    if CONFIDENCE * (n + 1) >= n:
-        largest = max(conformal_quantile(misses[problems == problem]) for problem in distinct)
-        extrapolated = largest * ((1.0 / (n + 1)) / (1.0 - CONFIDENCE)) ** (1.0 / TAIL_INDEX)
-        return max(largest, min(extrapolated, MAX_LOG_HALF_WIDTH / float(np.median(sizes))))
-    order = np.argsort(misses)
-    weights = np.cumsum(1.0 / ((n + 1) * rows[number[order]]))
-    rank = min(int(np.searchsorted(weights, CONFIDENCE - 1e-9)), len(misses) - 1)
-    return float(misses[order[rank]])
+def _with_octaves(error_features: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
+    return np.column_stack([error_features, octaves_outside]).astype(np.float32)
 
 
-def _with_octaves(X: np.ndarray, octaves_outside: np.ndarray) -> np.ndarray:
-    return np.column_stack([X, octaves_outside]).astype(np.float32)
+def _write_card(folder: Path, name: str, card: dict[str, Any]) -> None:
+    (folder / f"{name}.json").write_text(json.dumps(card), encoding="utf-8")
 
 
-def error_model(seed: int) -> BoostingModel:
-    """Return an unfitted model of errors; it suits data that is mostly noise."""
-    return BoostingModel(rounds=40, depth=3, rate=0.2, min_child_weight=10.0, rows=0.7, seed=seed)
+def _model_file(name: str) -> str:
+    return f"{name}{BoostingModel.suffix}"

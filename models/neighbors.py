@@ -1,9 +1,9 @@
 """Features from the nearest measured runs along each axis."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, combinations
+from itertools import chain
 from typing import Any, Self
 from zlib import crc32
 
@@ -14,66 +14,30 @@ from foretune.datasets.schema import columns_of
 from foretune.family import nan_to
 from foretune.features.arrays import Rows, as_array
 from foretune.models.axis_positions import AxisPositions
-
-SAMPLE_ROWS = 16  # rows (up to twice as many) that rule out nearly all unrelated pairs
-RATIO_TOLERANCE = 1e-9  # rounding tolerance of ratios
-
-
-@dataclass(frozen=True)
-class RepeatedSize:
-    """A size that is ``ratio`` times another, or times a product of two, in every training row."""
-
-    column: str
-    factors: tuple[str, ...]
-    ratio: float
-
-    def holds(self, rows: Rows | Mapping[str, np.ndarray]) -> Any:
-        """Return whether each row has this relation."""
-        return np.abs(_ratio(rows, self.column, self.factors) / self.ratio - 1.0) < RATIO_TOLERANCE
-
-
-def repeated_sizes(runs: pd.DataFrame) -> list[RepeatedSize]:
-    """Return the problem sizes (positive numbers that vary) that are multiples of others."""
-    sizes = _sizes(runs)
-    sample = {name: values[:: max(1, len(runs) // SAMPLE_ROWS)] for name, values in sizes.items()}
-    found: dict[str, RepeatedSize] = {}
-    for column in sizes:
-        others = [name for name in sizes if name != column and name not in found]
-        for factors in [*combinations(others, 1), *combinations(others, 2)]:
-            size = RepeatedSize(column, factors, float(_ratio(sample, column, factors)[0]))
-            if size.holds(sample).all() and size.holds(sizes).all():
-                found[column] = size
-                break
-    return list(found.values())
-
-
-def _sizes(runs: pd.DataFrame) -> dict[str, np.ndarray]:
-    columns = {name: as_array(runs[name]) for name in columns_of(runs, "problem")}
-    numbers = {name: values for name, values in columns.items() if values.dtype.kind != "U"}
-    return {
-        name: values for name, values in numbers.items() if values.min() > 0.0 and np.ptp(values)
-    }
-
-
-def _ratio(rows: Rows | Mapping[str, np.ndarray], column: str, factors: tuple[str, ...]) -> Any:
-    product: Any = 1.0
-    for factor in factors:
-        product = product * rows[factor]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return rows[column] / product
-
+from foretune.models.repeated_sizes import RepeatedSize, repeated_sizes
 
 MIN_VALUES = 3
-MAX_VALUES = 1 << 30
+"""Minimum distinct values of an axis."""
 MIN_DEVICES = 2
-DEVICE_AXIS = "device.memory_gbps"  # axis along which the same work on other devices is a neighbor
+"""Minimum devices for an axis of devices."""
+DEVICE_AXIS = "device.memory_gbps"
+"""Axis along which the same work on other devices is a neighbor."""
+DEVICE_AXIS_RANK = 1 << 30
+"""The axis of devices counts as having this many values, so it comes first."""
 MAX_AXES = 8
-MIN_OCTAVES_FACTOR = 8.0  # positive axes that span this factor are measured in octaves
-ONE_SIDED_PENALTY = 2.0  # distance penalty for one-sided neighbors
+"""Maximum number of axes; those with the most values are kept."""
+MIN_OCTAVES_FACTOR = 8.0
+"""Positive axes that span this factor are measured in octaves."""
+ONE_SIDED_PENALTY = 2.0
+"""Distance penalty for one-sided neighbors."""
 SMALL_GAP = 0.05
-INTERPOLATION = -2  # the column of `NeighborIndex.neighbor_features` with the interpolation
+"""Added to every gap between neighbors."""
+INTERPOLATION = -2
+"""The column of `NeighborIndex.neighbor_features` with the interpolation."""
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
+"""The columns of each axis."""
 MAX_TWO_SIDED_AXES = 3
+"""More axes with neighbors on both sides count as this many."""
 
 
 @dataclass(frozen=True)
@@ -119,27 +83,34 @@ class NeighborIndex:
     @classmethod
     def from_runs(cls, runs: pd.DataFrame) -> Self:
         """Return the axes and series of ``runs``, without values."""
-        axes, group_columns = [], ["device"]
-        if (device_axis := _device_axis(runs)) is not None:
-            axes.append((MAX_VALUES, device_axis))
+        ranked_axes: list[tuple[int, Axis]] = []
+        group_columns = ["device"]
+        device_axis = _device_axis(runs)
+        if device_axis is not None:
+            ranked_axes.append((DEVICE_AXIS_RANK, device_axis))
             group_columns = []
+
         repeated = repeated_sizes(runs)
         left_out = {size.column for size in repeated}
         for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
             if column in left_out:
                 continue
             values = as_array(runs[column])
-            numeric = values.dtype.kind != "U"
-            distinct = np.unique(values[~np.isnan(values)]) if numeric else values
-            size = numeric and column.startswith("problem.")
-            if size and len(distinct) >= MIN_VALUES:
+            is_number = values.dtype.kind != "U"
+            distinct = np.unique(values[~np.isnan(values)]) if is_number else values
+            is_size = is_number and column.startswith("problem.")
+            if is_size and len(distinct) >= MIN_VALUES:
                 octaves = bool(distinct[0] > 0 and distinct[-1] / distinct[0] >= MIN_OCTAVES_FACTOR)
-                axes.append((len(distinct), Axis(column, octaves, float(np.ptp(distinct)))))
+                axis = Axis(column, octaves, span=float(np.ptp(distinct)))
+                ranked_axes.append((len(distinct), axis))
             elif len(pd.unique(values)) > 1:  # constant columns are not needed
                 group_columns.append(column)
-        axes.sort(key=lambda pair: -pair[0])
-        group_columns += [axis.column for _, axis in axes[MAX_AXES:]]
-        return cls([axis for _, axis in axes[:MAX_AXES]], group_columns, repeated)
+
+        # The axes with the most values are kept; along the others, rows must be equal.
+        ranked_axes.sort(key=lambda pair: -pair[0])
+        axes = [axis for _, axis in ranked_axes]
+        group_columns += [axis.column for axis in axes[MAX_AXES:]]
+        return cls(axes[:MAX_AXES], group_columns, repeated)
 
     def locate(self, rows: pd.DataFrame | Rows) -> AxisPositions:
         """Return the positions of ``rows`` (cached in the `Rows`)."""
@@ -173,26 +144,31 @@ class NeighborIndex:
 
     def two_sided_axes(self, neighbors: np.ndarray) -> np.ndarray:
         """Return the number of axes with neighbors on both sides, at most `MAX_TWO_SIDED_AXES`."""
-        step, count = len(AXIS_FEATURES), len(self.axes)
-        below, above = (
-            np.isfinite(neighbors[:, AXIS_FEATURES.index(side) : step * count : step])
-            for side in ("below", "above")
-        )
-        return np.asarray(np.minimum((below & above).sum(axis=1), MAX_TWO_SIDED_AXES))
+        has_neighbor = {}
+        for side in ("below", "above"):
+            first = AXIS_FEATURES.index(side)
+            end = len(AXIS_FEATURES) * len(self.axes)
+            has_neighbor[side] = np.isfinite(neighbors[:, first : end : len(AXIS_FEATURES)])
+        two_sided = has_neighbor["below"] & has_neighbor["above"]
+        return np.asarray(np.minimum(two_sided.sum(axis=1), MAX_TWO_SIDED_AXES))
 
     def measure_axes(self, positions: AxisPositions, values: np.ndarray) -> None:
         """Measure how well interpolation along each axis predicts each row from the others."""
         for i, axis in enumerate(self.axes):
-            below, step_below, above, step_above = positions.adjacent(i, values, positions)
-            inside = ~np.isnan(below) & ~np.isnan(above)
+            adjacent = positions.adjacent(i, values, positions)
+            two_sided = ~np.isnan(adjacent.below) & ~np.isnan(adjacent.above)
             error = 1.0
-            if inside.sum() >= MIN_VALUES:
-                step = (step_below + step_above)[inside]
-                interpolated = below[inside] + (above - below)[inside] * step_below[inside] / step
-                gap = 2.0 * step_below[inside] * step_above[inside] / step
-                misses = np.abs(interpolated - values[inside]) / (gap + SMALL_GAP)
+            if two_sided.sum() >= MIN_VALUES:
+                below = adjacent.below[two_sided]
+                step_below = adjacent.step_below[two_sided]
+                step_above = adjacent.step_above[two_sided]
+                step = step_below + step_above
+                difference = adjacent.above[two_sided] - below
+                interpolated = below + difference * step_below / step
+                gap = 2.0 * step_below * step_above / step
+                misses = np.abs(interpolated - values[two_sided]) / (gap + SMALL_GAP)
                 error = float(np.median(misses)) + 1e-3
-            self.axes[i] = Axis(axis.column, axis.octaves, axis.span, error)
+            self.axes[i] = replace(axis, error=error)
 
     def neighbor_features(
         self,
@@ -209,23 +185,38 @@ class NeighborIndex:
         run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper neighbors.
         """
         axis_features: list[tuple[Any, ...]] = []
-        total, weights = np.zeros((2, len(wanted.shared)))
+        total = np.zeros(len(wanted.shared))
+        weights = np.zeros(len(wanted.shared))
         for i, axis in enumerate(self.axes):
-            below, step_below, above, step_above = known.adjacent(i, values, wanted)
+            adjacent = known.adjacent(i, values, wanted)
+            below = adjacent.below
+            above = adjacent.above
+            step_below = adjacent.step_below
+            step_above = adjacent.step_above
             if one_sided is not None:
-                above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
+                above = np.where(one_sided, np.nan, above)
+                step_above = np.where(one_sided, np.nan, step_above)
+
+            # The value on the line between both neighbors, or that of the only neighbor.
             step = step_below + step_above
             between = below + (above - below) * (step_below / step)
-            value = nan_to(nan_to(between, below), above)  # the only neighbor, if there is one
-            one_side = ONE_SIDED_PENALTY * np.fmin(step_below, step_above) + 1.0
-            gap = nan_to(2.0 * step_below * step_above / step, one_side)
+            value = nan_to(nan_to(between, below), above)
+
+            # Its weight falls with the square of its expected error, which grows with the gap.
+            one_sided_gap = ONE_SIDED_PENALTY * np.fmin(step_below, step_above) + 1.0
+            gap = nan_to(2.0 * step_below * step_above / step, one_sided_gap)
             weight = nan_to(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
-            total, weights = total + weight * nan_to(value, 0.0), weights + weight
+            total = total + weight * nan_to(value, 0.0)
+            weights = weights + weight
             axis_features.append((value, below, above, step_below, step_above))
+
         weights = np.where(weights > 0.0, weights, np.nan)
-        base = total / weights
-        cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in axis_features]
-        table = np.array([*chain(*cells), base, np.log(weights)], dtype=np.float32)
+        interpolation = total / weights
+        columns = [
+            [value - interpolation, below - interpolation, above - interpolation, *steps]
+            for value, below, above, *steps in axis_features
+        ]
+        table = np.array([*chain(*columns), interpolation, np.log(weights)], dtype=np.float32)
         return table.reshape(len(table), -1).T
 
 

@@ -19,7 +19,8 @@ from foretune.models.targets import MIN_ROWS
 from foretune.registry import load, registered
 
 if TYPE_CHECKING:
-    from foretune.collect.networks.operators import Network, NetworkOperator
+    from foretune.collect.networks.network import Network
+    from foretune.collect.networks.operators import NetworkOperator
 
 LINEAR = ("view", "host")
 """Kernels whose time is a constant plus a cost per size: trees would have too few rows."""

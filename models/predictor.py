@@ -23,18 +23,21 @@ from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.features.families_of_runs import family_for, find_family
 from foretune.features.featureset import Estimator, FeatureSet
-from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
+from foretune.models.calibration import Calibration
 from foretune.models.card import RUNS_FILE, atomic_folder, read_card, require_regular_files
-from foretune.models.data_checks import drop_implausible, warn_about_data
+from foretune.models.correction import CorrectionFeatures
 from foretune.models.distinct_problems import exact_problems
+from foretune.models.objectives import product_interval
+from foretune.models.plausibility import drop_implausible
 from foretune.models.repeats import Repeats
+from foretune.models.representative_rows import choose_rows
+from foretune.models.suspicions import warn_about_data
 from foretune.models.target_model import TargetModel
 from foretune.models.targets import (
     MIN_ROWS,
     TARGETS,
     Target,
     present_targets,
-    product_interval,
     training_rows,
     usable_rows,
 )
@@ -46,6 +49,9 @@ from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
 from foretune.support.files import translate_read_errors
 from foretune.values import Value
+
+INTERVAL_DEVIATIONS = 1.645
+"""Half-width of a 90 % interval of the normal distribution, in standard deviations."""
 
 
 class Predictor(Estimator):
@@ -98,31 +104,36 @@ class Predictor(Estimator):
         runs = validate(runs).reset_index(drop=True)
         self.kernel_name_ = require_single_kernel(runs)
         family = family_for(self.kernel_name_, runs, self.kernel)
-        kept = drop_implausible(family, runs)
-        newest = newest_runs(kept)
         if isinstance(self.targets, str):
             raise PredictorError(f"targets must be a tuple: write ({self.targets!r},)")
-        wanted: tuple[Target, ...] = tuple(self.targets or present_targets(newest) or ["time_ms"])
-        self.runs_, runs = kept.reset_index(drop=True), newest.reset_index(drop=True)
-        self.features_ = FeatureSet(family, self.extra_columns).fit(runs)
-        warn_about_data(family, newest, wanted, self.extra_columns)
-        self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
+
+        # Of repeated measurements, the newest is learned; the others widen the intervals.
+        kept = drop_implausible(family, runs)
+        newest = newest_runs(kept)
+        self.runs_ = kept.reset_index(drop=True)
+        learned = newest.reset_index(drop=True)
+        targets: tuple[Target, ...] = tuple(self.targets or present_targets(newest) or ["time_ms"])
+        self.features_ = FeatureSet(family, self.extra_columns).fit(learned)
+        warn_about_data(family, newest, targets, self.extra_columns)
+
+        # Failed runs tell what will not run, and widen the training range.
+        self.validity_ = ValidityModel.fit(self.features_, learned, self.seed)
+        self.range_ = TrainingRange.from_runs(training_rows(targets[0], learned))
         self.calibration_ = Calibration()
 
-        def learn(target: Target) -> TargetModel:
-            rows = usable_rows(target, runs)
-            X = self.features_.matrix(rows)
+        def fit_target(target: Target) -> TargetModel:
+            rows = usable_rows(target, learned)
             model = TargetModel(target, self.make_regressor, self.seed)
-            return model.fit(self.features_, rows, X, Repeats.from_runs(rows, self.runs_, target))
+            repeats = Repeats.from_runs(rows, self.runs_, target)
+            return model.fit(self.features_, rows, self.features_.matrix(rows), repeats)
 
-        self.range_ = TrainingRange.from_runs(training_rows(wanted[0], runs))
         with threadpool_limits(1, user_api="blas"):  # with few rows, BLAS threads only wait
-            models = parallel_map(learn, wanted)
-        self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
+            models = parallel_map(fit_target, targets)
+        self.targets_: dict[Target, TargetModel] = dict(zip(targets, models, strict=True))
         self.training_ = {
-            "rows": len(runs),
-            "problems": int(exact_problems(runs).max(initial=-1)) + 1,
-            "devices": sorted(map(str, runs["device"].unique())),
+            "rows": len(learned),
+            "problems": int(exact_problems(learned).max(initial=-1)) + 1,
+            "devices": sorted(map(str, learned["device"].unique())),
         }
         return self
 
@@ -211,7 +222,11 @@ class Predictor(Estimator):
         runs = drop_implausible(self.features_.family, runs).reset_index(drop=True)
         calibrated = copy.copy(self)
         calibrated.calibration_ = self.calibration_.with_runs(
-            runs, self.runs_, tuple(self.targets_), self._correction_inputs, self.seed
+            runs,
+            training_runs=self.runs_,
+            targets=tuple(self.targets_),
+            predict_uncorrected=self._correction_inputs,
+            seed=self.seed,
         )
         calibrated.training_ = {**self.training_, "calibrated": calibrated.calibration_.devices}
         return calibrated
@@ -223,15 +238,16 @@ class Predictor(Estimator):
     def explain_outside(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return `TrainingRange.explain` for ``rows``; calibrated devices use their own range."""
         rows = rows.reset_index(drop=True)
-        parts = []
+        tables = [self.range_.explain(rows.iloc[:0])]
         for device, device_rows in rows.groupby("device", observed=True, sort=False):
-            known = self.calibration_.ranges.get(str(device), self.range_)
-            lines = known.explain(device_rows)
+            known_range = self.calibration_.ranges.get(str(device), self.range_)
+            lines = known_range.explain(device_rows)
             if len(lines):
+                # The lines count the rows of this device.
                 row_numbers = device_rows.index.to_numpy()[lines["row"].to_numpy(dtype=int)]
-                parts.append(lines.assign(row=row_numbers))
-        found = pd.concat(parts or [self.range_.explain(rows.iloc[:0])], ignore_index=True)
-        return found.sort_values("row", kind="stable")
+                tables.append(lines.assign(row=row_numbers))
+        nonempty = tables[1:] or tables
+        return pd.concat(nonempty, ignore_index=True).sort_values("row", kind="stable")
 
     def choose(
         self,
@@ -251,11 +267,12 @@ class Predictor(Estimator):
         if count < MIN_ROWS:
             raise PredictorError(f"{count} are too few runs to calibrate: use at least {MIN_ROWS}")
         target = next(iter(self.targets_))
-        wanted = usable_rows(target, self.runs_) if rows is None else rows
-        wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)
-        if not len(wanted):
+        if rows is None:
+            rows = usable_rows(target, self.runs_)
+        candidates = settings_of(rows, device).drop_duplicates(ignore_index=True)
+        if not len(candidates):
             raise PredictorError("there are no rows to choose from")
-        return choose_rows(wanted, count, partial(self._correction_inputs, target), seed)
+        return choose_rows(candidates, count, partial(self._correction_inputs, target), seed)
 
     def log_spread(self, target: Target = "time_ms", device: str = "") -> float:
         """Return the standard deviation of log errors, from the median 90 % interval.
@@ -263,7 +280,11 @@ class Predictor(Estimator):
         Calibrated devices have their own.
         """
         correction = self.calibration_.corrections.get((target, device))
-        return (correction or self.targets_[target].interval).median_half_width / 1.645
+        interval = self.targets_[target].interval
+        half_width = (
+            interval.median_half_width if correction is None else correction.median_half_width
+        )
+        return half_width / INTERVAL_DEVIATIONS
 
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.
@@ -272,57 +293,87 @@ class Predictor(Estimator):
         runs of it.
         """
         runs = self.measured_runs()
-        known = sorted(map(str, runs["device"].unique()))
-        if name is None and len(known) > 1:
-            several = "several devices were measured: name one (--device):"
-            raise PredictorError(f"{several} {', '.join(known)}")
-        require_known("device", known if name is None else name, known)
-        return device_of(runs[runs["device"] == (name or known[0])].tail(1))
+        known_devices = sorted(map(str, runs["device"].unique()))
+        if name is None:
+            if len(known_devices) > 1:
+                raise PredictorError(
+                    "several devices were measured: name one (--device): "
+                    f"{', '.join(known_devices)}"
+                )
+            name = known_devices[0]
+        require_known("device", name, known_devices)
+        return device_of(runs[runs["device"] == name].tail(1))
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of this predictor's kind."""
-        kind = load("models", self.model)
+        regressor_class = load("models", self.model)
         parameters = {"seed": self.seed, **(self.parameters or {})}
-        require_known(f"parameter of {self.model}", parameters, kind().get_params())
-        return kind(**parameters)
+        require_known(f"parameter of {self.model}", parameters, regressor_class().get_params())
+        return regressor_class(**parameters)
 
     def require_same_kernel(self, runs: pd.DataFrame) -> None:
         """Raise `PredictorError` unless all ``runs`` are of this predictor's kernel."""
-        if (name := require_single_kernel(runs)) != self.kernel_name_:
+        name = require_single_kernel(runs)
+        if name != self.kernel_name_:
             raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
 
     def _correction_inputs(
         self, target: Target, rows: pd.DataFrame
     ) -> tuple[np.ndarray, CorrectionFeatures]:
         """Return the log of the uncorrected prediction, and the correction's features."""
-        X, columns = self.features_.matrix(rows), self.features_.columns_ or ()
+        X = self.features_.matrix(rows)
         inside = np.zeros(len(rows))
-        model = self.targets_[target]
-        plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
-        return plain, CorrectionFeatures.from_prediction(columns, X, plain, differences)
+        predicted = self.targets_[target].predict(
+            self.features_, rows, X, outside=inside, beyond=inside
+        )
+        columns = self.features_.columns_ or ()
+        return predicted.log_value, CorrectionFeatures.from_prediction(columns, X, predicted)
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return `predict` for one chunk as an array (columns, rows)."""
-        X, columns = self.features_.matrix(rows), self.features_.columns_ or ()
-        calibration, known = self.calibration_, self.range_
-        outside = calibration.octaves_outside(rows, known)
-        logs: dict[str, np.ndarray] = {}
-        for target, model in self.targets_.items():
-            beyond = outside
-            if outside.any():
-                beyond = calibration.octaves_outside(rows, known, model.reach)
-            log_value, width, differences = model.predict(self.features_, rows, X, outside, beyond)
-            if calibration.ranges:
-                features = CorrectionFeatures.from_prediction(columns, X, log_value, differences)
-                calibration.correct(target, rows, features, log_value, width)
-            log_values = np.array([log_value, log_value - width, log_value + width])
-            if (log_range := model.scale.log_range(rows)) is not None:
-                log_values = np.clip(log_values, *log_range)
-            logs[target] = log_values
+        X = self.features_.matrix(rows)
+        outside = self.calibration_.octaves_outside(rows, self.range_)
+        logs = {
+            target: self._log_prediction(target, model, rows, X, outside)
+            for target, model in self.targets_.items()
+        }
+        columns = [*logs.values()]
         if len(logs) == len(TARGETS):
-            logs["energy_mj"] = product_interval(*logs.values())
-        cells = np.exp(np.concatenate([*logs.values()]))
+            columns.append(product_interval(*logs.values()))  # energy
+        cells = np.exp(np.concatenate(columns))
         return np.array([*cells, self.validity_.probability(X), outside])
+
+    def _log_prediction(
+        self, target: Target, model: TargetModel, rows: Rows, X: np.ndarray, outside: np.ndarray
+    ) -> np.ndarray:
+        """Return the logs of a target and of its interval's ends (3, rows).
+
+        ``X`` are the features of the rows, ``outside`` their octaves outside the training range.
+        """
+        # How far are the rows beyond where rows were held out?
+        beyond = outside
+        if outside.any():
+            beyond = self.calibration_.octaves_outside(rows, self.range_, model.reach)
+        predicted = model.predict(self.features_, rows, X, outside=outside, beyond=beyond)
+
+        log_value = predicted.log_value
+        half_width = predicted.half_width
+        if self.calibration_.ranges:
+            columns = self.features_.columns_ or ()
+            log_value, half_width = self.calibration_.correct(
+                target,
+                rows,
+                CorrectionFeatures.from_prediction(columns, X, predicted),
+                log_value=log_value,
+                half_width=half_width,
+            )
+
+        log_values = np.array([log_value, log_value - half_width, log_value + half_width])
+        log_range = model.scale.log_range(rows)
+        if log_range is None:
+            return log_values
+        lowest, highest = log_range
+        return np.clip(log_values, lowest, highest)
 
     def _table(self, cells: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
         return pd.DataFrame(cells.T, columns=_prediction_columns(tuple(self.targets_)), index=index)
@@ -333,7 +384,8 @@ class Predictor(Estimator):
         Raises OutputError if the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
-        features, family = self.features_, self.features_.family
+        features = self.features_
+        family = features.family
         card = {
             "kernel": self.kernel_name_,
             "kernel_source": family and family.source_hash,
@@ -369,22 +421,22 @@ class Predictor(Estimator):
                 raise PredictorError(
                     f"{folder} uses model {card['model']!r}, which is not installed"
                 )
-            if unknown := [target for target in card["targets"] if target not in TARGETS]:
-                raise ValueError(f"target {unknown[0]!r} is not known")
+            unknown_targets = [target for target in card["targets"] if target not in TARGETS]
+            if unknown_targets:
+                raise ValueError(f"target {unknown_targets[0]!r} is not known")
             if kernel is None and card["work"] is not None:
                 kernel = UserDefinedCost(card["kernel"], **card["work"])
             predictor = cls(
-                card["model"],
-                tuple(card["targets"]),
-                card["seed"],
-                kernel,
-                tuple(card["extra_columns"]),
-                card["parameters"] or None,
+                model=card["model"],
+                targets=tuple(card["targets"]),
+                seed=card["seed"],
+                kernel=kernel,
+                extra_columns=tuple(card["extra_columns"]),
+                parameters=card["parameters"] or None,
             )
             predictor._restore(folder, card)
-            predictor._table(
-                predictor._predict_rows(Rows(predictor.runs_.head(2)))
-            )  # checks that the parts fit together
+            # Check that the parts fit together.
+            predictor._table(predictor._predict_rows(Rows(predictor.runs_.head(2))))
         return predictor
 
     def _restore(self, folder: Path, card: dict[str, Any]) -> None:
@@ -393,12 +445,12 @@ class Predictor(Estimator):
         self.range_ = TrainingRange.from_json(card["range"])
         self.runs_ = read_runs(folder / RUNS_FILE)
         source = card["kernel_source"]
-        found = find_family(self.kernel_name_, card["family"], self.kernel, source)
-        if found is not None and source not in (None, found.source_hash):
+        family = find_family(self.kernel_name_, card["family"], self.kernel, source)
+        if family is not None and source not in (None, family.source_hash):
             raise PredictorError(
-                f"the code of {found.name} has changed since {folder} was trained: train it again"
+                f"the code of {family.name} has changed since {folder} was trained: train it again"
             )
-        self.features_ = FeatureSet.from_json(card, found, self.extra_columns)
+        self.features_ = FeatureSet.from_json(card, family, self.extra_columns)
         self.targets_ = {
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]
@@ -409,8 +461,11 @@ class Predictor(Estimator):
 
 @cache
 def _prediction_columns(targets: tuple[Target, ...]) -> list[str]:
-    known = [*targets, *(["energy_mj"] if len(targets) == len(TARGETS) else [])]
-    names = [f"{name}{part}" for name in known for part in ("", "_low", "_high")]
+    """Return the columns of `Predictor.predict`, in order."""
+    values: list[str] = [*targets]
+    if len(targets) == len(TARGETS):
+        values.append("energy_mj")
+    names = [f"{value}{part}" for value in values for part in ("", "_low", "_high")]
     return [*names, "p_valid", "outside"]
 
 

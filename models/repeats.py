@@ -10,7 +10,9 @@ from foretune.datasets.schema import columns_of
 from foretune.features.arrays import as_text, groups_of
 
 NO_MATCH = -1
-MIN_REPEATS = 30  # repeated measurements needed to estimate the noise of rows measured once
+"""Index of a row without a match."""
+MIN_REPEATS = 30
+"""Repeated measurements needed to estimate the noise of rows measured once."""
 
 
 def matching_rows(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
@@ -20,12 +22,13 @@ def matching_rows(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
     from one table count as empty. The last of several matches counts. Both tables must be of the
     same kernel.
     """
-    parts = [table[_identity_columns(table)] for table in (known, runs)]
-    both = pd.concat(parts, ignore_index=True)
-    same = groups_of(both, list(both))
-    row_of = np.full(len(same.names), NO_MATCH)
-    row_of[same.codes[: len(known)]] = np.arange(len(known))
-    return row_of[same.codes[len(known) :]]
+    both = pd.concat(
+        [known[_identity_columns(known)], runs[_identity_columns(runs)]], ignore_index=True
+    )
+    groups = groups_of(both, list(both))
+    known_row_of_group = np.full(len(groups.names), NO_MATCH)
+    known_row_of_group[groups.codes[: len(known)]] = np.arange(len(known))  # the last one counts
+    return known_row_of_group[groups.codes[len(known) :]]
 
 
 def count_missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
@@ -57,20 +60,30 @@ class Repeats:
         older measurements.
         """
         measured = measured[(measured["status"] == "ok") & measured[target].notna()]
-        if len(measured) == len(rows):
-            return cls(np.arange(len(rows) + 1), np.zeros(len(rows)))
+        n_rows = len(rows)
+        if len(measured) == n_rows:
+            return cls(first=np.arange(n_rows + 1), deviations=np.zeros(n_rows))
+
+        # The row of each measurement; those of another environment or date have none.
         row = matching_rows(rows, measured)
-        for column in (c for c in ("environment", "recorded_at") if c in rows):
-            ours, theirs = (as_text(table[column]) for table in (rows, measured))
-            row = np.where(ours[row] == theirs, row, NO_MATCH)
-        found = row != NO_MATCH
-        values, row_values = (t[target].to_numpy(float) for t in (measured, rows))
-        deviations = np.log(values[found] / row_values[row[found]])
-        unrepeated = np.setdiff1d(np.arange(len(rows)), row)  # 1 and "1" are equal as text
-        numbers = np.concatenate([row[found], unrepeated])
-        order = np.argsort(numbers, kind="stable")
-        first = np.concatenate([[0], np.cumsum(np.bincount(numbers))])
-        return cls(first, np.concatenate([deviations, np.zeros(len(unrepeated))])[order])
+        for column in ("environment", "recorded_at"):
+            if column in rows:
+                of_row = as_text(rows[column])[row]
+                of_measurement = as_text(measured[column])
+                row = np.where(of_row == of_measurement, row, NO_MATCH)
+
+        has_row = row != NO_MATCH
+        values = measured[target].to_numpy(float)[has_row]
+        row_values = rows[target].to_numpy(float)[row[has_row]]
+        deviations = np.log(values / row_values)
+
+        # A row without a measurement deviates by 0 (1 and "1" are equal as text).
+        unmatched = np.setdiff1d(np.arange(n_rows), row)
+        row_of_deviation = np.concatenate([row[has_row], unmatched])
+        deviations = np.concatenate([deviations, np.zeros(len(unmatched))])
+        by_row = np.argsort(row_of_deviation, kind="stable")
+        counts = np.bincount(row_of_deviation)
+        return cls(first=np.concatenate([[0], np.cumsum(counts)]), deviations=deviations[by_row])
 
     def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the deviation of a random measurement of each row in ``rows``.
@@ -78,11 +91,14 @@ class Repeats:
         A row measured once gets the deviation of a row that was measured more often.
         """
         counts = np.diff(self.first)
-        drawn: np.ndarray = self.deviations[self.first[rows] + rng.integers(counts[rows])]
-        several = self.deviations[np.repeat(counts > 1, counts)]
-        if len(several) >= MIN_REPEATS:
-            once = counts[rows] == 1
-            drawn[once] = rng.choice(several, int(once.sum()))
+        chosen = rng.integers(counts[rows])
+        drawn: np.ndarray = self.deviations[self.first[rows] + chosen]
+
+        is_repeated = np.repeat(counts > 1, counts)
+        deviations_of_repeated = self.deviations[is_repeated]
+        if len(deviations_of_repeated) >= MIN_REPEATS:
+            measured_once = counts[rows] == 1
+            drawn[measured_once] = rng.choice(deviations_of_repeated, int(measured_once.sum()))
         return drawn
 
 

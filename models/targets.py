@@ -1,9 +1,9 @@
-"""Targets: the scale on which a quantity is learned, and the objectives for ranking.
+"""Targets: time and power, and the scale on which they are learned.
 
 Runtime is learned as log(time / calibrated roofline). This ratio generalizes to other sizes far
 better than milliseconds do. Power is learned as log(share of the board's limit / share explained by
 the parts of the roofline), because boards differ in their limits far more than in such shares.
-Energy is always power × time, never a third model.
+Energy is always power × time (`foretune.models.objectives`), never a third model.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 import pandas as pd
 
-from foretune.errors import PredictorError, require_known
+from foretune.errors import PredictorError
 from foretune.features.arrays import Groups, Rows, groups_of
 from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_parts_ms, text_columns
@@ -23,15 +23,15 @@ Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 LAWS: dict[Target, Law] = {"time_ms": TIME, "power_w": POWER}
 POWER_LIMIT = "power_limit_w"
-MIN_SHARE, MAX_SHARE = 0.5, 1.05
-"""Bounds of a board's power, as shares.
-
-No board draws less than half the smallest observed share (idle), or more than its limit plus meter
-error.
-"""
+"""The device's spec with the limit of its board."""
+MIN_SHARE = 0.5
+"""No board draws less than this share of the smallest observed power (idle)."""
+MAX_SHARE = 1.05
+"""No board draws more than this share of its limit: the limit and the error of the meter."""
 MAX_UNKNOWN = 2.0
 """Maximum power, as a multiple of the largest observed, if no board's limit is known."""
-MIN_ROWS = 5  # minimum number of successful runs to learn a target
+MIN_ROWS = 5
+"""Minimum number of successful runs to learn a target."""
 
 
 @dataclass
@@ -66,27 +66,38 @@ class TargetScale:
         ``problems`` are the problem numbers of the rows, if there are few problems.
         """
         scale = cls()
+
+        # Power is a share of the board's limit, and stays within bounds.
         if target == "power_w":
             scale.limit_w = _median_limit_w(runs, log_target)
-        measured = log_target - scale.log_scale(runs)
+        log_scaled = log_target - scale.log_scale(runs)
         if target == "power_w":
-            seen = np.exp(measured)
+            shares = np.exp(log_scaled)
             scale.knows_limits = bool(np.isfinite(_limits_w(Rows(runs), np.nan)).any())
             largest = MAX_SHARE if scale.knows_limits else MAX_UNKNOWN
-            scale.shares = MIN_SHARE * float(seen.min()), max(largest, float(seen.max()))
+            scale.shares = (
+                MIN_SHARE * float(shares.min()),
+                max(largest, float(shares.max())),
+            )
+
+        # The roofline is calibrated on the rows that have one; the others count as typical.
         if not features.roofline_known_:
             return scale
-        parts = np.log(row_parts_ms(features.family, features.described(Rows(runs))))
-        known = np.isfinite(parts).all(axis=-1)
-        if not known.any():
+        log_parts = np.log(row_parts_ms(features.family, features.described(Rows(runs))))
+        is_known = np.isfinite(log_parts).all(axis=-1)
+        if not is_known.any():
             return scale
-        if not known.all():
-            scale.typical = np.median(parts[known], axis=0).tolist()
+        if not is_known.all():
+            scale.typical = np.median(log_parts[is_known], axis=0).tolist()
         scale.columns = text_columns(runs)
         groups = groups_of(runs, scale.columns)
-        problems = None if problems is None else problems[known]
         scale.roofline = CalibratedRoofline(LAWS[target])
-        scale.roofline.fit(parts[known], measured[known], groups[known], problems)
+        scale.roofline.fit(
+            log_parts[is_known],
+            log_scaled[is_known],
+            groups[is_known],
+            problems=None if problems is None else problems[is_known],
+        )
         return scale
 
     def log_scale(self, runs: pd.DataFrame | Rows) -> np.ndarray:
@@ -126,17 +137,17 @@ class TargetScale:
     ) -> tuple[np.ndarray, Groups]:
         """Return the logs of the parts' times, and the group of every row."""
         runs = features.described(Rows.from_table(runs))
-        parts = np.log(row_parts_ms(features.family, runs))
-        known = np.isfinite(parts).all(axis=-1)
+        log_parts = np.log(row_parts_ms(features.family, runs))
+        is_known = np.isfinite(log_parts).all(axis=-1)
         if self.typical is not None:
-            parts = np.where(known[..., None], parts, self.typical)
-        elif not known.all():
-            row = int(np.flatnonzero(~known)[0])
+            log_parts = np.where(is_known[..., None], log_parts, self.typical)
+        elif not is_known.all():
+            row = int(np.flatnonzero(~is_known)[0])
             raise PredictorError(
                 f"row {row} lacks a size, or its device lacks a name or rates (device.fp32_gflops, "
                 "device.memory_gbps), which the predictor needs"
             )
-        return parts, groups_of(runs, self.columns)
+        return log_parts, groups_of(runs, self.columns)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `from_json`."""
@@ -198,45 +209,3 @@ def training_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     has_target = runs[target].notna() if target in runs else pd.Series(False, runs.index)
     failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[has_target, "device"].unique())
     return runs[has_target | failed]
-
-
-EXPONENTS = {
-    "time": {"time_ms": 1},
-    "power": {"power_w": 1},
-    "energy": {"time_ms": 1, "power_w": 1},
-    "edp": {"time_ms": 2, "power_w": 1},
-}
-"""Objective for ranking configurations -> the exponents of time and power in it."""
-
-
-def predicted_objective(predicted: pd.DataFrame, objective: str) -> pd.DataFrame:
-    """Return ``value``, ``low`` and ``high`` of an objective per row, in ms, W, mJ or mJ·ms.
-
-    ``predicted`` is from `Predictor.predict` or `Predictor.predict_space`. Errors of time and
-    power are taken as independent.
-    """
-    require_known("objective", objective, EXPONENTS)
-    logs = []
-    for target, exponent in EXPONENTS[objective].items():
-        if target not in predicted:
-            what = "power" if target == "power_w" else "time"
-            raise PredictorError(
-                f"the predictor has not learned {what}, which objective {objective!r} needs: "
-                f"train it on runs with {target}"
-            )
-        columns = [target, f"{target}_low", f"{target}_high"]
-        logs.append(exponent * np.log(predicted[columns].to_numpy().T))
-    value, low, high = np.exp(product_interval(*logs))
-    return pd.DataFrame({"value": value, "low": low, "high": high}, index=predicted.index)
-
-
-def product_interval(*logs: np.ndarray) -> np.ndarray:
-    """Return the logs of a product and of its interval's ends, from those of its factors.
-
-    Each is an array (3, rows): value, low, high. The factors' errors are taken as independent.
-    """
-    total, ends = logs[0], logs[0][1:] - logs[0][0]
-    for other in logs[1:]:
-        total = total + other
-        ends = np.hypot(ends, other[1:] - other[0])
-    return np.array([total[0], total[0] - np.abs(ends[0]), total[0] + np.abs(ends[1])])

@@ -13,8 +13,10 @@ from foretune.models.trees.boosting import BoostingModel
 from foretune.support.files import read_json
 
 MIN_FAILURES = 5
+"""Minimum failures, and successes, to learn from."""
 _LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}
-_FILE, _RATE_FILE = f"valid{BoostingModel.suffix}", "valid.json"
+_FILE = f"valid{BoostingModel.suffix}"
+_RATE_FILE = "valid.json"
 
 
 @dataclass
@@ -30,12 +32,16 @@ class ValidityModel:
     @classmethod
     def fit(cls, features: FeatureSet, runs: pd.DataFrame, seed: int = 0) -> Self:
         """Fit to all rows, failures included."""
-        ok = (runs["status"] == "ok").to_numpy()
-        failures = int((~ok).sum())
-        model = cls(rate=1.0 if failures == 0 else float((ok.sum() + 1) / (len(ok) + 2)))
-        if min(failures, int(ok.sum())) >= MIN_FAILURES:
+        is_ok = (runs["status"] == "ok").to_numpy()
+        n_ok = int(is_ok.sum())
+        n_failures = len(is_ok) - n_ok
+        if n_failures == 0:
+            return cls(rate=1.0)
+        model = cls(rate=float((n_ok + 1) / (len(is_ok) + 2)))
+        if min(n_failures, n_ok) >= MIN_FAILURES:
             X = features.transform(runs).to_numpy()
-            model.classifier = BoostingModel(seed=seed, **_LOGISTIC).fit(X, ok.astype(float))
+            classifier = BoostingModel(seed=seed, **_LOGISTIC)
+            model.classifier = classifier.fit(X, is_ok.astype(float))
         return model
 
     def probability(self, X: np.ndarray) -> np.ndarray:

@@ -29,5 +29,23 @@ __all__ = [
     "search",
 ]
 
+_MODULE_OF = {
+    "AskTell": "foretune.search.searcher",
+    "Batch": "foretune.search.loop",
+    "Prior": "foretune.search.searcher",
+    "SearchLoop": "foretune.search.loop",
+    "SearchOutcome": "foretune.search.standalone",
+    "SearchResult": "foretune.search.loop",
+    "Searcher": "foretune.search.searcher",
+    "Stopping": "foretune.search.stopping",
+    "SurrogateSampler": "foretune.search.optuna.sampler",
+    "make_searcher": "foretune.search.factory",
+    "run": "foretune.search.loop",
+    "run_concurrently": "foretune.search.loop",
+    "run_search": "foretune.search.standalone",
+    "search": "foretune.search.loop",
+}
+"""Public name -> module that defines it: the imports above, which only type checkers run."""
+
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(__name__)
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULE_OF)

@@ -16,8 +16,16 @@ from foretune.values import FrozenParameters, Value
 
 SCALING_SAMPLE = 5000  # configurations sampled to scale the axes and to find redundant ones
 MAX_CORRELATION = 0.9999  # correlation above which the later of two axes is redundant
+MIN_OCTAVES = 4.0  # minimum length of a problem-size axis, so that nearby sizes stay close
+FULL_OCCUPANCY_WARPS = 16.0
+"""Warps per multiprocessor that hide most latencies; scales the waves of small programs."""
+CATEGORY_DISTANCE = 8.0  # distance of two problems that differ in a string, in octaves of a size
+DEFAULT_WARPS = 4  # Triton's
 
-Axes = dict[str, np.ndarray]  # coordinates of some rows, by axis name
+Axes = dict[str, np.ndarray]
+"""Coordinates of some rows, by axis name."""
+Columns = dict[str, np.ndarray]
+"""Values by name: floats, or objects if one is a string; NaN or "" if a row has none."""
 
 
 def value_axes(name: str, values: np.ndarray) -> Axes:
@@ -124,26 +132,43 @@ class ConfigurationEncoder:
         self._axes_by_parameter = {
             name: value_axes(name, values) for name, values in self._values.items()
         }
-        listed, rng = len(space) <= SCALING_SAMPLE, np.random.default_rng(0)
-        some = np.arange(len(space)) if listed else space.sample_indices(SCALING_SAMPLE, rng)
-        axes, lengths = self._config_axes(some), dict[str, float]()
-        other_axes = Axes()
+
+        # The axes of the space: of all configurations, or of some.
+        if len(space) <= SCALING_SAMPLE:
+            sample = np.arange(len(space))
+        else:
+            sample = space.sample_indices(SCALING_SAMPLE, np.random.default_rng(0))
+        axes = self._config_axes(sample)
         self._here: dict[str, float] = {}  # coordinates of this problem on the axes of problems
-        if others:
-            sizes = _columns([problem or Problem(), *(m.problem for m in others)])
-            for name, values in sizes.items():
-                for axis, where in value_axes(f"problem.{name}", values).items():
-                    self._here[axis], other_axes[axis] = float(where[0]), where[1:]
-                    axes[axis], lengths[axis] = np.full(len(some), where[0]), MIN_OCTAVES
-            rows = [[v.index(m.config.get(n, ABSENT)) for n, v in known.items()] for m in others]
-            of_problems = _numeric(_columns([m.problem for m in others]))
-            other_axes |= self._axes_of_codes(np.array(rows), of_problems)
-            common = [name for name in axes if name in other_axes]
-            axes = {name: np.concatenate([axes[name], other_axes[name]]) for name in common}
-        self._scaling = AxisScaling.fit(axes, lengths)
-        self.others = (
-            self._scaling.points(other_axes, len(others)) if others else np.empty((0, len(self)))
-        )
+        if not others:
+            self._scaling = AxisScaling.fit(axes)
+            self.others = np.empty((0, len(self)))
+            return
+
+        # The sizes of problems are axes, on which this problem has one coordinate.
+        other_axes = Axes()
+        min_length: dict[str, float] = {}
+        sizes = _columns([problem or Problem(), *(m.problem for m in others)])
+        for name, values in sizes.items():
+            for axis, coordinates in value_axes(f"problem.{name}", values).items():
+                self._here[axis] = float(coordinates[0])
+                other_axes[axis] = coordinates[1:]
+                axes[axis] = np.full(len(sample), coordinates[0])
+                min_length[axis] = MIN_OCTAVES
+
+        # The configurations of the other problems are on the axes of the space.
+        codes = [
+            [legal.index(m.config.get(name, ABSENT)) for name, legal in known.items()]
+            for m in others
+        ]
+        other_sizes = _numeric(_columns([m.problem for m in others]))
+        other_axes |= self._axes_of_codes(np.array(codes), other_sizes)
+
+        # Axes that both have are scaled by both.
+        common = [name for name in axes if name in other_axes]
+        both = {name: np.concatenate([axes[name], other_axes[name]]) for name in common}
+        self._scaling = AxisScaling.fit(both, min_length)
+        self.others = self._scaling.points(other_axes, len(others))
 
     def __len__(self) -> int:
         """Return the number of axes."""
@@ -192,15 +217,6 @@ def _logarithm(values: np.ndarray) -> np.ndarray:
     return np.log2(1 + values) if (values >= 0).all() else values
 
 
-MIN_OCTAVES = 4.0  # minimum length of a problem-size axis, so that nearby sizes stay close
-FULL_OCCUPANCY_WARPS = 16.0
-"""Warps per multiprocessor that hide most latencies; scales the waves of small programs."""
-CATEGORY_DISTANCE = 8.0  # distance of two problems that differ in a string, in octaves of a size
-
-Columns = dict[str, np.ndarray]
-"""Values by name: floats, or objects if one is a string; NaN or "" if a row has none."""
-
-
 @dataclass(frozen=True)
 class KernelRuns:
     """Runs as rows, measured or not.
@@ -234,8 +250,8 @@ class KernelRuns:
 
     @property
     def warps(self) -> np.ndarray:
-        """Warps per program; Triton's default, 4, if not set."""
-        return np.array([float(c.get("num_warps", 4)) for c in self.configs])
+        """Warps per program; Triton's default if not set."""
+        return np.array([float(c.get("num_warps", DEFAULT_WARPS)) for c in self.configs])
 
     def points(self, specs: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
         """Return the rows as points in 0 … 1, shape (rows, axes), and the names of the axes.
@@ -243,25 +259,38 @@ class KernelRuns:
         On a device with ``specs``, these are the values, and if the number of programs is known,
         programs, total warps and how full the waves are, else the geometry from names.
         """
-        configs, problems = _columns(self.configs), _columns(self.problems)
+        configs = _columns(self.configs)
+        problems = _columns(self.problems)
         axes: Axes = {}
-        for group, columns in (("config", configs), ("problem", problems)):
-            for name, values in columns.items():
-                axes |= value_axes(f"{group}.{name}", values)
-        programs, warps = self._statics("programs"), self.warps
+        for name, values in configs.items():
+            axes |= value_axes(f"config.{name}", values)
+        for name, values in problems.items():
+            axes |= value_axes(f"problem.{name}", values)
+
+        programs = self._statics("programs")
         if np.isfinite(programs).all() and (programs > 0).all():
-            guess, resident = (
-                np.maximum(FULL_OCCUPANCY_WARPS / warps, 1.0),
-                self._statics("ctas_per_sm"),
-            )
-            resident = np.where(resident > 0, np.fmin(resident, guess), guess)
-            waves = programs / (float(np.asarray(cores_of(specs))) * resident)
-            axes["programs"], axes["launched_warps"] = np.log2(programs), np.log2(programs * warps)
-            axes["fill"] = waves / np.ceil(waves)
+            axes |= self._launch_axes(programs, specs)
         else:
             axes |= geometry_axes(_numeric(problems), _numeric(configs), specs, len(self))
-        box = AxisScaling.fit(axes, {n: MIN_OCTAVES for n in axes if n.startswith("problem.")})
-        return box.points(axes, len(self)), list(box.low)
+
+        min_length = {name: MIN_OCTAVES for name in axes if name.startswith("problem.")}
+        scaling = AxisScaling.fit(axes, min_length)
+        return scaling.points(axes, len(self)), list(scaling.low)
+
+    def _launch_axes(self, programs: np.ndarray, specs: Mapping[str, Any]) -> Axes:
+        """Return axes of the launch: programs, total warps, and how full the waves are."""
+        warps = self.warps
+        # Programs that a multiprocessor holds: what hides latencies, or fewer if the compiled code
+        # says so.
+        enough = np.maximum(FULL_OCCUPANCY_WARPS / warps, 1.0)
+        from_code = self._statics("ctas_per_sm")
+        resident = np.where(from_code > 0, np.fmin(from_code, enough), enough)
+        waves = programs / (float(np.asarray(cores_of(specs))) * resident)
+        return {
+            "programs": np.log2(programs),
+            "launched_warps": np.log2(programs * warps),
+            "fill": waves / np.ceil(waves),
+        }
 
     def _statics(self, name: str) -> np.ndarray:
         return np.array([s.get(name, np.nan) for s in self.statics], dtype=float)

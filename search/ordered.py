@@ -15,28 +15,36 @@ import numpy as np
 
 from foretune.models.covariance import GroupCovariance, Hyperprior, MaternCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.search.blas_threads import one_blas_thread
 from foretune.search.encoding import KernelRuns, nearest_first, problem_distance
 from foretune.search.posterior import SearchPosterior
 from foretune.search.searcher import Searcher
-from foretune.search.surrogate_process import FIT_STEPS, one_blas_thread
+from foretune.search.surrogate_model import FIT_STEPS
 from foretune.space import Configuration
 
-MAX_ROWS, MAX_DISTANCE = 300, 16.0
-"""Maximum number of earlier runs, nearest problems first, and the distance (`problem_distance`)
-from which problems are ignored: two differing types."""
-VARIANCE, SMOOTHNESS = Hyperprior(1.0, 1.0, 1e-2, 1e2), 2.5
-"""Variance of the smooth error in units of the prior's spread, and its Matérn smoothness."""
+MAX_ROWS = 300  # maximum number of earlier runs, nearest problems first
+MAX_DISTANCE = 16.0
+"""Distance (`problem_distance`) from which problems are ignored: two differing types."""
+
+VARIANCE = Hyperprior(1.0, 1.0, 1e-2, 1e2)
+"""Variance of the smooth error in units of the prior's spread."""
+MATERN_SMOOTHNESS = 2.5
 LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 """Length scale of the smooth error, in deviations of the axes times the root of their number."""
-INDEPENDENT, REPEATED = Hyperprior(0.36, 0.0), Hyperprior(0.004, 1.0, 1e-5, 1.0)
-"""Variance of the independent error, with and without a prior."""
+NOISE_WITH_PRIOR = Hyperprior(0.36, 0.0)
+NOISE_WITHOUT_PRIOR = Hyperprior(0.004, 1.0, 1e-5, 1.0)
+"""Variance of the independent error."""
 OFFSET = Hyperprior(100.0, 0.0)  # variance of a problem's offset
 PRIOR_ERRORS = 10.0  # the observed errors are averaged with this many errors of the expected size
 NO_PRIOR_SPREAD = 0.5  # standard deviation of the smooth error of log times without a prior
 MIN_FIT = 6  # number of runs from which the process is fitted without a prior
-FIRST_MEASUREMENTS, LATER_MEASUREMENTS, KNOWN_PROBLEMS = 4, 3, 8
-"""Minimum number of measurements, and the minimum once this many other problems were measured."""
+
+FIRST_MEASUREMENTS = 4  # minimum number of measurements
+LATER_MEASUREMENTS = 3  # the minimum once `KNOWN_PROBLEMS` other problems were measured
+KNOWN_PROBLEMS = 8
 MIN_P_VALID = 1e-3
+FAILURE_PRIOR_TRIES = 0.2
+"""The share of successes of a configuration that failed counts half of this many tries as one."""
 
 
 class OrderedSearcher(Searcher):
@@ -88,31 +96,37 @@ class OrderedSearcher(Searcher):
         return self.search_posterior.expected_improvement(self._free)
 
     def _prepare(self) -> None:
-        useful = [m for m in self.other_measurements if not math.isnan(self.objective.value_of(m))]
-        near = [m for m in useful if problem_distance(m.problem, self.problem) < MAX_DISTANCE]
-        self._others = nearest_first(near, self.problem)[:MAX_ROWS]
-        ran = {m.problem for m in self._others if m.ok}
-        self._known_problems = len(ran - {self.problem})
-        self._other_values = np.array([self.objective.value_of(m) for m in self._others])
+        known = [m for m in self.other_measurements if not math.isnan(self.objective.value_of(m))]
+        near = [m for m in known if problem_distance(m.problem, self.problem) < MAX_DISTANCE]
+        self._earlier = nearest_first(near, self.problem)[:MAX_ROWS]
+        self._earlier_values = np.array([self.objective.value_of(m) for m in self._earlier])
+        problems_that_ran = {m.problem for m in self._earlier if m.ok}
+        self._known_problems = len(problems_that_ran - {self.problem})
 
     def _propose(self, n: int) -> list[int]:
-        posterior, chosen, free = self.search_posterior, list[int](), self._free
+        posterior = self.search_posterior
+        free = self._free
+        chosen: list[int] = []
         while len(chosen) < n:
-            first = len(self._known_values) + len(chosen) < FIRST_MEASUREMENTS
-            in_order = first and self.prior is not None and self.prior.ranks
-            score = posterior.log_expected_success if in_order else posterior.log_acquisition
-            chosen.append(int(np.argmax(np.where(free, score, -np.inf))))
-            free[chosen[-1]] = False
+            # The first measurements follow the order of a prior that ranks its candidates.
+            is_first = len(self._known_values) + len(chosen) < FIRST_MEASUREMENTS
+            if is_first and self.prior is not None and self.prior.ranks:
+                score = posterior.log_expected_success
+            else:
+                score = posterior.log_acquisition
+            best = int(np.argmax(np.where(free, score, -np.inf)))
+            chosen.append(best)
+            free[best] = False
         return chosen
 
     def _learn(self, new_values: dict[int, float]) -> None:
-        self.__dict__.pop("search_posterior", None)
+        self.__dict__.pop("search_posterior", None)  # the cached one is out of date
 
     @property
     def _must_measure(self) -> bool:
         known = self._known_values
-        none_ran = bool(known) and not np.isfinite(list(known.values())).any()
-        return none_ran or len(known) < self.min_measurements
+        all_failed = bool(known) and not np.isfinite(list(known.values())).any()
+        return all_failed or len(known) < self.min_measurements
 
     @property
     def _free(self) -> np.ndarray:
@@ -122,6 +136,7 @@ class OrderedSearcher(Searcher):
 
     @property
     def _known_values(self) -> dict[int, float]:
+        """Objectives by candidate; without those that the meter missed."""
         return {i: value for i, value in self.observed.items() if not math.isnan(value)}
 
     @property
@@ -129,76 +144,101 @@ class OrderedSearcher(Searcher):
         return NO_PRIOR_SPREAD if self.prior is None else self.prior.log_spread
 
     @cached_property
-    def _prior_means(self) -> tuple[np.ndarray, np.ndarray]:
-        """The prior means of the earlier runs, then of the candidates."""
+    def _earlier_prior_mean(self) -> np.ndarray:
         if self.prior is None:
-            return np.zeros(len(self._others)), np.zeros(len(self.space))
-        return self.prior.log_means(self._others, self.space), self.prior.log_mean
+            return np.zeros(len(self._earlier))
+        return self.prior.log_means(self._earlier, self.space)
+
+    @cached_property
+    def _prior_mean(self) -> np.ndarray:
+        """The prior means of the candidates."""
+        return np.zeros(len(self.space)) if self.prior is None else self.prior.log_mean
 
     @cached_property
     def _points(self) -> np.ndarray:
         """Earlier runs, then the candidates: standardized axes, and the problem's number."""
         candidates = list(self.space)
         statics = self._statics or [{}] * len(candidates)
-        rows = KernelRuns.from_measurements(self._others)
+        rows = KernelRuns.from_measurements(self._earlier)
         rows += KernelRuns([self.problem] * len(candidates), candidates, statics)
         points, _ = rows.points(self.device.specs if self.device else {})
-        numbers = {problem: float(i) for i, problem in enumerate(dict.fromkeys(rows.problems))}
-        of_rows = [numbers[problem] for problem in rows.problems]
-        return np.column_stack([points / points.std(axis=0), of_rows])
+        distinct_problems = dict.fromkeys(rows.problems)
+        numbers = {problem: float(i) for i, problem in enumerate(distinct_problems)}
+        problem_column = [numbers[problem] for problem in rows.problems]
+        return np.column_stack([points / points.std(axis=0), problem_column])
+
+    @property
+    def _candidate_points(self) -> np.ndarray:
+        return self._points[len(self._earlier) :]
 
     def _make_posterior(self) -> SearchPosterior:
         known = self._known_values
         objective = np.full(len(self.space), np.nan)
         objective[list(known)] = list(known.values())
-        earlier, prior = self._prior_means
-        ran, valid = np.isfinite(self._other_values), np.isfinite(objective)
-        X = np.vstack([self._points[: len(self._others)][ran], self._here[valid]])
-        errors = np.log(np.concatenate([self._other_values[ran], objective[valid]]))
-        errors -= np.concatenate([earlier[ran], prior[valid]])
-        levels = {i: float(errors[X[:, -1] == i].mean()) for i in np.unique(X[:, -1])}
-        y = errors - np.array([levels[i] for i in X[:, -1]])
-        process = _process(X.shape[1] - 1, INDEPENDENT if self.prior else REPEATED)
+
+        # The errors of the prior, wherever something ran: on other problems, then on this one.
+        # Failures stay out: they only lower the probability to run.
+        ran_earlier = np.isfinite(self._earlier_values)
+        ran_here = np.isfinite(objective)
+        candidates = self._candidate_points
+        earlier_points = self._points[: len(self._earlier)]
+        X = np.vstack([earlier_points[ran_earlier], candidates[ran_here]])
+        errors = np.log(np.concatenate([self._earlier_values[ran_earlier], objective[ran_here]]))
+        errors -= np.concatenate(
+            [self._earlier_prior_mean[ran_earlier], self._prior_mean[ran_here]]
+        )
+
+        # Each problem has an offset, its mean error.
+        problem_column = X[:, -1]
+        offsets = {i: float(errors[problem_column == i].mean()) for i in np.unique(problem_column)}
+        y = errors - np.array([offsets[i] for i in problem_column])
+        offset_here = offsets.get(candidates[0, -1], 0.0)
+
+        noise = NOISE_WITHOUT_PRIOR if self.prior is None else NOISE_WITH_PRIOR
+        process = _error_process(X.shape[1] - 1, noise)
         if self.prior is None and len(y) >= MIN_FIT:
             process = process.fitted(X, y / self._spread, FIT_STEPS)
         posterior = Posterior(
             process,
             X,
             y,
-            self._here,
-            prior=prior + levels.get(self._here[0, -1], 0.0),
+            candidates,
+            prior=self._prior_mean + offset_here,
             scale=self._spread,
             observation_noise=True,
         )
-        posterior.scale *= _widening(posterior, len(y) - len(levels))
-        indices, p_valid = np.arange(len(self.space)), self._validity(known)
-        return SearchPosterior(indices, posterior, p_valid, objective)
+        posterior.scale *= _widening(posterior, degrees_of_freedom=len(y) - len(offsets))
+        return SearchPosterior(
+            indices=np.arange(len(self.space)),
+            posterior=posterior,
+            p_valid=self._probabilities_to_run(known),
+            objective=objective,
+        )
 
-    @property
-    def _here(self) -> np.ndarray:
-        return self._points[len(self._others) :]
-
-    def _validity(self, known: Mapping[int, float]) -> np.ndarray:
+    def _probabilities_to_run(self, known: Mapping[int, float]) -> np.ndarray:
         """Return each candidate's probability to run, given its failures on any problem."""
         tries: dict[int | None, list[bool]] = {}
-        for m in self._others:
+        for m in self._earlier:
             tries.setdefault(self.space.index_or_none(m.config), []).append(m.ok)
         for index, value in known.items():
             tries.setdefault(index, []).append(math.isfinite(value))
-        found = np.ones(len(self.space)) if self.prior is None else self.prior.p_valid.copy()
+
+        p_valid = np.ones(len(self.space)) if self.prior is None else self.prior.p_valid.copy()
         for i, ran in tries.items():
             if i is not None and not all(ran):
-                found[i] *= (sum(ran) + 0.1) / (len(ran) + 0.2)
-        return np.clip(found, MIN_P_VALID, 1.0)
+                n_successes = sum(ran) + FAILURE_PRIOR_TRIES / 2
+                p_valid[i] *= n_successes / (len(ran) + FAILURE_PRIOR_TRIES)
+        return np.clip(p_valid, MIN_P_VALID, 1.0)
 
 
-def _process(axes: int, independent: Hyperprior) -> GaussianProcess:
+def _error_process(axes: int, noise: Hyperprior) -> GaussianProcess:
     """Return the process of the errors in units of their spread; the problem is the last column."""
-    smooth = MaternCovariance(slice(0, axes), VARIANCE, LENGTH, SMOOTHNESS)
-    return GaussianProcess.from_prior([smooth, GroupCovariance(axes, OFFSET)], independent)
+    smooth = MaternCovariance(slice(0, axes), VARIANCE, LENGTH, MATERN_SMOOTHNESS)
+    return GaussianProcess.from_prior([smooth, GroupCovariance(axes, OFFSET)], noise)
 
 
-def _widening(posterior: Posterior, freedom: int) -> float:
+def _widening(posterior: Posterior, degrees_of_freedom: int) -> float:
     """Return the factor of spreads that covers the observed errors; at least 1."""
     observed = posterior.squared_errors / posterior.scale**2
-    return math.sqrt(max(1.0, (PRIOR_ERRORS + observed) / (PRIOR_ERRORS + freedom)))
+    variance_ratio = (PRIOR_ERRORS + observed) / (PRIOR_ERRORS + degrees_of_freedom)
+    return math.sqrt(max(1.0, variance_ratio))

@@ -8,11 +8,12 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from foretune.models.gaussian_process import Posterior
-from foretune.search.surrogate_process import one_blas_thread
+from foretune.search.blas_threads import one_blas_thread
 
 SHORTLIST = 256  # maximum number of candidates whose joint posterior is sampled
 DRAWS = 256
 REPEAT_LOG_SPREAD = 0.01  # log standard deviation of repeated measurements
+TINY = 1e-300  # lower bound of what a logarithm is taken of
 JITTER = 1e-10  # share of the mean variance added to each candidate's, for numerical stability
 
 
@@ -24,12 +25,17 @@ def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
     """
     spread = posterior.spread
     z = (best - posterior.mean) / spread
+
+    # The plain formula: density(z) + z Φ(z).
     density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
-    near = np.log(np.maximum(density + z * ndtr(z), 1e-300))
+    log_plain = np.log(np.maximum(density + z * ndtr(z), TINY))
+
+    # For z of -1 and below: the log density, and what is left when it is factored out.
     low = np.minimum(z, -1)
-    rest = 1 + low * np.sqrt(np.pi / 2) * erfcx(-low / np.sqrt(2))
-    far = -0.5 * low * low - 0.5 * np.log(2 * np.pi) + np.log(np.maximum(rest, 1e-300))
-    return np.log(spread) + np.where(z > -1, near, far)
+    log_density = -0.5 * low * low - 0.5 * np.log(2 * np.pi)
+    remainder = 1 + low * np.sqrt(np.pi / 2) * erfcx(-low / np.sqrt(2))
+    log_factored = log_density + np.log(np.maximum(remainder, TINY))
+    return np.log(spread) + np.where(z > -1, log_plain, log_factored)
 
 
 def log_probability_below(posterior: Posterior, limit: float) -> np.ndarray:
@@ -44,24 +50,34 @@ def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     shortlist get infinity. ``measured`` are objectives; infinite for failures, NaN if not measured.
     """
     expected = np.full(len(measured), np.inf)
-    possible = np.flatnonzero(~np.isposinf(measured))
-    if len(possible) == 0:
+    not_failed = np.flatnonzero(~np.isposinf(measured))
+    if len(not_failed) == 0:
         return expected
+
+    # The shortlist: candidates that may be the fastest, by an optimistic estimate.
     mean = posterior.mean
     optimistic = mean - 2 * posterior.spread
-    known = np.flatnonzero(np.isfinite(measured))
-    short = possible[np.argsort(optimistic[possible], kind="stable")[:SHORTLIST]]
-    unmeasured = short[np.isnan(measured[short])]
+    by_promise = np.argsort(optimistic[not_failed], kind="stable")
+    shortlist = not_failed[by_promise[:SHORTLIST]]
+    unmeasured = shortlist[np.isnan(measured[shortlist])]
+
+    # Draws of the unmeasured ones, which are correlated.
     rng = np.random.default_rng(0)
     covariance = posterior.covariance(unmeasured)
     covariance[np.diag_indices(len(unmeasured))] += JITTER * (1.0 + np.trace(covariance))
-    drawn = rng.standard_normal((DRAWS, len(unmeasured))) @ np.linalg.cholesky(covariance).T
-    noise = rng.standard_normal((DRAWS, len(known)))
-    repeated = np.log(measured[known]) + REPEAT_LOG_SPREAD * noise
-    logs = np.hstack([repeated, mean[unmeasured] + drawn])
+    factor = np.linalg.cholesky(covariance)
+    drawn = mean[unmeasured] + rng.standard_normal((DRAWS, len(unmeasured))) @ factor.T
+
+    # Draws of the measured ones: another measurement would differ a little.
+    succeeded = np.flatnonzero(np.isfinite(measured))
+    noise = rng.standard_normal((DRAWS, len(succeeded)))
+    repeated = np.log(measured[succeeded]) + REPEAT_LOG_SPREAD * noise
+
+    logs = np.hstack([repeated, drawn])
+    best_of_draw = logs.min(axis=1, keepdims=True)
     with np.errstate(over="ignore"):
-        regrets = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
-    expected[np.concatenate([known, unmeasured])] = regrets
+        regrets = np.expm1(logs - best_of_draw)
+    expected[np.concatenate([succeeded, unmeasured])] = regrets.mean(axis=0)
     return expected
 
 

@@ -1,6 +1,7 @@
 """Turns a predictor into a prior over one search space."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
 
 CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
 """A predictor from elsewhere is corrected after these numbers of successful measurements."""
+
+
+@dataclass(frozen=True)
+class PriorValues:
+    """What is predicted of some configurations: one value for each.
+
+    Attributes:
+        log_mean: log of the expected objective.
+        p_valid: probability to run.
+    """
+
+    log_mean: np.ndarray
+    p_valid: np.ndarray
 
 
 def prior_from_predictor(
@@ -54,17 +68,25 @@ def prior_from_guide(
     missing, or a user's model fails or predicts nothing in the space.
     """
     predicted = guide.predict_space(problem, space, indices)
-    log_mean, p_valid = _log_mean_and_validity(predicted, objective)
+    values = _prior_values(predicted, objective)
+    if indices is None:
+        guide.check_prediction(values.log_mean)
+
+    p_valid = values.p_valid
     for limit in limits:
         p_valid = np.nan_to_num(p_valid * limit.probability(predicted))
-    if indices is None:
-        guide.check_prediction(log_mean)
 
     def log_mean_of(measurements: Sequence[Measurement]) -> np.ndarray:
-        return predict_runs(guide, KernelRuns.from_measurements(measurements), objective)[0]
+        rows = KernelRuns.from_measurements(measurements)
+        return predict_runs(guide, rows, objective).log_mean
 
-    spread = guide.log_spread(predicted)
-    return Prior(log_mean, spread, p_valid, bool(guide.mismatch), log_mean_of)
+    return Prior(
+        values.log_mean,
+        log_spread=guide.log_spread(predicted),
+        p_valid=p_valid,
+        foreign=bool(guide.mismatch),
+        log_mean_of=log_mean_of,
+    )
 
 
 def correct_predictor(guide: Guide, measurements: Sequence[Measurement], device: Device) -> Guide:
@@ -84,18 +106,16 @@ def correct_predictor(guide: Guide, measurements: Sequence[Measurement], device:
 
 def predict_runs(
     guide: Guide, rows: KernelRuns, objective: Objective = Objective.TIME
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return predicted log objectives and probabilities to run of some rows.
+) -> PriorValues:
+    """Return what ``guide`` predicts of some rows.
 
     Raises PredictorError if a column of the training data is missing.
     """
-    return _log_mean_and_validity(guide.predict_runs(rows.problems, rows.configs), objective)
+    return _prior_values(guide.predict_runs(rows.problems, rows.configs), objective)
 
 
-def _log_mean_and_validity(
-    predicted: pd.DataFrame, objective: Objective
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return log objectives (unknown ones count as the worst known) and probabilities to run."""
+def _prior_values(predicted: pd.DataFrame, objective: Objective) -> PriorValues:
+    """Return the prior values in a predicted table; unknown ones count as the worst known."""
     if objective.needs_power and "power_w" not in predicted:
         raise PredictorError(
             f"the predictor has not learned power, which objective {objective.value!r} needs: "
@@ -103,8 +123,11 @@ def _log_mean_and_validity(
         )
     if "time_ms" not in predicted:
         raise PredictorError("the predictor has not learned time: train it with --target time_ms")
+
     power_w = predicted["power_w"].to_numpy() if "power_w" in predicted else np.nan
-    log_mean = np.log(objective.compute(predicted["time_ms"].to_numpy(), power_w))
-    if np.isnan(log_mean).all():
+    log_objective = np.log(objective.compute(predicted["time_ms"].to_numpy(), power_w))
+    if np.isnan(log_objective).all():
         raise PredictorError("the predictor predicts that no configuration runs: tune without it")
-    return np.nan_to_num(log_mean, nan=np.nanmax(log_mean)), predicted["p_valid"].to_numpy()
+
+    log_mean = np.nan_to_num(log_objective, nan=np.nanmax(log_objective))
+    return PriorValues(log_mean, predicted["p_valid"].to_numpy())

@@ -1,10 +1,12 @@
 """Searches without a kernel: minimize any function of a configuration."""
 
+import contextlib
 import math
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from foretune.device import Device
@@ -12,9 +14,10 @@ from foretune.errors import ForetuneError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
+from foretune.search.any_sign import AnySignSearcher
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
 from foretune.search.loop import SearchLoop, SearchResult, run, run_concurrently, search
-from foretune.search.searcher import Searcher
+from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
@@ -77,7 +80,7 @@ def run_search(
         searcher: a registered name, for example "surrogate"; a `Searcher` or its class; or an
             Optuna sampler.
         space: a search space, or the values of each parameter.
-        measure: returns a positive number, which is minimized, or a `Measurement`. NaN, infinity
+        measure: returns a number of any sign, which is minimized, or a `Measurement`. NaN, infinity
             and any `ForetuneError` mean that the configuration failed.
         budget: maximum number of measurements; "auto" stops at a small expected regret. The default
             is 10, or no limit if ``seconds`` is given.
@@ -95,7 +98,7 @@ def run_search(
 
     Raises:
         PredictorError: ``predictor`` cannot predict the space.
-        UsageError: an argument is invalid, or ``measure`` returns zero or a negative number.
+        UsageError: an argument is invalid, or ``measure`` returns something else than a number.
         SpaceError: a configuration in ``first`` or ``known`` is not in the space.
         UnknownName: there is no searcher of this name.
     """
@@ -104,35 +107,60 @@ def run_search(
     if parallel < 1:
         raise UsageError(f"{parallel} measurements at the same time: give 1 or more")
     stopping = make_stopping(budget, regret, seconds)
-    if not isinstance(searcher, Searcher):
-        kind, prior = searcher, None
+    if isinstance(searcher, Searcher):
         if predictor is not None:
-            from foretune.models.guides.guide import ANY_DEVICE, make_guide
-            from foretune.models.saved.lookup import read_model
-            from foretune.search.prior import prior_from_guide
-
-            base = objective if isinstance(objective, Objective) else Objective.TIME
-            guide = make_guide(read_model(predictor), device or ANY_DEVICE)
-            prior = prior_from_guide(guide, Problem(problem), space, base)
-        searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
+            raise UsageError("a searcher gets its prior when made: give its name or its class")
+        any_sign = AnySignSearcher(searcher, objective)
+    else:
+        prior = _read_prior(predictor, problem, space, objective, device)
+        make = partial(
+            make_searcher, searcher, space, objective, seed, prior, Problem(problem), device
+        )
+        any_sign = AnySignSearcher(make(), objective, make)
         if regret is not None or budget == "auto":
-            require_regret_estimate(searcher, searcher_name(kind))
-    elif predictor is not None:
-        raise UsageError("a searcher gets its prior when it is made: give its name or its class")
+            require_regret_estimate(any_sign.searcher, searcher_name(searcher))
+
+    # What is known need not be measured first.
     done = {m.config for m in known}
     start = dict.fromkeys(space[space.index(config)] for config in first)
     new = [config for config in start if config not in done]
+
     trace: list[Measurement] = []
 
     def measure_one(config: Configuration) -> Measurement:
-        trace.append(measured := _measure(measure, config))
+        measured = _measure(measure, config)
+        trace.append(measured)
         return measured
 
-    loop = search(searcher, stopping, known=known, first=new, parallel=parallel)
+    loop = search(any_sign, stopping, known=known, first=new, parallel=parallel)
     result = _drive(loop, measure_one, parallel)
-    best = searcher.best()
-    value = math.inf if best is None else searcher.observed[space.index(best)]
-    return SearchOutcome(result.measured, result.reason, result.regret, best, value, tuple(trace))
+    best = any_sign.best()
+    return SearchOutcome(
+        measured=result.measured,
+        reason=result.reason,
+        regret=result.regret,
+        best=best,
+        best_value=math.inf if best is None else any_sign.values[space.index(best)],
+        trace=tuple(trace),
+    )
+
+
+def _read_prior(
+    predictor: "PredictorSource",
+    problem: Mapping[str, Value],
+    space: SearchSpace,
+    objective: Scalarization,
+    device: Device | None,
+) -> Prior | None:
+    if predictor is None:
+        return None
+    from foretune.models.guides.guide import ANY_DEVICE, make_guide
+    from foretune.models.saved.lookup import read_model
+    from foretune.search.prior import prior_from_guide
+
+    base = objective if isinstance(objective, Objective) else Objective.TIME
+    guide = make_guide(read_model(predictor), device or ANY_DEVICE)
+    return prior_from_guide(guide, Problem(problem), space, base)
 
 
 def _drive(
@@ -159,15 +187,18 @@ def _measure(
         return _failure(name, config, str(e))
     if isinstance(measured, Measurement):
         return measured
-    try:
-        value = float(measured)
-    except (TypeError, ValueError):
-        value = 0.0
-    if value <= 0:
-        raise UsageError(f"{name} returned {measured!r} for {config}: return a number above 0")
+    value = _as_number(measured, f"{name} returned {measured!r} for {config}")
     if not math.isfinite(value):
         return _failure(name, config, f"{name} returned {value}")
     return Measurement(name, Problem(), config, "", Status.OK, time_ms=value)
+
+
+def _as_number(value: Any, returned: str) -> float:
+    """Return a number; UsageError for anything else, also for text that looks like a number."""
+    if not isinstance(value, str | bytes):
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+    raise UsageError(f"{returned}: return a number")
 
 
 def _failure(name: str, config: Configuration, reason: str) -> Measurement:

@@ -1,6 +1,7 @@
 """Stopping rules of a search: measurements, seconds, expected regret."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 from foretune.errors import UsageError
@@ -64,8 +65,14 @@ def make_stopping(
         return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)
     if budget is None:
         return Stopping(DEFAULT_BUDGET if seconds is None else None, regret, seconds)
-    if isinstance(budget, bool) or not isinstance(budget, int):
-        raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
-    if budget < 1:
+    measurements = _as_count(budget)
+    if measurements < 1:
         raise UsageError(f"budget {budget} leaves nothing to measure: give at least 1")
-    return Stopping(budget, regret, seconds)
+    return Stopping(measurements, regret, seconds)
+
+
+def _as_count(budget: object) -> int:
+    """Return a budget as a number; integers of NumPy are numbers, too."""
+    if isinstance(budget, bool) or not isinstance(budget, Integral):
+        raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
+    return int(budget)

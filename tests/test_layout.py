@@ -16,6 +16,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ["datasets", "collect", "features", "models", "search", "tune", "plan"]
 """Each may import those before it and the root modules, none after it; the CLI imports all."""
 
+LAZY_PACKAGES = [
+    "foretune",
+    "foretune.testing",
+    *(f"foretune.{name}" for name in PACKAGES if name != "features"),
+]
+"""Packages whose public names are imported on first use."""
 
 needs_links = pytest.mark.skipif(
     (ROOT / "PKG-INFO").exists(),
@@ -189,9 +195,46 @@ def test_imports_name_foretune_not_root_folders(name):
         assert not roots & set(PACKAGES), f"{path} imports a root folder instead of foretune.…"
 
 
-@pytest.mark.parametrize("name", ["", *(p for p in PACKAGES if p != "features")])
+def names_for_type_checkers(init: Path) -> dict[str, str]:
+    """Return what an ``__init__.py`` imports under ``if TYPE_CHECKING``: name -> module."""
+    checked_blocks = [
+        node
+        for node in ast.parse(init.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    module_of = {}
+    for block in checked_blocks:
+        for line in block.body:
+            assert isinstance(line, ast.ImportFrom)
+            for alias in line.names:
+                qualified = f"{line.module}.{alias.name}"
+                module_of[alias.name] = qualified if qualified in MODULES else str(line.module)
+    return module_of
+
+
+@pytest.mark.parametrize("name", LAZY_PACKAGES)
+def test_lazy_names_are_those_of_type_checkers(name):
+    package = importlib.import_module(name)
+    assert names_for_type_checkers(MODULES[name]) == package._MODULE_OF
+
+
+def test_names_for_type_checkers_tells_names_from_modules(tmp_path):
+    init = tmp_path / "__init__.py"
+    init.write_text(
+        "if TYPE_CHECKING:\n"
+        "    from foretune import plot as plot\n"
+        "    from foretune.space import SearchSpace\n"
+        "from foretune.version import __version__\n"
+    )
+    assert names_for_type_checkers(init) == {
+        "plot": "foretune.plot",
+        "SearchSpace": "foretune.space",
+    }
+
+
+@pytest.mark.parametrize("name", LAZY_PACKAGES)
 def test_public_names_can_be_imported(name):
-    package = importlib.import_module(f"foretune.{name}".rstrip("."))
+    package = importlib.import_module(name)
     assert set(package.__all__) - {"__version__"} == set(dir(package))
     for public in package.__all__:
         # Optuna warns; the loop is to come; a module that is meant

@@ -15,7 +15,7 @@ from matplotlib import pyplot
 
 from foretune import plot
 from foretune.errors import UnknownName, UsageError
-from foretune.models.training import Validation
+from foretune.models.validation.cross_validation import Validation
 from foretune.objective import Objective
 from foretune.tune import job, tune_pareto, tune_problem
 from foretune.tune.campaign.observer import Campaign

@@ -14,6 +14,7 @@ from foretune.datasets import RunLog
 from foretune.errors import ForetuneWarning, StoreError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.redaction import redact, redact_command
+from foretune.tune import tuner
 from foretune.tune.campaign.folder import open_folder
 from foretune.tune.functions import tuning
 from foretune.tune.store.store import Store
@@ -98,8 +99,8 @@ def test_program_hash_ignores_secrets():
     assert one.problem() == other.problem() == {"command": "program {n} --password ***"}
     assert one.program.words[3] == "abc"
     token = {"MY_TOKEN": "abcdefgh"}
-    assert made("abc", environment=token, build="make abcdefgh").source_hash == (
-        made("abc", environment={"MY_TOKEN": "stuvwxyz"}, build="make stuvwxyz").source_hash
+    assert made("abc", environment=token, build="build abcdefgh").source_hash == (
+        made("abc", environment={"MY_TOKEN": "stuvwxyz"}, build="build stuvwxyz").source_hash
     )
     assert made("abc", build="make").source_hash != made("abc", build="make all").source_hash
 
@@ -107,7 +108,7 @@ def test_program_hash_ignores_secrets():
 def test_program_secrets_are_not_printed_stored_or_exported(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_API_KEY", "k3y-from-env")
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    monkeypatch.setattr(tuner, "MIN_VERIFY_S", 0.05)
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
     words = (
         sys.executable,

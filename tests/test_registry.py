@@ -4,6 +4,7 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from toy_kernel import Toy
 
 from foretune import registry
 from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
@@ -25,10 +26,10 @@ def plugins(monkeypatch):
         monkeypatch.setattr(
             registry, "entry_points", lambda group: [p for p in points if p.group == group]
         )
-        registered.cache_clear()
+        registry.reset()
 
     yield install
-    registered.cache_clear()
+    registry.reset()
 
 
 def load_or_skip(group, name):
@@ -78,6 +79,35 @@ def test_plugin_cannot_replace_builtin(plugins):
     plugins(matmul="theirs.kernels:Matmul")
     with pytest.warns(ForetuneWarning, match=r"kernel 'matmul' is .*: theirs.*ignored"):
         assert get_kernel("matmul").name == "matmul"
+
+
+def test_register_kernel_finds_class_by_name(plugins):
+    plugins()
+    registry.register_kernel(Toy())
+    assert load("kernels", "toy") is Toy
+    assert list(registered("kernels"))[-1] == "toy"
+    assert "toy" not in registered("families")
+
+
+def test_register_kernel_does_not_replace_builtin(plugins, monkeypatch):
+    plugins()
+    builtin = registered("kernels")["matmul"]
+    monkeypatch.setattr(Toy, "name", "matmul")
+    registry.register_kernel(Toy())
+    assert registered("kernels")["matmul"] == builtin
+
+
+def test_registered_is_a_copy(plugins):
+    plugins()
+    registered("kernels").clear()
+    assert registered("kernels").keys() == registry._BUILTIN["kernels"].keys()
+
+
+def test_reset_forgets_registered_kernels(plugins):
+    plugins()
+    registry.register_kernel(Toy())
+    registry.reset()
+    assert "toy" not in registered("kernels")
 
 
 @pytest.mark.parametrize(

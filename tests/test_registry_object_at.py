@@ -5,8 +5,9 @@ import sys
 import pytest
 from commands import run_json
 
+from foretune import registry
 from foretune.errors import ForetuneError, UsageError
-from foretune.registry import get_kernel, load, registered
+from foretune.registry import get_kernel, load
 from foretune.tune import verifier
 
 FILE = """
@@ -51,9 +52,9 @@ def _folder(tmp_path, monkeypatch):
     (tmp_path / "asking.py").write_text("import nothing_of_that_name")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    registered.cache_clear()
+    registry.reset()
     yield
-    registered.cache_clear()
+    registry.reset()
     for name in ("my_file", "broken_file", "asking"):
         sys.modules.pop(name, None)
 

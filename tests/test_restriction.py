@@ -230,3 +230,56 @@ def test_restriction_of_no_rows_is_empty():
 def test_restriction_str_is_its_rule():
     assert str(Restriction("a  <  2", NAMES)) == "a  <  2"
     assert str(Restriction(lambda a: True, NAMES)) == "<lambda>"
+
+
+def legal(rule, values):
+    return [dict(config) for config in SearchSpace(values, [rule])]
+
+
+SIZES = {"a": [1, 2, 4, 8], "b": [1, 2, 4]}
+PRODUCT_IS_SMALL = [{"a": a, "b": b} for a in SIZES["a"] for b in SIZES["b"] if a * b <= 4]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda a, b, limit=4: a * b <= limit,
+        lambda a, b, *, limit=4: a * b <= limit,
+        lambda a, b, /, limit=4: a * b <= limit,
+        lambda a, **others: a * others["b"] <= 4,
+        lambda **config: config["a"] * config["b"] <= 4,
+        lambda *values: values[0] * values[1] <= 4,
+        lambda a, b=99: a * b <= 4,
+    ],
+    ids=["default", "keyword", "positional only", "others", "mapping", "values", "own default"],
+)
+def test_function_rule_takes_arguments_as_python_does(rule):
+    assert legal(rule, SIZES) == PRODUCT_IS_SMALL
+
+
+def test_function_rule_without_signature_says_what_to_do():
+    with pytest.raises(SpaceError, match="does not tell its arguments: write a lambda"):
+        SearchSpace(SIZES, [max])
+
+
+@pytest.mark.parametrize("position", ["a", "b"])
+def test_function_rule_argument_without_default_must_be_parameter(position):
+    names = [name for name in SIZES if name != position]
+    with pytest.raises(SpaceError, match=f"uses {position}, which is not a parameter"):
+        Restriction(lambda a, b: True, names)
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "count"),
+    [
+        ("a * b > 0", {"a": [2**40, 2**41], "b": [2**40, 2**41]}, 4),
+        ("a * b * 8 <= 2**40", {"a": [2**10, 2**31], "b": [2**10, 2**31]}, 1),
+        ("a + b > a", {"a": [2**62], "b": [2**62, 2**63]}, 2),
+        ("a - b < 0", {"a": [0], "b": [2**63, 2**64 - 1]}, 2),
+        ("a % 10 == 5", {"a": [2**64 - 1, 2**64 - 2]}, 1),
+        ("a != 2**53", {"a": [2**53, 2**53 + 1]}, 1),
+        ("3 ** a % 7 == 5", {"a": [40, 41]}, 1),  # 3 ** 41 % 7 is 5, 3 ** 40 % 7 is 4
+    ],
+)
+def test_text_rule_computes_with_pythons_integers(rule, values, count):
+    assert len(SearchSpace(values, [rule])) == count

@@ -30,5 +30,22 @@ __all__ = [
     "tune_workload",
 ]
 
+_MODULE_OF = {
+    "Best": "foretune.tune.functions.result",
+    "Calls": "foretune.tune.workload",
+    "Campaign": "foretune.tune.campaign.observer",
+    "PRESETS": "foretune.tune.campaign.campaign",
+    "ParetoResult": "foretune.tune.pareto",
+    "Preset": "foretune.tune.campaign.campaign",
+    "TuneResult": "foretune.tune.results",
+    "Verdict": "foretune.tune.judge",
+    "WorkloadResult": "foretune.tune.workload",
+    "run_campaign": "foretune.tune.campaign.campaign",
+    "tune_pareto": "foretune.tune.pareto",
+    "tune_problem": "foretune.tune.tuner",
+    "tune_workload": "foretune.tune.workload",
+}
+"""Public name -> module that defines it: the imports above, which only type checkers run."""
+
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(__name__)
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULE_OF)

@@ -33,7 +33,9 @@ from foretune.search.searcher import AskTell, Prior
 from foretune.search.stopping import DEFAULT_BUDGET, Stopping, make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.support.progress import SILENT, Progress
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import StoreLocation
+from foretune.tune.store.subject import Allowance
 
 if TYPE_CHECKING:
     from foretune.datasets.run_log import RunLog
@@ -116,14 +118,16 @@ class TuningJob:
     seed: int = 0
     progress: Progress = SILENT
     patience_s: float = 0.0
+    allowed: Allowance | None = None
+    """What the user allowed to spend, if a part of it has been spent before."""
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
-        way_out = "minimize time" if needs else "leave that limit out"
+        advice = "minimize time" if needs else "leave that limit out"
         needs += [f"limit {limit.column!r}" for limit in self.limits if limit.needs_power]
         if needs and find_meter(self.device.kind, self.device.index) is None:
             reason = explain_missing_meter(self.device.kind)
-            raise MeterUnavailable(f"{needs[0]} needs a power meter: {reason}; {way_out}")
+            raise MeterUnavailable(f"{needs[0]} needs a power meter: {reason}; {advice}")
 
     @classmethod
     def from_options(
@@ -141,27 +145,39 @@ class TuningJob:
         Raises UnknownName for such an option, UsageError if a value is invalid.
         """
         check_options(options, SearchOptions, lacks)
-        budget, seconds = options.get("budget"), options.get("seconds")
+        budget = options.get("budget")
+        seconds = options.get("seconds")
         if budget is None and seconds is None:
             budget = default_budget
         progress = options.get("progress") or SILENT
         return cls(
-            kernel,
-            runner,
-            MeasurementCache.for_kernel(kernel, runner.device, options.get("store"), log),
-            objectives,
-            limits_of(options),
-            options.get("searcher", "surrogate"),
-            make_stopping(budget, options.get("regret"), seconds),
-            options.get("seed") or 0,
-            SILENT if isinstance(progress, bool) else progress,
-            options.get("patience_s", 0.0),
+            kernel=kernel,
+            runner=runner,
+            cache=MeasurementCache.for_kernel(kernel, runner.device, options.get("store"), log),
+            objectives=objectives,
+            limits=limits_of(options),
+            searcher=options.get("searcher", "surrogate"),
+            stopping=make_stopping(budget, options.get("regret"), seconds),
+            seed=options.get("seed") or 0,
+            progress=SILENT if isinstance(progress, bool) else progress,
+            patience_s=options.get("patience_s", 0.0),
         )
 
     @property
     def device(self) -> Device:
         """The device that is tuned for."""
         return self.runner.device
+
+    @property
+    def allowance(self) -> Allowance:
+        """What the user allowed to spend on one search."""
+        if self.allowed is not None:
+            return self.allowed
+        return Allowance(
+            measurements=self.stopping.measurements,
+            seconds=self.stopping.seconds,
+            regret=self.stopping.regret,
+        )
 
     @property
     def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:
@@ -179,8 +195,8 @@ class TuningJob:
 
     def known(self, problem: Problem, space: SearchSpace) -> list[Measurement]:
         """Return stored measurements that have every column the objectives and limits need."""
-        found = self.cache.known(problem)
-        return [m for m in found if m.config in space and self._is_complete(m)]
+        stored = self.cache.known(problem)
+        return [m for m in stored if m.config in space and self._is_complete(m)]
 
     def find_predictor(self, source: PredictorSource) -> Guide | None:
         """Return the guide that ``source`` names, for searches of this job.
@@ -236,21 +252,30 @@ class TuningJob:
         """
         missing = []
         for problem, config in work:
-            found = self.cache.find(problem, config)
-            if found is not None and self._is_complete(found):
-                yield found
+            stored = self.cache.find(problem, config)
+            if stored is not None and self._is_complete(stored):
+                yield stored
             else:
                 missing.append((problem, config))
+
         for measurement in self.runner.run_many(self.kernel, missing, incumbent_ms):
             self.cache.append(measurement)
-            # a meter may miss a run; anything else is never there or always
-            for limit in (x for x in self.limits if measurement.ok and not x.needs_power):
-                if math.isnan(limit.value_of(measurement)):
-                    raise UsageError(
-                        f"limit {limit}: measurements of {self.kernel.name} have no "
-                        f"{limit.column}; they have {', '.join(limitable_columns_of(measurement))}"
-                    )
+            self._check_limited_columns(measurement)
             yield measurement
+
+    def _check_limited_columns(self, measurement: Measurement) -> None:
+        """Raise UsageError if a measurement lacks the column of a limit.
+
+        A meter may miss a run. Any other column is always there, or never.
+        """
+        if not measurement.ok:
+            return
+        for limit in self.limits:
+            if not limit.needs_power and math.isnan(limit.value_of(measurement)):
+                raise UsageError(
+                    f"limit {limit}: measurements of {self.kernel.name} have no "
+                    f"{limit.column}; they have {', '.join(limitable_columns_of(measurement))}"
+                )
 
     def no_feasible_error(self, measured: int, default_breaks: str) -> MeasurementError:
         """Return the error for a search without any configuration within the limits."""

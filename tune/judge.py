@@ -29,6 +29,31 @@ from foretune.support.progress import SILENT, Progress
 from foretune.tune.results import Comparison, NoiseEstimate, Outcome
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
 
+CHECK_SEEDS = 3
+"""Number of seeds whose outputs are all checked before anything is timed."""
+MIN_ROUNDS = 5
+"""Rounds of each process, however slow."""
+MAX_ROUNDS = 60
+"""Rounds of each process, however fast."""
+OUTPUT_CHECK_SHARE = 1 / 3
+"""Share of timed rounds, chosen at random, whose outputs are also checked."""
+BURST_S = 0.004
+"""Calls are timed together until the reference takes as long: asking then takes a small share."""
+MAX_BURST = 256
+"""Largest number of calls that are timed together, each with inputs of its own."""
+MAX_BURST_BYTES = 1 << 26
+"""Largest size of all inputs of the calls that are timed together."""
+OVERHEAD_SAMPLES = 9
+"""Measurements of the time that a request takes; the fastest counts."""
+CLOCK_NOISE = 0.1
+"""Largest share of the time by the judge's clock that a contestant's own clock may miss or add."""
+CLOCK_NOISE_MS = 0.1
+"""The same in milliseconds: the duration of an answer differs between processes."""
+CANDIDATE = "candidate"
+REFERENCE = "reference"
+REFERENCE_REPEATED = DEFAULT_REPEATED
+_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")
+
 
 @dataclass(frozen=True)
 class ProblemVerdict:
@@ -80,7 +105,7 @@ class Verdict(Result):
         return self._geometric_mean("ratio_low"), self._geometric_mean("ratio_high")
 
     def _geometric_mean(self, figure: str) -> float:
-        figures = [getattr(r.candidate, figure) for r in self.problem_verdicts]
+        figures = [getattr(verdict.candidate, figure) for verdict in self.problem_verdicts]
         return geometric_mean(figures) if figures else math.nan
 
     @property
@@ -140,22 +165,6 @@ class Verdict(Result):
             "speedup_interval": [*self.interval],
             "problems": problems,
         }
-
-
-CHECK_SEEDS = 3  # number of seeds whose outputs are all checked before anything is timed
-MIN_ROUNDS, MAX_ROUNDS = 5, 60
-OUTPUT_CHECK_SHARE = 1 / 3
-"""Share of timed rounds, chosen at random, whose outputs are also checked."""
-BURST_S = 0.004
-"""Calls are timed together until the reference takes as long: asking then takes a small share."""
-MAX_BURST = 256  # calls that are timed together, each with inputs of its own
-MAX_BURST_BYTES = 1 << 26
-"""Largest size of all inputs of the calls that are timed together."""
-OVERHEAD_SAMPLES = 9
-CLOCK_NOISE = 0.1
-"""Largest share of the time by the judge's clock that a contestant's own clock may miss or add."""
-CLOCK_NOISE_MS = 0.1  # of one answer, whose duration differs between processes
-CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
 
 
 class CandidateRejected(Exception):
@@ -218,7 +227,8 @@ def judge(
                 bench.check(problem)
                 progress.advance(str(problem))
             progress.start("comparing", len(wanted))
-            verdicts, watched = [], device or Device("CPU", "cpu")
+            verdicts = []
+            watched = device or Device("CPU", "cpu")
             for problem in wanted:
                 verdicts.append(bench.compare(problem, session_s, LoadMonitor(watched)))
                 progress.advance(str(problem))
@@ -282,12 +292,12 @@ class JudgeBenchmark:
 
     def check(self, problem: Problem) -> None:
         """Check all outputs; UsageError if the reference's output is the same for all inputs."""
-        rights = []
+        correct = []
         for seed in self._new_seeds(CHECK_SEEDS):
             for name in self.implementations:
                 self._run(name, problem, [seed])
-            rights.append(self._compare_outputs(problem, number=0))
-        if _equal_outputs(rights[0], rights[1]):
+            correct.append(self._compare_outputs(problem, number=0))
+        if _equal_outputs(correct[0], correct[1]):
             raise UsageError(
                 f"the reference gives the same for all inputs of {problem}, so nothing can be "
                 "checked: let inputs() use its seed, or choose another problem"
@@ -302,24 +312,27 @@ class JudgeBenchmark:
         self._bursts = {name: [] for name in self.implementations}
         with watch:
             for processes, share in LOOKS.items():
+                # Measure until the next look at the data; the looks share the error.
                 while len(evidence) < processes:
                     evidence.add(self._session(problem, session_s, calls))
                 against = [
                     evidence.compare(rival, CANDIDATE, rival, None, ERROR * share)
                     for rival in rivals
                 ]
-                against.sort(key=lambda c: c.ratio)
+
+                # The fastest rival decides.
+                against.sort(key=lambda comparison: comparison.ratio)
                 if against[0].verdict != "inconclusive":
                     break
         self._check_clock(problem)
         return ProblemVerdict(
-            problem,
-            tuple(against),
-            {n: evidence.value(n) for n in (CANDIDATE, *rivals)},
-            len(evidence),
-            evidence.rounds,
-            evidence.noise(watch.load),
-            self.max_error,
+            problem=problem,
+            against=tuple(against),
+            time_ms={name: evidence.value(name) for name in (CANDIDATE, *rivals)},
+            processes=len(evidence),
+            rounds=evidence.rounds,
+            noise=evidence.noise(watch.load),
+            relative_error=self.max_error,
         )
 
     def _calls_per_burst(self, problem: Problem) -> int:

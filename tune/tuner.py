@@ -25,8 +25,9 @@ from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, step_status
-from foretune.tune.store.subject import Choice
-from foretune.tune.verifier import verify
+from foretune.tune.store.subject import Allowance, Choice
+from foretune.tune.verification import StoredVerification
+from foretune.tune.verifier import MIN_VERIFY_S, verify
 from foretune.values import counted, short_number
 
 FINALISTS = 3
@@ -43,13 +44,14 @@ def tune_problem(
     *,
     objective: Objective = Objective.TIME,
     log: RunLog | None = None,
-    verify_s: float = 0.5,
+    verify_s: float | None = None,
+    verify_again: bool = False,
     **options: Unpack[SearchOptions],
 ) -> TuneResult:
     """Search the configurations of ``problem`` with ``budget`` measurements and verify the best.
 
-    Stored measurements of the same kernel code and device are reused. A problem that was tuned with
-    the same or a larger budget is only verified.
+    Stored measurements of the same kernel code and device are reused. For a problem that was tuned
+    with the same or a larger budget, nothing is measured, and the stored result is returned.
 
     Args:
         kernel: the kernel.
@@ -60,7 +62,9 @@ def tune_problem(
             corrected by measurements.
         objective: the minimized objective.
         log: also gets the measurements; those that it already has are not repeated.
-        verify_s: seconds of interleaved rounds in each process of the verification.
+        verify_s: maximum seconds of the verification; by default as long as the search took, and at
+            least 5. It ends earlier if the winner is clear.
+        verify_again: verify a winner again although nothing has changed since.
         options: budget, searcher, store and so on, see `SearchOptions`.
 
     Raises:
@@ -71,10 +75,18 @@ def tune_problem(
         UsageError: measurements lack the column of a limit, or ``regret`` needs another searcher.
     """
     job = TuningJob.from_options(kernel, runner, options, objective, log=log)
-    return tune_one(job, problem, job.find_predictor(predictor), verify_s)
+    guide = job.find_predictor(predictor)
+    return tune_one(job, problem, guide, verify_s, verify_again=verify_again)
 
 
-def tune_one(job: TuningJob, problem: Problem, guide: Guide | None, verify_s: float) -> TuneResult:
+def tune_one(
+    job: TuningJob,
+    problem: Problem,
+    guide: Guide | None,
+    verify_s: float | None = None,
+    *,
+    verify_again: bool = False,
+) -> TuneResult:
     """Tune one problem of a job for its first objective; see `tune_problem`."""
     start = time.perf_counter()
     job.wait_until_idle()
@@ -87,11 +99,13 @@ def tune_one(job: TuningJob, problem: Problem, guide: Guide | None, verify_s: fl
     trace = _Trace(job, job.known(problem, searcher.space), used_guide)
     remaining = _remaining_budget(
         job.stopping,
+        allowed=job.allowance,
         finished=earlier.finished,
         unfinished=earlier.unfinished,
         known=len(trace.known),
+        space_size=len(searcher.space),
     )
-    job = replace(job, stopping=remaining)
+    job = replace(job, stopping=remaining, allowed=job.allowance)
 
     try:
         _search(job, problem, searcher, trace)
@@ -101,7 +115,7 @@ def tune_one(job: TuningJob, problem: Problem, guide: Guide | None, verify_s: fl
             searcher,
             trace=trace.steps,
             previous_choice=earlier.finished,
-            verify_s=verify_s,
+            plan=VerificationPlan(seconds=verify_s, again=verify_again),
             start=start,
         )
     except BaseException as error:
@@ -159,16 +173,23 @@ def _make_searcher(
 
 
 def _remaining_budget(
-    budget: Stopping, *, finished: Choice | None, unfinished: Choice | None, known: int
+    budget: Stopping,
+    *,
+    allowed: Allowance,
+    finished: Choice | None,
+    unfinished: Choice | None,
+    known: int,
+    space_size: int,
 ) -> Stopping:
     """Return what earlier searches of the problem leave of the budget.
 
-    ``known`` is the number of their measurements that are still in the store.
+    ``allowed`` is what the user allows, ``known`` the number of measurements of earlier searches
+    that are still in the store, and ``space_size`` the number of configurations.
     """
-    # A finished search was at least as thorough: only verify its winner. If the store has lost
-    # the measurements, its choice proves nothing, so search again.
+    # A finished search was at least as thorough: nothing is measured. If the store has lost the
+    # measurements, its choice proves nothing, so search again.
     if finished is not None:
-        if known and _was_as_thorough(finished, budget):
+        if known and was_as_thorough(finished, allowed, space_size):
             return Stopping(measurements=0)
         return budget
 
@@ -179,10 +200,20 @@ def _remaining_budget(
     return budget
 
 
-def _was_as_thorough(choice: Choice, budget: Stopping) -> bool:
-    if budget.measurements is not None and choice.measured >= budget.measurements:
+def was_as_thorough(choice: Choice, wanted: Allowance, space_size: int) -> bool:
+    """Return whether the search of a choice did what another one may do.
+
+    One that was cut short goes on with a larger allowance.
+    """
+    # Nothing is left to measure, or enough was measured.
+    enough = space_size if wanted.measurements is None else min(space_size, wanted.measurements)
+    if choice.measured >= enough:
         return True
-    return budget.regret is not None and choice.regret <= budget.regret
+    # It is good enough.
+    if wanted.regret is not None and choice.regret <= wanted.regret:
+        return True
+    # It was allowed as much.
+    return choice.allowed is not None and choice.allowed.covers(wanted)
 
 
 def _store_unfinished(
@@ -205,6 +236,21 @@ def _interruption_message(job: TuningJob, spent: int) -> str:
     return f"interrupted with {counted(spent, 'new measurement')} {fate}"
 
 
+@dataclass(frozen=True)
+class VerificationPlan:
+    """How to verify: ``seconds`` is the budget, None by default as long as the search took.
+
+    ``again`` repeats a verification of the same measurements.
+    """
+
+    seconds: float | None = None
+    again: bool = False
+
+    def budget_s(self, search_s: float) -> float:
+        """Return the budget of a verification after a search of this length."""
+        return max(MIN_VERIFY_S, search_s) if self.seconds is None else self.seconds
+
+
 def verify_and_store(
     job: TuningJob,
     problem: Problem,
@@ -212,49 +258,123 @@ def verify_and_store(
     *,
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
-    verify_s: float,
+    plan: VerificationPlan,
     start: float,
 ) -> TuneResult:
     """Verify the best of a search and store it.
 
-    ``start`` is when the search began, by `time.perf_counter`.
+    With the same measurements as before, the stored verification counts. ``start`` is when the
+    search began, by `time.perf_counter`.
     """
-    objective = job.constrained_objectives[0]
-    default = job.kernel.default(problem)
+    verification = _reusable_verification(job, problem, trace, previous_choice, plan)
+    if verification is not None:
+        job.progress.say(f"{problem}: verified before, with the same measurements")
+    else:
+        seconds = plan.budget_s(time.perf_counter() - start)
+        verification = _verify(job, problem, trace, previous_choice, seconds)
 
+    result = _tune_result(job, problem, trace, verification, start)
+    if result.default_breaks and not result.verified:
+        raise job.no_feasible_error(len(trace), result.default_breaks)
+
+    regret = searcher.expected_regret()
+    choice = Choice(
+        config=result.winner.config or job.kernel.default(problem),
+        measured=len(searcher.observed),
+        regret=regret if math.isfinite(regret) else math.nan,
+        how="measured" if result.verdict == "inconclusive" else "verified",
+        allowed=_most_generous(job.allowance, previous_choice),
+        verification=verification.to_record(),
+    )
+    objective = job.constrained_objectives[0]
+    job.cache.choose(problem, objective, choice, replacing=previous_choice)
+    return result
+
+
+def _reusable_verification(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    previous_choice: Choice | None,
+    plan: VerificationPlan,
+) -> StoredVerification | None:
+    """Return the earlier verification if nothing has changed since; else None.
+
+    Other code, another device and other versions have choices of their own.
+    """
+    if previous_choice is None or plan.again:
+        return None
+    if any(not step.known for step in trace):
+        return None
+    stored = StoredVerification.from_record(previous_choice.verification)
+    if stored is None:
+        return None
+
+    # It compared with this default, and its winner is still known.
+    default = job.kernel.default(problem)
+    known = {default, *(step.config for step in trace)}
+    if stored.contenders[0].config != default or previous_choice.config not in known:
+        return None
+
+    # One that ended without a verdict goes on with a larger budget only.
+    wanted_s = 0.0 if plan.seconds is None else plan.seconds
+    return stored if stored.is_decided or stored.allowed_s >= wanted_s else None
+
+
+def _verify(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    previous_choice: Choice | None,
+    seconds: float,
+) -> StoredVerification:
     # Candidates have to keep the limits in new runs, too.
     finalists = _finalists(job, problem, trace, previous_choice)
-    default_breaks = _broken_limits(job, problem, default)
+    default_breaks = _broken_limits(job, problem, job.kernel.default(problem))
 
     job.wait_until_idle()
-    verified = verify(job, problem, finalists, verify_s)
-    result = TuneResult(
+    outcome = verify(job, problem, finalists, seconds)
+    return StoredVerification(
+        contenders=tuple(outcome.contenders),
+        processes=len(outcome.evidence),
+        rounds=outcome.evidence.rounds,
+        noise=outcome.noise,
+        default_breaks=default_breaks,
+        allowed_s=seconds,
+    )
+
+
+def _tune_result(
+    job: TuningJob,
+    problem: Problem,
+    trace: Sequence[SearchStep],
+    verification: StoredVerification,
+    start: float,
+) -> TuneResult:
+    objective = job.constrained_objectives[0]
+    return TuneResult(
         kernel=job.kernel.name,
         problem=problem,
         device=job.device.name,
         objective=objective.objective,
         searcher=searcher_name(job.searcher),
         trace=tuple(trace),
-        contenders=tuple(verified.contenders),
-        processes=len(verified.evidence),
-        rounds=verified.evidence.rounds,
+        contenders=verification.contenders,
+        processes=verification.processes,
+        rounds=verification.rounds,
         seconds=time.perf_counter() - start,
         limits=objective.limits,
-        default_breaks=default_breaks,
-        noise=verified.noise,
+        default_breaks=verification.default_breaks,
+        noise=verification.noise,
     )
-    if default_breaks and not result.verified:
-        raise job.no_feasible_error(len(trace), default_breaks)
 
-    regret = searcher.expected_regret()
-    choice = Choice(
-        config=result.winner.config or default,
-        measured=len(searcher.observed),
-        regret=regret if math.isfinite(regret) else math.nan,
-        how="measured" if result.verdict == "inconclusive" else "verified",
-    )
-    job.cache.choose(problem, objective, choice, replacing=previous_choice)
-    return result
+
+def _most_generous(allowed: Allowance, previous_choice: Choice | None) -> Allowance:
+    """Return what this search was allowed, or an earlier one of its problem that covers it."""
+    earlier = None if previous_choice is None else previous_choice.allowed
+    if earlier is not None and earlier.covers(allowed):
+        return earlier
+    return allowed
 
 
 def _finalists(
@@ -267,6 +387,18 @@ def _finalists(
     first = None if previous_choice is None else previous_choice.config
     feasible = [step for step in trace if math.isfinite(step.objective)]
     feasible.sort(key=lambda step: (step.config != first, step.objective))
+
+    # Without new measurements, only a verified winner is in question: a near rival must not
+    # replace it by chance.
+    is_known_winner = (
+        previous_choice is not None
+        and previous_choice.how == "verified"
+        and previous_choice.config != job.kernel.default(problem)
+        and all(step.known for step in trace)
+    )
+    if is_known_winner:
+        feasible = [step for step in feasible if step.config == first] or feasible
+
     within_limits = (
         step.config for step in feasible if not _broken_limits(job, problem, step.config)
     )

@@ -5,15 +5,20 @@ favor one launch by its memory layout. So every process builds the default twice
 once, and times them in interleaved rounds with new inputs. A process gives one log ratio per
 candidate, of low quantiles, because other load only adds time. The interval is Student's over
 processes. Interim looks at the data, and several candidates, share the error (Bonferroni).
+
+A verification has a budget of seconds. If it is too small for all candidates, the least promising
+ones are left out; when it is spent, the interval is that of the processes so far.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
 
-from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
+from foretune.collect.comparison import DEFAULT_REPEATED, MAX_ROUNDS_S, MIN_ROUNDS, Rounds
 from foretune.collect.machine_load import MachineLoad
 from foretune.errors import MeasurementError
 from foretune.measurement import Measurement
@@ -35,6 +40,16 @@ NOISE_SHARE = 0.75
 ratio of the two defaults: 1.5 launches' variances over 2."""
 NOISE_ERROR = 0.025
 """One-sided error of the interval of the noise, which is a 95 % interval."""
+BUILD_LAUNCHES = 2
+"""Times that a process runs each contender before it times rounds."""
+MIN_PROCESSES = 3
+"""Processes of any verification, whatever its budget: an interval from two says nothing."""
+MIN_VERIFY_S = 5.0
+"""Least seconds of a verification, by default; a search that takes longer is verified as long."""
+MAX_SESSION_S = 0.5
+"""Maximum seconds of rounds in each process: more processes tell more than more rounds."""
+MAX_ROUNDS_SHARE = 0.5
+"""Maximum share of the budget for rounds; building and checking take the rest."""
 LIBRARY_PREFIX = "library:"
 """Begins the key of a library's call."""
 
@@ -156,35 +171,78 @@ def _student_interval(mean: float, *, variance: float, n: int, error: float) -> 
     )
 
 
+class _Pace:
+    """How long processes take, and how many more the budget allows.
+
+    A process runs the default twice, and each candidate once.
+    """
+
+    def __init__(self, seconds: float, launch_s: float, clock: Callable[[], float]) -> None:
+        self._end = clock() + seconds
+        self._clock = clock
+        self._launch_s = launch_s
+        """Longest seconds of a process per launch; they include its start."""
+
+    def record(self, started_at: float, candidates: int) -> None:
+        """Note how long a process took with this number of candidates."""
+        took = self._clock() - started_at
+        self._launch_s = max(self._launch_s, took / (2 + candidates))
+
+    def affordable_processes(self, candidates: int) -> float:
+        """Return how many more processes with this number of candidates the budget allows."""
+        left_s = self._end - self._clock()
+        process_s = self._launch_s * (2 + candidates)
+        return math.inf if process_s == 0.0 else left_s / process_s
+
+
 def gather(
     session: Session,
     base: str,
     candidates: Mapping[str, Configuration],
     seed: int,
     looks: Mapping[int, float] = LOOKS,
+    *,
+    seconds: float = math.inf,
+    launch_s: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Evidence, list[Comparison]]:
     """Run sessions until the best candidate wins or none can win; compare all candidates.
 
-    Those that surely have no relevant gain are left out later. MeasurementError: the default fails.
+    Those that surely have no relevant gain are left out later. No session starts that is expected
+    to end after ``seconds``, except for the first `MIN_PROCESSES`; ``launch_s`` is how long one
+    launch is expected to keep a process busy. MeasurementError: the default fails.
     """
     rng = np.random.default_rng(seed)
     evidence = Evidence(base, DEFAULT_REPEATED)
+    pace = _Pace(seconds, launch_s, clock)
     active = list(candidates)
     comparisons: dict[str, Comparison] = {}
+    error_share = 0.0
     for processes, share in looks.items():
+        error_share += share
+
         # Measure until the next look at the data.
         while len(evidence) < processes:
+            active = _affordable(active, evidence, base, pace, wanted=processes - len(evidence))
+            if len(evidence) >= MIN_PROCESSES and pace.affordable_processes(len(active)) < 1.0:
+                break
+            started_at = clock()
             evidence.add(session(active, int(rng.integers(2**31))))
+            pace.record(started_at, len(active))
             reason = evidence.failures.get(base, evidence.failures.get(DEFAULT_REPEATED))
             if reason:
                 raise MeasurementError(reason)
 
-        # The looks and the candidates share the error.
-        error = ERROR * share / max(1, len(candidates))
+        # The looks and the candidates share the error. The last look gets all that is left of it.
+        is_out_of_time = len(evidence) < processes
+        used_share = 1.0 - (error_share - share) if is_out_of_time else share
+        error = ERROR * used_share / max(1, len(candidates))
         for number, (key, config) in enumerate(candidates.items(), start=1):
-            if key in active:
+            if key in active or key not in comparisons:
                 name = f"candidate {number}"
                 comparisons[key] = evidence.compare(base, key, name, config, error)
+        if is_out_of_time:
+            break
 
         # Stop once the best candidate wins, or none can win.
         active = [key for key in active if comparisons[key].verdict != "no_win"]
@@ -194,6 +252,19 @@ def gather(
         if leader.wins:
             break
     return evidence, [comparisons[key] for key in candidates]
+
+
+def _affordable(
+    active: list[str], evidence: Evidence, base: str, pace: _Pace, *, wanted: int
+) -> list[str]:
+    """Return the most promising candidates, as many as the budget allows to measure.
+
+    ``wanted`` is the number of processes until the next look at the data.
+    """
+    by_value = sorted(active, key=evidence.value)
+    while len(by_value) > 1 and pace.affordable_processes(len(by_value)) < wanted:
+        by_value.pop()
+    return [key for key in active if key in by_value]
 
 
 @dataclass(frozen=True)
@@ -212,12 +283,12 @@ class VerificationOutcome:
 
 
 def verify(
-    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], session_s: float = 0.5
+    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], seconds: float = math.inf
 ) -> VerificationOutcome:
     """Compare ``candidates`` with the default, and the library, by the job's first objective.
 
-    ``session_s`` are seconds of rounds in each process. Raises MeasurementError if the default no
-    longer runs, or gives wrong results.
+    No process starts that is expected to end after ``seconds``. Raises MeasurementError if the
+    default no longer runs, or gives wrong results.
     """
     default = job.kernel.default(problem)
     metered = job.objectives[0].needs_power
@@ -225,6 +296,7 @@ def verify(
     looks = METERED_LOOKS if metered else LOOKS
     if not configs:
         looks = {1: 1.0}  # only the default's time is wanted
+    session_s = min(MAX_SESSION_S, MAX_ROUNDS_SHARE * seconds / max(looks))
 
     def session(keys: Sequence[str], seed: int) -> Rounds:
         contenders = [default, *(configs[key] for key in keys if key in configs)]
@@ -238,7 +310,15 @@ def verify(
     job.progress.start("verifying", max(looks))
     with job.runner.watch() as watch:
         try:
-            evidence, compared = gather(session, default.id, configs, job.seed, looks)
+            evidence, compared = gather(
+                session,
+                default.id,
+                configs,
+                job.seed,
+                looks,
+                seconds=seconds,
+                launch_s=_expected_launch_s(job, problem),
+            )
             default_value = evidence.value(default.id)
             if not np.isfinite(default_value):
                 raise MeasurementError("it was not measured")
@@ -266,6 +346,16 @@ def verify(
     )
 
 
+def _expected_launch_s(job: TuningJob, problem: Problem) -> float:
+    """Return how long a launch keeps a process busy, from the default's measured time."""
+    measured = job.cache.find(problem, job.kernel.default(problem))
+    if measured is None or not measured.ok:
+        return 0.0
+    time_s = measured.time_ms * 1e-3
+    rounds_s = min(MIN_ROUNDS * time_s, max(time_s, MAX_ROUNDS_S))
+    return BUILD_LAUNCHES * time_s + rounds_s
+
+
 def _metered_rounds(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration], seed: int
 ) -> Rounds:
@@ -289,7 +379,8 @@ def _working_rounds(
         return compare(job.kernel, problem, configs, session_s, seed)
     except MeasurementError:
         if len(configs) == 1:
-            raise
+            # Something outside may have ended the process: one more try.
+            return compare(job.kernel, problem, configs, session_s, seed)
 
     # One of them ends the process: find it beside the default alone, without rounds.
     failures = {}

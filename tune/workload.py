@@ -20,7 +20,8 @@ from foretune.result import Result
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, results_frame
-from foretune.tune.tuner import make_step, verify_and_store
+from foretune.tune.tuner import VerificationPlan, make_step, verify_and_store
+from foretune.tune.verifier import MIN_VERIFY_S
 
 DEFAULT_BUDGET = 100  # default number of measurements of a workload
 
@@ -84,7 +85,8 @@ def tune_workload(
     runner: Runner,
     *,
     objective: Objective = Objective.TIME,
-    verify_s: float = 0.5,
+    verify_s: float | None = None,
+    verify_again: bool = False,
     **options: Unpack[SearchOptions],
 ) -> WorkloadResult:
     """Tune all problems of a workload with one budget, and verify each one's best.
@@ -115,7 +117,10 @@ def tune_workload(
     by_problem = {(w.kernel.name, w.problem): jobs[w.kernel] for w in workload}
     search = _WorkloadSearch(by_problem, [_workload_problem(w, runner) for w in workload])
     search.run()
-    results = [search.verify(number, verify_s, start) for number in range(len(workload))]
+    if verify_s is None:  # together, the verifications may take as long as the search
+        verify_s = max(MIN_VERIFY_S, (time.perf_counter() - start) / len(workload))
+    plan = VerificationPlan(seconds=verify_s, again=verify_again)
+    results = [search.verify(number, plan, start) for number in range(len(workload))]
     return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
 
 
@@ -148,7 +153,7 @@ class _WorkloadSearch:
         job.progress.start(f"tuning {len(parts)} problems", total)
         job.search(self._searcher, self._measure, known)
 
-    def verify(self, number: int, verify_s: float, start: float) -> TuneResult:
+    def verify(self, number: int, plan: VerificationPlan, start: float) -> TuneResult:
         """Verify the best of a problem; ``start`` is the search's by `time.perf_counter`."""
         part = self._parts[number]
         choice = self._searcher.choice(number)
@@ -162,7 +167,7 @@ class _WorkloadSearch:
             self._searcher.searcher(number),
             trace=trace,
             previous_choice=job.cache.choice(part.problem, self._objective),
-            verify_s=verify_s,
+            plan=plan,
             start=start,
         )
 

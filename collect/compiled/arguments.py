@@ -35,10 +35,10 @@ DTYPES: dict[str, str] = {
     "i1": "bool",
 }
 """Element types by the short names that users type -> torch's names."""
-
-
 ANY_INTEGER: dict[str, int] = {"i32": 2**20, "i64": 2**40}
 """Default for integers given by type only: a multiple of 16, like most sizes."""
+ALIGNMENT = 16
+"""Alignment in bytes that Triton specializes on, and that torch's tensors have."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class ElementType:
 
 @cache
 def _element_type(name: str, torch_is_loaded: bool) -> Any:
-    found = getattr(sys.modules["torch"], name, None) if torch_is_loaded else None
-    return ElementType(name) if found is None else found
+    dtype = getattr(sys.modules["torch"], name, None) if torch_is_loaded else None
+    return ElementType(name) if dtype is None else dtype
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ def describe(value: Any) -> Any:
         return _describe_tensor(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(map(describe, value))
-    if hasattr(value, "base") and hasattr(value, "block_shape"):  # Triton's tensor descriptor
+    is_tensor_descriptor = hasattr(value, "base") and hasattr(value, "block_shape")
+    if is_tensor_descriptor:
         described = copy.copy(value)
         described.base = describe(value.base)
         return described
@@ -123,17 +124,18 @@ def describe(value: Any) -> Any:
 
 
 def _describe_tensor(value: Any) -> Tensor:
-    strides = value.stride()
     if hasattr(value, "untyped_storage"):
-        storage = value.untyped_storage().size()
+        storage_bytes = value.untyped_storage().size()
+    elif hasattr(value, "ptr_range"):
+        storage_bytes = value.ptr_range()
     else:
-        storage = value.ptr_range() if hasattr(value, "ptr_range") else 0
+        storage_bytes = 0
     return Tensor(
         element=str(value.dtype).removeprefix("torch."),
         shape=tuple(value.shape),
-        strides=tuple(strides),
-        address=value.data_ptr() % 16,
-        bytes=int(storage),
+        strides=tuple(value.stride()),
+        address=value.data_ptr() % ALIGNMENT,
+        bytes=int(storage_bytes),
     )
 
 
@@ -143,11 +145,12 @@ def parse_argument(text: str) -> tuple[str, Any]:
     Values: ``fp16*`` is a pointer aligned to 16 bytes, ``fp16*2`` one aligned to 2 bytes only;
     ``4096``, ``0.5``, ``true``, ``none``; ``i32`` is an integer that is a multiple of 16.
     """
-    name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not name or not value:
+    name, _, value = (part.strip() for part in text.partition("="))
+    if not name or not value:
         raise UsageError(f"argument {text!r}: give NAME=VALUE, like x=fp16* or n=4096")
     element, star, alignment = value.partition("*")
-    if star:
+    is_pointer = bool(star)
+    if is_pointer:
         return name, _pointer(text, element, alignment)
     if value in ANY_INTEGER:
         return name, ANY_INTEGER[value]
@@ -156,12 +159,16 @@ def parse_argument(text: str) -> tuple[str, Any]:
             f"argument {text!r}: a pointer is {name}={value}*, a number {name}=4096 or {name}=0.5, "
             f"and any integer {name}=i32; a compile-time text belongs in --config"
         )
-    return name, None if value.lower() == "none" else parse_value(value)
+    if value.lower() == "none":
+        return name, None
+    return name, parse_value(value)
 
 
 def _pointer(text: str, element: str, alignment: str) -> Tensor:
+    """Return the pointer of an argument's text, whose element type and alignment are given."""
     if element not in DTYPES and element not in DTYPES.values():
         raise UnknownName("element type", element, DTYPES)
     if alignment and alignment not in ("1", "2", "4", "8", "16"):
         raise UsageError(f"argument {text!r}: an alignment is 1, 2, 4, 8 or 16 bytes")
-    return Tensor(DTYPES.get(element, element), address=int(alignment or 16) % 16)
+    aligned_to = int(alignment or ALIGNMENT)
+    return Tensor(DTYPES.get(element, element), address=aligned_to % ALIGNMENT)

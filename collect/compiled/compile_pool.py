@@ -27,7 +27,12 @@ from foretune.space import Configuration
 from foretune.support.lazy import require
 
 LIMIT_S = 60.0
-MAX_ERROR_LENGTH = 300  # maximum characters kept of a compiler's message
+"""Default time limit of one configuration."""
+MAX_ERROR_LENGTH = 300
+"""Maximum characters kept of a compiler's message."""
+_JOIN_S = 0.05
+"""Period of the check whether a thread has ended."""
+_PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,15 @@ def compile_configs(
     folder = "" if cache_dir is None else str(Path(cache_dir).absolute())
     compiler = partial(_Compiler, kernel, list(map(describe, args)), named, target, folder)
     waiting = deque(enumerate(map(Configuration, configs)))
-    pending, n = len(waiting), jobs or available_cores()
-    if n < 1:
-        raise UsageError(f"{n} jobs compile nothing: give at least 1")
+    n_pending = len(waiting)
+    n_jobs = jobs or available_cores()
+    if n_jobs < 1:
+        raise UsageError(f"{n_jobs} jobs compile nothing: give at least 1")
+
+    # A thread for each worker process: it sends waiting configurations, and collects results.
     done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
-    workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(min(n, pending))]
+    n_workers = min(n_jobs, n_pending)
+    workers = [WorkerProcess(compiler, _PICKLING_ADVICE) for _ in range(n_workers)]
     # Not a pool of the standard library: at exit, Python would wait for all that it was given.
     threads = [
         Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
@@ -93,7 +102,7 @@ def compile_configs(
     for thread in threads:
         thread.start()
     try:
-        for _ in range(pending):
+        for _ in range(n_pending):
             finished = done.get()
             if isinstance(finished, BaseException):
                 raise finished
@@ -101,12 +110,10 @@ def compile_configs(
     finally:
         waiting.clear()
         for worker, thread in zip(workers, threads, strict=True):
+            # Again and again: the thread may be just starting the process.
             while thread.is_alive():
-                worker.kill()  # again, if the thread was just starting the process
-                thread.join(0.05)
-
-
-_PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
+                worker.kill()
+                thread.join(_JOIN_S)
 
 
 def _drive(
@@ -148,14 +155,19 @@ class _Compiler:
     def __init__(
         self, kernel: str, args: list[Any], kwargs: dict[str, Any], target: Target, cache_dir: str
     ) -> None:
-        warnings.simplefilter("ignore")  # the launching process shows Triton's own warnings
+        # The launching process shows Triton's own warnings.
+        warnings.simplefilter("ignore")
         if cache_dir:
             os.environ["TRITON_CACHE_DIR"] = cache_dir
-        os.environ.pop("TRITON_INTERPRET", None)  # else Triton's own functions are interpreted
+        # Otherwise Triton's own functions are interpreted.
+        os.environ.pop("TRITON_INTERPRET", None)
         require("triton", "gpu", "compiling Triton kernels")
         # Imported now, so that the import does not count in a configuration's time.
         importlib.import_module("foretune.collect.compiled.compiling")
-        self._call, self._target = (load_kernel(kernel), args, kwargs), target
+        self._kernel = load_kernel(kernel)
+        self._args = args
+        self._kwargs = kwargs
+        self._target = target
 
     def compile(self, config: Configuration) -> CompileResult:
         """Return the result for one configuration; raise UsageError if all would fail alike."""
@@ -163,11 +175,12 @@ class _Compiler:
 
         from foretune.collect.compiled.compiling import compile_full, specialize
 
-        started, hits = time.perf_counter(), list[bool]()
+        started = time.perf_counter()
+        cache_hits: list[bool] = []
         try:
-            specialized = specialize(*self._call, config, self._target)
+            specialized = specialize(self._kernel, self._args, self._kwargs, config, self._target)
             started = time.perf_counter()
-            knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+            knobs.compilation.listener = lambda *, cache_hit, **_: cache_hits.append(cache_hit)
             compiled = compile_full(specialized)
             seconds = time.perf_counter() - started
             features = static_features(compiled, self._target)
@@ -176,10 +189,18 @@ class _Compiler:
         except Exception as e:
             seconds = time.perf_counter() - started
             return CompileResult(config, Status.COMPILE_ERROR, _first_line(e), compile_s=seconds)
-        excess = occupancy_of(features, self._target)[1] if "registers" in features else ""
-        status = Status.INVALID if excess else Status.OK
-        cached = bool(hits and hits[-1])
-        return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)
+
+        # Code that is too large to launch compiles, too.
+        excess = occupancy_of(features, self._target).excess if "registers" in features else ""
+        return CompileResult(
+            config,
+            status=Status.INVALID if excess else Status.OK,
+            error=excess,
+            static=features,
+            compile_s=seconds,
+            cached=bool(cache_hits and cache_hits[-1]),
+            hash=compiled.hash,
+        )
 
 
 def _first_line(error: BaseException) -> str:
@@ -204,12 +225,14 @@ def load_kernel(location: str) -> Any:
 def _interpreter_off() -> Iterator[None]:
     """Make `triton.jit` return kernels that compile, whatever environment and module request."""
     before = os.environ.get("TRITON_INTERPRET")
-    os.environ["TRITON_INTERPRET"] = "0"  # for Triton itself, which may not be imported yet
+    # For Triton itself, which may not be imported yet.
+    os.environ["TRITON_INTERPRET"] = "0"
     try:
         require("triton", "gpu", "compiling Triton kernels")
         from triton import knobs
 
-        knobs.runtime.interpret = False  # overrides the environment
+        # The knob overrides the environment.
+        knobs.runtime.interpret = False
         try:
             yield
         finally:

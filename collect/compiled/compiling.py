@@ -64,8 +64,11 @@ def specialize(
 
 def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
     """Compile the kernel to machine code, or load it from Triton's cache; raise Triton's errors."""
-    target, options = specialized.target.triton_target, vars(specialized.options)
-    return triton_compile(specialized.source, target=target, options=options)
+    return triton_compile(
+        specialized.source,
+        target=specialized.target.triton_target,
+        options=vars(specialized.options),
+    )
 
 
 def first_code(specialized: SpecializedKernel) -> str:
@@ -93,10 +96,10 @@ def _unwrap(
     arguments added above them. Without an autotuner, the caller passed the configuration.
     """
     layers = _layers(kernel)
-    tuned = [hasattr(layer, "configs") for layer in layers]
-    values = dict(kwargs) if any(tuned) else {**kwargs, **config}
-    for layer, is_tuner in zip(layers[:-1], tuned, strict=False):
-        if is_tuner:
+    has_tuner = any(hasattr(layer, "configs") for layer in layers)
+    values = dict(kwargs) if has_tuner else {**kwargs, **config}
+    for layer in layers[:-1]:
+        if hasattr(layer, "configs"):
             values.update(config)
         for name, rule in getattr(layer, "values", {}).items():
             named = dict(zip(layer.arg_names, args, strict=False))
@@ -105,6 +108,7 @@ def _unwrap(
 
 
 def _heuristic(layer: Any, name: str, rule: Any, known: dict[str, Any]) -> Any:
+    """Return a heuristic's value; raise UsageError if it fails on the known arguments."""
     try:
         return rule(known)
     except Exception as e:
@@ -116,6 +120,7 @@ def _heuristic(layer: Any, name: str, rule: Any, known: dict[str, Any]) -> Any:
 
 
 def _layers(kernel: Any) -> list[Any]:
+    """Return the decorators around a kernel from the outside in, and its function last."""
     layers = [kernel]
     while not isinstance(layers[-1], triton_jit.JITFunction):
         inner = getattr(layers[-1], "fn", None)
@@ -132,6 +137,7 @@ def _layers(kernel: Any) -> list[Any]:
 
 
 def _launch_options(function: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Add the options that a launch takes from Triton's knobs."""
     options = dict(values)
     options["debug"] = options.get("debug", function.debug) or knobs.runtime.debug
     for name in _LAUNCH_OPTIONS:
@@ -148,7 +154,8 @@ def _check_arguments(
         raise UsageError(
             f"{function.__name__} takes {len(parameters)} arguments, {len(args)} were given"
         )
-    passed = {*list(parameters)[: len(args)], *options}
+    positional = list(parameters)[: len(args)]
+    passed = {*positional, *options}
     missing = [
         name
         for name, parameter in parameters.items()
@@ -159,7 +166,7 @@ def _check_arguments(
             f"{function.__name__} lacks {', '.join(missing)}: give arguments by --arg, "
             "compile-time parameters by --config, each NAME=VALUE"
         )
-    duplicates = [name for name in list(parameters)[: len(args)] if name in options]
+    duplicates = [name for name in positional if name in options]
     if duplicates:
         raise UsageError(f"{function.__name__} is given {', '.join(duplicates)} twice")
     backend_options = vars(backend.parse_options({}))

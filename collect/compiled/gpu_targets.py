@@ -66,14 +66,27 @@ class Target:
 
 
 def _nvidia(arch: int, warps: int, ctas: int, shared_kib: int, tensor_memory: int = 0) -> Target:
-    per_cta = (shared_kib - 1) * KIB
-    limits = Limits(warps, ctas, shared_kib * KIB, per_cta, 128, KIB, tensor_memory)
-    return Target(f"sm_{arch}", "cuda", arch, 32, limits)
+    limits = Limits(
+        warps=warps,
+        ctas=ctas,
+        shared_bytes=shared_kib * KIB,
+        shared_bytes_per_cta=(shared_kib - 1) * KIB,
+        shared_granule=128,
+        shared_reserved=KIB,
+        tensor_memory=tensor_memory,
+    )
+    return Target(name=f"sm_{arch}", backend="cuda", arch=arch, warp_size=32, limits=limits)
 
 
 def _amd(arch: str, lds_kib: int) -> Target:
-    # 16 blocks: the number of barriers; blocks of one wave need none
-    return Target(arch, "hip", arch, 64, Limits(32, 16, lds_kib * KIB, lds_kib * KIB, 512))
+    limits = Limits(
+        warps=32,
+        ctas=16,  # the number of barriers; blocks of one wave need none
+        shared_bytes=lds_kib * KIB,
+        shared_bytes_per_cta=lds_kib * KIB,
+        shared_granule=512,
+    )
+    return Target(name=arch, backend="hip", arch=arch, warp_size=64, limits=limits)
 
 
 TARGETS: dict[str, Target] = {
@@ -95,9 +108,10 @@ def get_target(name: str) -> Target:
 
     Raises UnknownName if there is none.
     """
-    text = name.strip().lower().removeprefix("hip:")
-    text = re.sub(r"^(?:cuda:|sm_?)(\d+)[af]?$", r"sm_\1", text)
-    text = text.partition(":")[0]  # AMD's driver reports gfx942:sramecc+:xnack-
-    if text not in TARGETS:
+    lower = name.strip().lower().removeprefix("hip:")
+    with_capability = re.sub(r"^(?:cuda:|sm_?)(\d+)[af]?$", r"sm_\1", lower)
+    # AMD's driver reports features too, like gfx942:sramecc+:xnack-.
+    without_features = with_capability.partition(":")[0]
+    if without_features not in TARGETS:
         raise UnknownName("target", name, TARGETS)
-    return TARGETS[text]
+    return TARGETS[without_features]

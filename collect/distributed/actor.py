@@ -45,26 +45,35 @@ class PickledKernel:
         """Pickle a kernel; raise MeasurementError if it cannot be pickled."""
         try:
             content = pickle.dumps(kernel)
-        except Exception as e:  # a user's object may raise anything
+        except Exception as e:
+            # A user's object may raise anything.
             raise MeasurementError(f"the kernel cannot be sent to another process: {e}") from e
-        return cls(content, kernel.name, kernel.source_hash, _versions(kernel))
+        return cls(
+            payload=content,
+            name=kernel.name,
+            source_hash=kernel.source_hash,
+            versions=_versions(kernel),
+        )
 
     def load(self) -> Kernel:
         """Return the kernel; raise MeasurementError if its code or versions differ here."""
-        here, advice = platform.node(), "install the same packages on every machine"
+        here = platform.node()
+        advice = "install the same packages on every machine"
         try:
             kernel: Kernel = pickle.loads(self.payload)
         except Exception as e:
             raise MeasurementError(
                 f"{here} cannot import kernel {self.name!r} ({e}): {advice}"
             ) from e
-        vars(kernel).pop("source_hash", None)  # cached on the sending machine
+        # The hash that came with it is the sending machine's.
+        vars(kernel).pop("source_hash", None)
         if kernel.source_hash != self.source_hash:
             raise MeasurementError(
                 f"{here} has other code of kernel {self.name!r} ({kernel.source_hash}) than "
                 f"requested ({self.source_hash}): {advice}"
             )
-        if (versions := _versions(kernel)) != self.versions:
+        versions = _versions(kernel)
+        if versions != self.versions:
             raise MeasurementError(f"{here} has {versions}, requested {self.versions}: {advice}")
         return kernel
 
@@ -75,7 +84,8 @@ class RayActor:
     ``threads`` are the values of `THREAD_VARIABLES` in the calling process.
     """
 
-    _runner: IsolatedRunner  # from `begin` on
+    _runner: IsolatedRunner
+    """Exists from `begin` on."""
 
     def __init__(
         self, timing: Timing | None, limit_s: float, power: bool, threads: dict[str, str]
@@ -129,7 +139,8 @@ class RayActor:
 
     def observed_load(self) -> MachineLoad:
         """Return the load observed since `watch`; empty if another actor was watching."""
-        if (monitor := self._monitor) is None:
+        monitor = self._monitor
+        if monitor is None:
             return MachineLoad()
         self._monitor = None
         monitor.__exit__()
@@ -142,6 +153,7 @@ class RayActor:
 
 
 def _versions(kernel: Kernel) -> str:
+    """Return the software that a kernel's times and compiled code depend on."""
     return f"{environment(kernel)}; {toolchain(kernel.device_kind)}"
 
 
@@ -163,5 +175,6 @@ def resource_counts(devices: Iterable[Device]) -> dict[str, int]:
 
 def matching_resources(name: str, available: Iterable[str]) -> list[str]:
     """Return the available resources of devices called ``name``."""
-    start = resource_of(Device(canonical_name(name), "gpu")).rstrip(":").lower() + ":"
-    return sorted(r for r in available if r.lower().startswith(start))
+    without_details = resource_of(Device(canonical_name(name), "gpu")).rstrip(":")
+    start = f"{without_details.lower()}:"
+    return sorted(resource for resource in available if resource.lower().startswith(start))

@@ -11,11 +11,16 @@ from typing import Any, Protocol
 
 from foretune.errors import ForetuneError, MeasurementError, warn
 
-MAX_ATTEMPTS = 3  # number of workers that a piece of work may lose before it counts as the cause
-REFRESH_S = 5.0  # period of the check for new devices
-MAX_IDLE_S = 600.0  # time limit of a wait without any worker
-RETIRE_S, MAX_RETIRE_S = 5.0, 300.0
+MAX_ATTEMPTS = 3
+"""Number of workers that a piece of work may lose before it counts as the cause."""
+REFRESH_S = 5.0
+"""Period of the check for new devices."""
+MAX_IDLE_S = 600.0
+"""Time limit of a wait without any worker."""
+RETIRE_S = 5.0
 """Seconds until a device that proved unfit is tried again; they double each time."""
+MAX_RETIRE_S = 300.0
+"""Maximum of those seconds."""
 
 Worker = Hashable
 
@@ -56,13 +61,23 @@ class Dispatcher:
         on_ready: Callable[[Any], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool, self._on_ready, self._clock = pool, on_ready, clock
+        self._pool = pool
+        self._on_ready = on_ready
+        self._clock = clock
+
+        # Every worker is in one of these. A busy one has the number of its piece; None if nobody
+        # waits for its answer any more.
         self._starting: set[Worker] = set()
         self._free: list[Worker] = []
         self._busy: dict[Worker, int | None] = {}
         self._group: dict[Worker, Hashable] = {}
+
+        # Devices that proved unfit wait until these times, and the next one for so long.
         self._retired_until: list[float] = []
-        self._retire_s, self._lost_starts, self._was_ready = RETIRE_S, 0, False
+        self._retire_s = RETIRE_S
+        self._lost_starts = 0
+        self._was_ready = False
+
         self._refresh_at = -float("inf")
         self._last_answer_at = clock()
 
@@ -82,30 +97,41 @@ class Dispatcher:
         ForetuneError if no worker can start, or there was none for `MAX_IDLE_S`.
         """
         pieces = list(work)
-        queue, lost, pending = _WorkQueue(pieces), Counter[int](), len(pieces)
+        queue = _WorkQueue(pieces)
+        n_lost = Counter[int]()
+        pending = len(pieces)
         try:
             while pending:
                 self._assign(queue, pieces)
-                if (message := self._receive()) is None:
+                message = self._receive()
+                if message is None:
                     continue
                 number, answer = message
-                queue.release(pieces[number][0])
+                group, _ = pieces[number]
+                queue.release(group)
+
+                # Another worker repeats it, unless it is likely the cause of the losses.
                 if isinstance(answer, WorkerLost):
-                    lost[number] += 1
-                    if lost[number] < MAX_ATTEMPTS:
-                        queue.put_back(pieces[number][0], number)
+                    n_lost[number] += 1
+                    if n_lost[number] < MAX_ATTEMPTS:
+                        queue.put_back(group, number)
                         continue
+
                 pending -= 1
                 yield number, answer
-        finally:  # after an early stop, the remaining answers are dropped
+        finally:
+            # After an early stop, the remaining answers are dropped.
             self._busy = dict.fromkeys(self._busy)
 
     def _assign(self, queue: "_WorkQueue", pieces: Sequence[tuple[Hashable, Any]]) -> None:
+        """Give work to all free workers."""
         self._start_workers()
         while self._free and queue:
-            worker = self._free.pop()  # the most recent one, whose preparation is still in memory
+            # The most recent one: its preparation is still in memory.
+            worker = self._free.pop()
             number = queue.take(self._group.get(worker))
-            self._group[worker], work = pieces[number]
+            group, work = pieces[number]
+            self._group[worker] = group
             self._busy[worker] = number
             self._pool.send(worker, work)
 
@@ -120,41 +146,58 @@ class Dispatcher:
                     "check that nodes are up and not busy, and start the command again"
                 )
             return None
+
         worker, answer = message
         if worker in self._starting:
             self._starting.remove(worker)
             self._handle_start(worker, answer)
             return None
+
         number = self._busy.pop(worker)
         if isinstance(answer, WorkerLost):
-            self._refresh_at = self._clock()  # its device may still be available
+            # Its device may still be available: check at once.
+            self._refresh_at = self._clock()
             warn(f"lost a worker, its work goes to another one: {answer}")
         else:
             self._free.append(worker)
             self._last_answer_at = self._clock()
-        return None if number is None else (number, answer)
+        if number is None:
+            return None
+        return number, answer
 
     def _handle_start(self, worker: Worker, answer: Any) -> None:
+        """Take a worker's first answer: it is ready, was lost, or its device is unfit."""
         if not isinstance(answer, (WorkerLost, ForetuneError)):
             self._on_ready(answer)
             self._free.insert(0, worker)
-            self._retire_s, self._lost_starts, self._was_ready = RETIRE_S, 0, True
+            self._retire_s = RETIRE_S
+            self._lost_starts = 0
+            self._was_ready = True
             self._last_answer_at = self._clock()
             return
+
+        # Its node may have left, which is no fault of its device: check again.
         if isinstance(answer, WorkerLost):
             self._lost_starts += 1
-            if self._lost_starts < MAX_ATTEMPTS:  # its node may have left: check again
+            if self._lost_starts < MAX_ATTEMPTS:
                 warn(f"a worker was lost during its start: {answer}")
                 return
-        now, self._lost_starts = self._clock(), 0
-        self._retired_until.append(now + self._retire_s)
+
+        # The device is unfit: go on without it for a while, longer each time.
+        self._lost_starts = 0
+        self._retired_until.append(self._clock() + self._retire_s)
         warn(f"continuing without a device for {self._retire_s:.0f} s: {answer}")
         self._retire_s = min(2 * self._retire_s, MAX_RETIRE_S)
+
+        # If no other worker is there or can come, say why.
         may_recover = isinstance(answer, WorkerLost) and self._was_ready
         if may_recover or len(self) or self._starting:
             return
-        if self._pool.capacity() <= len(self._retired_until):
-            raise MeasurementError(f"{answer}") if isinstance(answer, WorkerLost) else answer
+        if self._pool.capacity() > len(self._retired_until):
+            return
+        if isinstance(answer, WorkerLost):
+            raise MeasurementError(f"{answer}")
+        raise answer
 
     def _start_workers(self) -> None:
         """Start a worker for every free device, except those that recently proved unfit."""
@@ -163,9 +206,10 @@ class Dispatcher:
             return
         self._refresh_at = now + REFRESH_S
         self._retired_until = [until for until in self._retired_until if until > now]
-        retired = len(self._retired_until)
-        vacant = self._pool.capacity() - retired - len(self) - len(self._starting)
-        self._starting.update(self._pool.start() for _ in range(vacant))
+        n_retired = len(self._retired_until)
+        n_vacant = self._pool.capacity() - n_retired - len(self) - len(self._starting)
+        for _ in range(n_vacant):
+            self._starting.add(self._pool.start())
 
 
 class _WorkQueue:
@@ -182,18 +226,20 @@ class _WorkQueue:
 
     def take(self, last: Hashable) -> int:
         """Return the next number of group ``last``, or of the group with most work per worker."""
-        group = last
-        if last not in self._numbers:
-            group = max(self._numbers, key=lambda g: len(self._numbers[g]) / (1 + self._workers[g]))
+        group = last if last in self._numbers else max(self._numbers, key=self._work_per_worker)
         number = self._numbers[group].popleft()
         if not self._numbers[group]:
             del self._numbers[group]
         self._workers[group] += 1
         return number
 
+    def _work_per_worker(self, group: Hashable) -> float:
+        return len(self._numbers[group]) / (1 + self._workers[group])
+
     def release(self, group: Hashable) -> None:
         """Record that a worker finished a piece of a group."""
         self._workers[group] -= 1
 
     def put_back(self, group: Hashable, number: int) -> None:
+        """Return a piece that a worker was lost with: it is the group's next one."""
         self._numbers.setdefault(group, deque()).appendleft(number)

@@ -41,12 +41,16 @@ from foretune.space import Configuration
 from foretune.support.code_hash import uninstalled_sources
 from foretune.support.lazy import require
 
-LOCAL = "local"  # the address that starts a temporary cluster on this machine
+LOCAL = "local"
+"""The address that starts a temporary cluster on this machine."""
 RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """Turns off telemetry and Ray's output, because programs read the results on stdout."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-CONNECT_TIMEOUT_S = 5.0  # time limit of the connection to a cluster
-OBJECT_STORE_BYTES = 100 * 2**20  # shared memory of a local cluster; measurements are small
+"""Environment variables with the token of a cluster."""
+CONNECT_TIMEOUT_S = 5.0
+"""Time limit of the connection to a cluster."""
+OBJECT_STORE_BYTES = 100 * 2**20
+"""Shared memory of a local cluster: measurements are small."""
 
 
 class RayRunner(Runner):
@@ -78,7 +82,9 @@ class RayRunner(Runner):
             self.device = device
             self.check(kernel)
         _check_importable(kernel)
-        self._pool = RayWorkerPool(kernel, device, address, timing, limit_s, power)
+        self._pool = RayWorkerPool(
+            kernel, device, address=address, timing=timing, limit_s=limit_s, power=power
+        )
         try:
             self._dispatcher = Dispatcher(self._pool, self._set_device)
             self._dispatcher.wait()
@@ -110,19 +116,26 @@ class RayRunner(Runner):
     ) -> Iterator[Measurement]:
         """Yield one measurement per problem and configuration as each finishes on any device."""
         self.check(kernel)
-        pairs, pickled = list(work), PickledKernel.from_kernel(kernel)
-        pieces = ((p, ("run", (pickled, p, [c], incumbent_ms))) for p, c in pairs)
+        pairs = list(work)
+        pickled = PickledKernel.from_kernel(kernel)
+        # Work is grouped by problem, whose inputs a worker keeps.
+        pieces = [
+            (problem, ("run", (pickled, problem, [config], incumbent_ms)))
+            for problem, config in pairs
+        ]
         for number, answer in self._call_many(pieces):
-            if isinstance(answer, WorkerLost):
-                yield measurement(
-                    kernel,
-                    *pairs[number],
-                    self.device,
-                    Status.RUNTIME_ERROR,
-                    f"{MAX_ATTEMPTS} workers were lost while they measured it: {answer}",
-                )
-            else:
+            if not isinstance(answer, WorkerLost):
                 yield from answer
+                continue
+            problem, config = pairs[number]
+            yield measurement(
+                kernel,
+                problem,
+                config,
+                self.device,
+                status=Status.RUNTIME_ERROR,
+                error=f"{MAX_ATTEMPTS} workers were lost while they measured it: {answer}",
+            )
 
     def compare_interleaved(
         self,
@@ -134,8 +147,10 @@ class RayRunner(Runner):
     ) -> Rounds:
         """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
-        arguments = (problem, list(configs), max_seconds, seed)
-        answer = self._call("compare_interleaved", PickledKernel.from_kernel(kernel), *arguments)
+        pickled = PickledKernel.from_kernel(kernel)
+        answer = self._call(
+            "compare_interleaved", pickled, problem, list(configs), max_seconds, seed
+        )
         if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"
@@ -194,9 +209,12 @@ class _RemoteLoadMonitor(LoadMonitor):
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:  # the load during a failure does not matter
-            load = self._call("observed_load")
-            self.load = MachineLoad() if isinstance(load, WorkerLost) else load
+        # The load during a failure does not matter.
+        failed = error[0] is not None
+        if failed:
+            return
+        load = self._call("observed_load")
+        self.load = MachineLoad() if isinstance(load, WorkerLost) else load
 
 
 class RayWorkerPool:
@@ -206,6 +224,7 @@ class RayWorkerPool:
         self,
         kernel: Kernel,
         device: Device | str,
+        *,
         address: str | None,
         timing: Timing | None,
         limit_s: float,
@@ -254,7 +273,8 @@ class RayWorkerPool:
             return None
         try:
             return worker, answers.decode(bytes(future.result()))
-        except self._ray.exceptions.RayTaskError:  # a bug in `RayActor`
+        except self._ray.exceptions.RayTaskError:
+            # A bug in `RayActor`, which returns failures as values.
             raise
         except Exception as e:
             self._kill(worker)
@@ -298,23 +318,31 @@ class RayWorkerPool:
                 "'ray start --head'; set RAY_AUTH_MODE=token here too if it requires a token; or "
                 "omit the address to use this machine"
             ) from e
+        # Ray replaces the handler.
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray replaces it
+            signal.signal(signal.SIGTERM, handler)
 
     def _find_resource(self, device: Device | str) -> str:
+        """Return the cluster's resource of a device, which may be given by its name."""
         available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
-        wanted = resource_of(device) if isinstance(device, Device) else device
-        exact = [wanted] if wanted in available else []
-        found = exact if isinstance(device, Device) else matching_resources(device, available)
-        if len(found) == 1:
-            return found[0]
-        raise UsageError(
-            f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
-            'nodes that have one with --resources="$(foretune doctor --ray)"'
-            if not found
-            else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this without "
-            "--device on a machine with the kind you want"
-        )
+        if isinstance(device, Device):
+            wanted = resource_of(device)
+            matching = [wanted] if wanted in available else []
+        else:
+            wanted = device
+            matching = matching_resources(device, available)
+
+        if not matching:
+            raise UsageError(
+                f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: "
+                'start nodes that have one with --resources="$(foretune doctor --ray)"'
+            )
+        if len(matching) > 1:
+            raise UsageError(
+                f"the cluster has several kinds of {wanted}: {', '.join(matching)}; run this "
+                "without --device on a machine with the kind you want"
+            )
+        return matching[0]
 
 
 @contextmanager
@@ -325,14 +353,15 @@ def _private_cluster() -> Iterator[None]:
     disabled. By default it requires a token, and stores one in the user's home if none is given.
     """
     constants: Any = importlib.import_module("ray._private.ray_constants")
-    several, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    before = {name: os.environ.pop(name, None) for name in TOKEN_VARIABLES}
+    several_before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    tokens_before = {name: os.environ.pop(name, None) for name in TOKEN_VARIABLES}
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = several
-        for name, value in before.items():
+        constants.ENABLE_RAY_CLUSTER = several_before
+        for name, value in tokens_before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
@@ -341,8 +370,11 @@ def _private_cluster() -> Iterator[None]:
 def _check_reachable(address: str) -> None:
     """Raise OSError if the address refuses connections; Ray would need minutes to fail."""
     host, _, port = address.rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host.rpartition("/")[2], int(port)), CONNECT_TIMEOUT_S).close()
+    if not host or not port.isdigit():
+        return
+    host_without_scheme = host.rpartition("/")[2]
+    connection = socket.create_connection((host_without_scheme, int(port)), CONNECT_TIMEOUT_S)
+    connection.close()
 
 
 @contextmanager

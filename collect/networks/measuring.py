@@ -5,6 +5,7 @@ network. So operators take turns in random order, and a group of them has about 
 network.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +26,19 @@ from foretune.kernel import Launch
 from foretune.measurement import Measurement, Status
 from foretune.support.progress import SILENT, Progress
 
-ROUNDS, WARM_UP_ROUNDS = 15, 2
+ROUNDS = 15
+"""Rounds that are timed."""
+WARM_UP_ROUNDS = 2
+"""Rounds before them that are not."""
 GROUP_BYTES = 2**25
 """Bytes of a group's arguments, unless it would have fewer than `GROUP` operators."""
 GROUP = 12
-MAX_BYTES = 2**30  # operators with larger arguments are left out: a group of them might not fit
+"""Minimum number of operators of a group."""
+MAX_BYTES = 2**30
+"""Operators with larger arguments are left out: a group of them might not fit."""
 
-Clock = Callable[[], int]  # returns nanoseconds
+Clock = Callable[[], int]
+"""Returns nanoseconds."""
 
 
 def collect_network(
@@ -50,27 +57,42 @@ def collect_network(
     wall clock. Raises OutputError if the log cannot be written.
     """
     progress.start("measuring operators", len(operators))
-    start, meter, done, failed = time.perf_counter(), find_meter(device.kind), 0, 0
-    found = [log.find((o.kernel, device.name, o.problem, o.config)) for o in operators]
-    left = [o for o, known in zip(operators, found, strict=True) if not is_current(known)]
-    for group in _groups(left):
+    start = time.perf_counter()
+    meter = find_meter(device.kind)
+    remaining = [
+        o
+        for o in operators
+        if not is_current(log.find((o.kernel, device.name, o.problem, o.config)))
+    ]
+    n_measured = 0
+    n_failed = 0
+    for group in _groups(remaining):
         if time.perf_counter() - start > 60.0 * minutes:
             break
         with torch.inference_mode():
             measured = _measure(group, device, clock, meter)
         for measurement in measured:
             log.append(measurement)
-            done, failed = done + 1, failed + (not measurement.ok)
+            n_measured += 1
+            if not measurement.ok:
+                n_failed += 1
             progress.advance(measurement.kernel)
-    reused = len(operators) - len(left)
-    return CollectSummary(done, done - failed, failed, reused, time.perf_counter() - start)
+    return CollectSummary(
+        rows=n_measured,
+        ok=n_measured - n_failed,
+        failed=n_failed,
+        reused=len(operators) - len(remaining),
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _groups(operators: Sequence[NetworkOperator]) -> Iterator[list[NetworkOperator]]:
     """Yield operators with equal threads, in groups of many kinds."""
     for threads in sorted({int(o.config["threads"]) for o in operators}):
         group: list[NetworkOperator] = []
-        for operator in (o for o in operators if o.config["threads"] == threads):
+        for operator in operators:
+            if operator.config["threads"] != threads:
+                continue
             group.append(operator)
             if len(group) >= GROUP and sum(o.bytes for o in group) >= GROUP_BYTES:
                 yield group
@@ -82,7 +104,10 @@ def _groups(operators: Sequence[NetworkOperator]) -> Iterator[list[NetworkOperat
 def _measure(
     group: Sequence[NetworkOperator], device: Device, clock: Clock, meter: PowerMeter | None
 ) -> list[Measurement]:
+    """Return the measurements of a group, whose operators have equal threads."""
     torch.set_num_threads(int(group[0].config["threads"]))
+
+    # Build every operator, and run it once. One that fails takes no part in the rounds.
     launches: dict[NetworkOperator, Launch] = {}
     errors: dict[NetworkOperator, str] = {}
     for operator in group:
@@ -94,32 +119,36 @@ def _measure(
         except Exception as e:
             launches.pop(operator, None)
             errors[operator] = describe_error(e)
+
     samples = _time_rounds(launches, clock)
     measured = []
     for operator in group:
         row = Measurement(
-            operator.kernel,
-            operator.problem,
-            operator.config,
-            device.name,
-            Status.RUNTIME_ERROR,
+            kernel=operator.kernel,
+            problem=operator.problem,
+            config=operator.config,
+            device=device.name,
+            status=Status.RUNTIME_ERROR,
             environment=versions(),
         )
         if operator in errors:
             measured.append(replace(row, error=errors[operator]))
             continue
-        times, launch = samples[operator], launches[operator]
+        times = samples[operator]
         time_ms = float(np.median(times))
-        power_w = energy_mj = float("nan")
+        power_w = math.nan
+        energy_mj = math.nan
         if meter:
-            power_w, energy_mj = measure_power(meter, launch, time_ms, wait=lambda: None)
+            power_w, energy_mj = measure_power(
+                meter, launches[operator], time_ms=time_ms, wait=lambda: None
+            )
         measured.append(
             replace(
                 row,
                 status=Status.OK,
                 time_ms=time_ms,
-                power_w=power_w,
                 time_ms_samples=tuple(times),
+                power_w=power_w,
                 energy_mj=energy_mj,
             )
         )
@@ -131,14 +160,16 @@ def _time_rounds(
 ) -> dict[NetworkOperator, list[float]]:
     """Return the times of every launch in milliseconds, one per round after the warm-up."""
     samples: dict[NetworkOperator, list[float]] = {operator: [] for operator in launches}
-    order, shuffler = list(launches), random.Random(0)
+    order = list(launches)
+    shuffler = random.Random(0)
     for number in range(WARM_UP_ROUNDS + ROUNDS):
         shuffler.shuffle(order)
         for operator in order:
             launch = launches[operator]
             start = clock()
             launch()
-            elapsed = max(clock() - start, 1) * 1e-6
+            # A coarse clock may not have moved: a time is at least a nanosecond.
+            elapsed_ns = max(clock() - start, 1)
             if number >= WARM_UP_ROUNDS:
-                samples[operator].append(elapsed)
+                samples[operator].append(elapsed_ns * 1e-6)
     return samples

@@ -16,7 +16,7 @@ import torch
 
 from foretune.collect.collection import CollectSummary, describe
 from foretune.collect.timing import CPU_TIMER, Timing, gpu_timer, time_launch
-from foretune.collect.torch_operators.operators import KINDS
+from foretune.collect.torch_operators.operators import CLASSES
 from foretune.collect.versions import versions
 from foretune.datasets.run_file import RowIdentity
 from foretune.datasets.run_log import RunLog
@@ -27,6 +27,14 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.support.progress import SILENT, Progress
+
+TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
+USABLE_FRACTION = 0.8
+"""Share of the free memory that one operator may take."""
+MAX_FAILURES = 3
+"""Failures without a success after which a kernel is skipped in these formats."""
+WARMUP_RUNS = 3
+"""Launches before recording a graph: libraries initialize in the first ones."""
 
 
 class OperatorRun(Protocol):
@@ -47,9 +55,9 @@ class OperatorRun(Protocol):
 
 def cannot_run(operator: OperatorRun) -> str:
     """Return why torch cannot run ``operator``; empty if it can."""
-    if operator.kernel not in KINDS:
+    if operator.kernel not in CLASSES:
         return f"{operator.kernel} has no equivalent in torch, or needs several devices"
-    return KINDS[operator.kernel].cannot_run(operator.problem, operator.config)
+    return CLASSES[operator.kernel].cannot_run(operator.problem, operator.config)
 
 
 def build(operator: OperatorRun, device: str) -> Launch:
@@ -57,32 +65,30 @@ def build(operator: OperatorRun, device: str) -> Launch:
 
     Raises MeasurementError if torch cannot run it.
     """
-    if reason := cannot_run(operator):
+    reason = cannot_run(operator)
+    if reason:
         raise MeasurementError(reason)
-    return KINDS[operator.kernel].build(operator.problem, operator.config, device)
-
-
-TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
-USABLE_FRACTION = 0.8  # share of the free memory that one operator may take
-MAX_FAILURES = 3  # failures without a success after which a kernel is skipped in these formats
-WARMUP_RUNS = 3  # launches before recording a graph: libraries initialize in the first ones
+    return CLASSES[operator.kernel].build(operator.problem, operator.config, device)
 
 
 class OperatorBenchmarker:
     """Runs operators one after the other on a GPU or the CPU of this machine, with torch."""
 
     def __init__(self, device: Device, timing: Timing = TIMING) -> None:
-        self.device, self.timing = device, timing
+        self.device = device
+        self.timing = timing
         self._torch_device = f"cuda:{device.index}" if device.kind == "gpu" else "cpu"
         self._timer = gpu_timer(device) if device.kind == "gpu" else CPU_TIMER
 
     def measure(self, operator: OperatorRun) -> Measurement:
         """Return the measurement of ``operator``; a failure is a status, not an error."""
-        kind, free = KINDS[operator.kernel], self._free_bytes()
-        needed = kind.memory_bytes(operator.problem, operator.config)
-        if needed > USABLE_FRACTION * free:
-            reason = f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+        free_bytes = self._free_bytes()
+        memory_bytes = CLASSES[operator.kernel].memory_bytes
+        needed_bytes = memory_bytes(operator.problem, operator.config)
+        if needed_bytes > USABLE_FRACTION * free_bytes:
+            reason = f"needs {needed_bytes / 2**30:.1f} GiB, {free_bytes / 2**30:.1f} GiB are free"
             return self._row(operator, Status.INVALID, error=reason)
+
         start = time.perf_counter()
         with torch.inference_mode():
             try:
@@ -109,7 +115,13 @@ class OperatorBenchmarker:
     def _row(self, operator: OperatorRun, status: Status, **values: Any) -> Measurement:
         kernel, device, problem, config = self.log_key(operator)
         return Measurement(
-            kernel, problem, config, device, status, environment=versions(), **values
+            kernel=kernel,
+            problem=problem,
+            config=config,
+            device=device,
+            status=status,
+            environment=versions(),
+            **values,
         )
 
     def _as_graph(self, launch: Launch) -> Launch:
@@ -117,17 +129,21 @@ class OperatorBenchmarker:
         if self.device.kind != "gpu":
             launch()
             return launch
+
+        # Libraries must not initialize while the graph is recorded.
         side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side_stream):
             for _ in range(WARMUP_RUNS):
                 launch()
         torch.cuda.current_stream().wait_stream(side_stream)
+
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             launch()
 
-        def replay(kept: Launch = launch) -> None:  # the graph reads the launch's tensors
+        # The graph reads the launch's tensors, so the launch is kept.
+        def replay(kept: Launch = launch) -> None:
             graph.replay()
 
         return replay
@@ -153,25 +169,42 @@ def collect_operators(
     formats is skipped in these formats. Raises OutputError if the log cannot be written.
     """
     progress.start("measuring operators", len(operators))
-    start, rows, failed = time.perf_counter(), 0, 0
-    known = {o for o in map(benchmarker.log_key, operators) if is_current(log.find(o))}
+    start = time.perf_counter()
+    measured = 0
+    failed = 0
+    keys = map(benchmarker.log_key, operators)
+    known = {key for key in keys if is_current(log.find(key))}
     failures = _failures(known, log)
     for operator in operators:
         if time.perf_counter() - start > 60.0 * minutes:
             break
         key = benchmarker.log_key(operator)
-        if key in known or failures[_formats(operator)] >= MAX_FAILURES:
-            progress.advance("known already" if key in known else "cannot run here")
+        formats = _formats(operator)
+        if key in known:
+            progress.advance("known already")
             continue
+        if failures[formats] >= MAX_FAILURES:
+            progress.advance("cannot run here")
+            continue
+
         measurement = benchmarker.measure(operator)
         log.append(measurement)
         known.add(key)
-        rows, failed = rows + 1, failed + (not measurement.ok)
-        # after a success, these formats are known to run
-        failures[_formats(operator)] += -len(operators) if measurement.ok else 1
+        measured += 1
+        if measurement.ok:
+            # These formats are known to run: they are not skipped any more.
+            failures[formats] -= len(operators)
+        else:
+            failures[formats] += 1
+            failed += 1
         progress.advance(f"{measurement.kernel} {describe(measurement)}")
-    reused = len(known) - rows
-    return CollectSummary(rows, rows - failed, failed, reused, time.perf_counter() - start)
+    return CollectSummary(
+        rows=measured,
+        ok=measured - failed,
+        failed=failed,
+        reused=len(known) - measured,
+        seconds=time.perf_counter() - start,
+    )
 
 
 def is_current(found: Measurement | None) -> bool:
@@ -182,11 +215,14 @@ def is_current(found: Measurement | None) -> bool:
 def _failures(known: Iterable[RowIdentity], log: RunLog) -> Counter[tuple[str, ...]]:
     """Return the number of failures by format in the log; far below zero if the format ever ran."""
     failures: Counter[tuple[str, ...]] = Counter()
-    for measurement in filter(None, map(log.find, known)):
+    for measurement in map(log.find, known):
+        if measurement is None:
+            continue
         failures[_formats(measurement)] += -len(log) if measurement.ok else 1
     return failures
 
 
 def _formats(operator: OperatorRun) -> tuple[str, ...]:
+    """Return an operator's kernel and its formats, which fail or run together."""
     config = operator.config
     return operator.kernel, str(config.get("format", "")), str(config.get("kv_format", ""))

@@ -17,18 +17,20 @@ from foretune.collect.wrapped.call_arguments import (
     ExpectedResult,
     FunctionLaunch,
 )
+from foretune.collect.wrapped.knob_values import KnobValues
 from foretune.collect.wrapped.output_comparison import (
     ComparisonRules,
     output_error,
     without_values,
 )
+from foretune.collect.wrapped.problem_of_arguments import ArgumentsProblem, problem_of_arguments
 from foretune.collect.wrapped.special_values import SPECIAL_VALUES, SpecialValues
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import MeasurementError, UsageError, describe_error, first_line, warn
 from foretune.kernel import Inputs, Launch, SpecialInputs, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import NOTHING, identify, name_work, unique_digest
 from foretune.values import Value
 
 OutputCheck = Callable[[Any, Any], bool]
@@ -48,7 +50,7 @@ class FunctionKernel(WrappedKernel):
     def __init__(
         self,
         function: Callable[..., Any],
-        knobs: Mapping[str, Sequence[Value]],
+        knobs: Mapping[str, Sequence[Any]],
         args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -61,24 +63,58 @@ class FunctionKernel(WrappedKernel):
         cost: CostOf | None = None,
         device_kind: Literal["cpu", "gpu"] = "cpu",
         pinned: Sequence[str] = (),
+        identity: str | None = None,
+        floats_are_data: bool = True,
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
         parameters = parameters_of(function)
         _check_knobs(name, knobs, parameters)
+        self.knob_values = KnobValues(knobs)
         kwargs = dict(kwargs or {})
         if arrays.is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are not a tuple: write args=(x,)")
         named = _named_arguments(parameters, () if callable(args) else tuple(args), kwargs)
-        problem = {} if callable(args) else arrays.describe_arguments(*named)
-        check_hashes = [
-            f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
+        # What the function reads: its code and captured values here, its arguments in the problem.
+        if callable(args):
+            problem = ArgumentsProblem({})
+            made_by = identify((args, kwargs), owner=f"args or kwargs of {name}")
+        else:
+            problem = problem_of_arguments(
+                *named,
+                floats_are_data=floats_are_data,
+                is_named=identity is not None,
+                ignored=ignored,
+            )
+            made_by = NOTHING
+        works = [
+            name_work(function, identity)
+            if identity is not None
+            else identify(function, owner=name, ignored=ignored),
+            made_by,
+            identify(verify, owner=f"verify of {name}"),
         ]
-        right = None if check is None or callable(check) else arrays.content_hash(check)
-        code = repr(
-            (source_hash_of_function(function), name, check is None, right, check_hashes, tolerance)
+        if check is None or callable(check):
+            works.append(identify(check, owner=f"the check of {name}"))
+            right = None
+        else:
+            right = arrays.content_hash(check)
+        # Work that cannot be read completely has a code of its own: nothing is reused for it.
+        unreadable = (*problem.unreadable, *(part for work in works for part in work.unreadable))
+        self.unreadable = unreadable if identity is None else ()
+        only_here = unique_digest() if self.unreadable else ""
+        digests = [work.digest for work in works]
+        code = repr((digests, only_here, name, right, tolerance, self.knob_values.code))
+        super().__init__(
+            name,
+            self.knob_values.listed,
+            self.knob_values.decode_rules(restrictions),
+            None if default is None else self.knob_values.encode(default),
+            problem.values,
+            code,
+            cost,
         )
-        super().__init__(name, knobs, restrictions, default, problem, code, cost)
         self.function = function
         self.args = args if callable(args) else tuple(args)
         self.kwargs = kwargs
@@ -97,8 +133,9 @@ class FunctionKernel(WrappedKernel):
         complete = inspect.Parameter.empty not in defaults.values()
         if self._default is not None or not complete or len(defaults) < len(self.knobs):
             return
-        if defaults in self._space:
-            self._default = Configuration(defaults)
+        encoded = self.knob_values.encode(defaults)
+        if encoded in self._space:
+            self._default = Configuration(encoded)
             return
         text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
         warn(
@@ -349,7 +386,12 @@ class FunctionKernel(WrappedKernel):
                 leaf[:] = [float("nan")] * len(leaf)
 
     def _bind(self, config: Configuration, inputs: Inputs) -> FunctionLaunch:
-        return FunctionLaunch(self.function, config, Arguments(inputs["args"], inputs["kwargs"]))
+        arguments = Arguments(inputs["args"], inputs["kwargs"])
+        return FunctionLaunch(self.function, self.decode(config), arguments)
+
+    def decode(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with which the function is called."""
+        return self.knob_values.decode(config)
 
     def _default_output(self, inputs: Inputs) -> CallResult:
         config = self.default(Problem())

@@ -65,6 +65,34 @@ def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
 
     Raises RuntimeError with the compiler's first error.
     """
+    with _written_source(build) as (main, options):
+        output = main.with_suffix(".out")
+        words = [*compiler.split(), *flags, str(main), *options, "-o", str(output)]
+        done = _run(words)
+        if done.returncode:
+            raise RuntimeError(first_error(done.stderr).replace(str(main), "the source"))
+        yield output
+
+
+def listed_headers(build: Build) -> list[Path]:
+    """Return the headers that the compiler reads for a build, without those of the system.
+
+    Empty if the source does not compile: that error is reported when it is built.
+    """
+    with _written_source(build) as (main, options):
+        done = _run([*_compiler(build.source).split(), "-MM", str(main), *options])
+        if done.returncode:
+            return []
+        # "kernel.o: kernel.c a.h \\" and more lines; a space in a path is escaped.
+        words = re.split(r"(?<!\\)\s+", done.stdout.replace("\\\n", " ").partition(":")[2])
+        paths = [Path(word.replace("\\ ", " ")) for word in words if word]
+        temporary = main.parent
+        return [p.resolve() for p in paths if p.is_file() and not p.is_relative_to(temporary)]
+
+
+@contextmanager
+def _written_source(build: Build) -> Iterator[tuple[Path, list[str]]]:
+    """Write a source to a temporary folder; yield its path, and the options to compile it with."""
     source, text = build.source, build.text
     is_c = _is_c(source)
     if not is_c and 'extern "C"' not in text:
@@ -75,25 +103,11 @@ def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
     with include_folders(build) as folders:
         main = Path(folders[0], f"kernel{'.c' if is_c else '.cc'}")
         main.write_text(text, encoding="utf-8")
-        output = main.with_suffix(".out")
-        done = subprocess.run(
-            [
-                *compiler.split(),
-                *flags,
-                str(main),
-                *(f"-I{f}" for f in folders),
-                *options,
-                "-o",
-                str(output),
-            ],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(first_error(done.stderr).replace(str(main), "the source"))
-        yield output
+        yield main, [*(f"-I{folder}" for folder in folders), *options]
+
+
+def _run(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
 
 
 def _load(build: Build) -> Any:

@@ -23,6 +23,11 @@ from typing import Any, Literal
 
 import psutil
 
+from foretune.collect.wrapped.program_files import (
+    ProgramFiles,
+    counted_variables,
+    find_program_files,
+)
 from foretune.collect.wrapped.source import substitute
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import UsageError
@@ -30,6 +35,7 @@ from foretune.kernel import Clock, Inputs, Launch, SelfTimedLaunch, WrongResult
 from foretune.problem import Problem
 from foretune.redaction import is_secret, redact, redact_command
 from foretune.space import Configuration
+from foretune.support.identity import unique_digest
 from foretune.values import Value
 
 DIR = "dir"  # placeholder for the folder of a configuration
@@ -74,23 +80,19 @@ class Program:
         paths = [*self.templates, *self.templates.values()]
         return [*self.words, self.build, self.compare, *self.environment.values(), *files, *paths]
 
-    def files(self) -> list[Path]:
-        """Return the given sources, and the files that the commands name.
+    def files(self) -> ProgramFiles:
+        """Return the files whose content identifies the work.
 
         Raises UsageError if a source is missing.
         """
-        run = {os.path.normpath(word) for part in self.words for word in part.split()}
-        if self.build:
-            built = map(os.path.normpath, shlex.split(self.build))
-            named = [word for word in built if word not in run]
-        else:
-            named = sorted(run)
-        found = [self._path(word) for word in (*named, *self.templates)]
-        sources = [self._path(path) for path in self.sources]
-        if missing := [path for path in sources if not path.is_file()]:
-            raise UsageError(f"there is no file {missing[0]}")
-        # A word may be too long for a path, where `Path.is_file` raises an error.
-        return [path for path in found if os.path.isfile(path)] + sources
+        sources = [path for path in self.sources if not self._path(path).is_file()]
+        if sources:
+            raise UsageError(f"there is no file {self._path(sources[0])}")
+        others = [*self.sources, *self.templates]
+        words = [*self.words, *self.environment.values()]
+        compared = find_program_files(shlex.split(self.compare), "", (), self.folder)
+        found = find_program_files(words, self.build, others, self.folder)
+        return ProgramFiles((*found.paths, *compared.paths), found.unknown)
 
     def shown_words(self) -> list[str]:
         """Return the program and its arguments without secrets."""
@@ -162,13 +164,17 @@ class ProgramKernel(WrappedKernel):
                     "program's arguments, --build, --env or a --template"
                 )
         words = program.shown_words()
-        digests = [
-            f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in program.files()
-        ]
-        code = "\n".join([program.shown(), *digests])
+        files = program.files()
+        digests = [f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files.paths]
+        variables = counted_variables({**os.environ, **program.environment})
+        secrets = [n for n, text in variables.items() if is_secret(n, text)]
+        settings = [f"{n}={text}" for n, text in variables.items() if n not in secrets]
+        only_here = unique_digest() if files.unknown else ""
+        code = "\n".join([program.shown(), *digests, *settings, only_here])
         named = name or Path(words[0].split()[0]).stem
         problem = {"command": " ".join(words)}
         super().__init__(named, knobs, restrictions, default, problem, code, cost)
+        self.unreadable = files.unknown
         self.reports_own_time = True
         self.program = program
         self.scratch = str(scratch)

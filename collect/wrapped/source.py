@@ -175,12 +175,13 @@ def read_source(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dic
     listed = [source] if isinstance(source, str | Path) else list(source)
     main, *others = map(str, listed)
     if "\n" in main or "(" in main:  # this is the source, not a file name
-        return main, {Path(o).name: _read(o) for o in others}, ""
+        text = main.removeprefix("\ufeff")  # a byte order mark
+        return text, {Path(o).name: _read(o) for o in others}, ""
     return _read(main), {Path(o).name: _read(o) for o in others}, main
 
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # without a byte order mark
     except OSError as e:
         raise UsageError(f"there is no file {path}: give the source itself, or its file") from e

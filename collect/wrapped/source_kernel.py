@@ -12,12 +12,18 @@ from foretune.collect.wrapped import cuda, hip, native, opencl
 from foretune.collect.wrapped import source as sources
 from foretune.collect.wrapped import values as arrays
 from foretune.collect.wrapped.call_arguments import CallResult
+from foretune.collect.wrapped.included_files import (
+    IncludedFiles,
+    find_included,
+    option_folders,
+)
+from foretune.collect.wrapped.problem_of_arguments import add_sizes, problem_of_arguments
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import MeasurementError, UsageError, first_line, warn
 from foretune.kernel import Inputs, Launch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import source_hash_of_function, unique_digest
 from foretune.values import Value
 
 BACKENDS: dict[sources.Language, Any] = {"C": native, "OpenCL": opencl, "CUDA": cuda, "HIP": hip}
@@ -59,8 +65,15 @@ class SourceKernel(WrappedKernel):
         device_kind: Literal["cpu", "gpu"] = "cpu",
     ) -> None:
         _check_arguments(source.name, arguments, answer)
+        # Launches get copies, which have no gaps: this is the layout that is measured.
+        arguments = [
+            np.ascontiguousarray(argument) if np.ndim(argument) else argument
+            for argument in arguments
+        ]
         names = _argument_names(source, len(arguments))
-        problem = {**arrays.describe_arguments(names, arguments), **shape.problem_sizes()}
+        told = problem_of_arguments(names, arguments)
+        problem = dict(told.values)
+        add_sizes(problem, shape.problem_sizes())  # an argument may have the name of a size
         shared = [] if source.shared_bytes == 0 else [_code_text(source.shared_bytes)]
         constants = [(name, str(a.dtype), a.tobytes()) for name, a in source.constants.items()]
         definitions = None if defines is None else {k: _code_text(v) for k, v in defines.items()}
@@ -84,7 +97,8 @@ class SourceKernel(WrappedKernel):
         )
         knobs = _used_knobs(source, shape, knobs, defines)
         super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
-        self.source, self.shape = source, shape
+        self.source = source
+        self.shape = shape
         self.arguments = tuple(arguments)
         self.defines = defines
         self.answer = (
@@ -93,6 +107,21 @@ class SourceKernel(WrappedKernel):
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
         self.reports_own_time = source.language not in sources.TORCH_LANGUAGES  # torch times them
+        self._read_included_files()
+
+    def _read_included_files(self) -> None:
+        """Add the content of included files to the code; name those that are not found."""
+        build = self.prepare(self.default(Problem()))
+        folders = [self.source.folder, *option_folders(build.options or ())]
+        texts = [build.text, *build.extra_files.values()]
+        found = find_included(texts, build.extra_files, folders)
+        listed = native.listed_headers(build) if self.source.language == "C" else []
+        files = IncludedFiles((*found.paths, *listed))
+        # A C compiler finds all that are there, also by names that macros make.
+        missing = () if listed or self.source.language == "C" else found.missing
+        self.unreadable = tuple(f"the included file {name}" for name in missing)
+        only_here = unique_digest() if missing else ""
+        self.code = repr((self.code, files.digest(), only_here))
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the initial arguments; with a seed other than 0, similar ones with other values.
@@ -242,8 +271,6 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
                 f"argument {i} of {name} is of type {type(argument).__name__}: give a NumPy array, "
                 "or a number with its type, like numpy.int32(5)"
             )
-        if isinstance(argument, np.ndarray) and not argument.flags.c_contiguous:
-            raise UsageError(f"argument {i} of {name} is not contiguous: give {name} a copy of it")
     if answer is None:
         return
     if len(answer) > len(arguments):

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.relative_error import is_equal, is_plain, relative_error
+from foretune.support.identity import shape_of
 
 TABLE_LIBRARIES = ("pandas", "scipy")
 """Libraries whose objects are copied as a whole: tables and sparse matrices."""
@@ -250,39 +251,6 @@ def _says_something(leaf: Any) -> bool:
 
 def _on_host(value: Any) -> Any:
     return as_numpy(value) if is_tensor(value) and is_plain(value) else value
-
-
-def describe_arguments(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Return shapes, types, integers and texts of arguments, which identify a problem.
-
-    An array of 64 × 128 is ``x=float32, x_0=64, x_1=128``. Fractions are left out: the amount of
-    work rarely depends on them.
-    """
-    found: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        if is_array(value):
-            found[name] = str(getattr(value, "dtype", "list")).removeprefix("torch.")
-            sizes = value.shape if hasattr(value, "shape") else (len(value),)
-            found |= {f"{name}_{i}": int(size) for i, size in enumerate(sizes)}
-        elif isinstance(value, bool | int | str):
-            found[name] = value
-        elif isinstance(value, np.integer):
-            found[name] = int(value)
-        elif isinstance(value, list | tuple | dict):
-            parts = [str(i) for i in range(len(value))]
-            inner = list(value.values()) if isinstance(value, dict) else list(value)
-            found |= {f"{name}_{k}": v for k, v in describe_arguments(parts, inner).items()}
-        elif not isinstance(value, float | complex | np.generic | type(None)):
-            found[name] = type(value).__name__
-            found |= {f"{name}_{i}": size for i, size in enumerate(shape_of(value))}
-    return found
-
-
-def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of a table, sparse matrix or similar object; empty for others."""
-    shape = getattr(value, "shape", ())
-    whole = isinstance(shape, tuple) and all(isinstance(n, int | np.integer) for n in shape)
-    return tuple(map(int, shape)) if whole else ()
 
 
 def content_hash(value: Any) -> str:

@@ -21,7 +21,7 @@ from foretune.kernel import Kernel
 from foretune.problem import Problem, ProblemParameter
 from foretune.restriction import adapt_mapping_rule
 from foretune.space import Configuration, SearchSpace
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import source_hash_of_function
 from foretune.values import Value
 
 MAX_INLINE_BYTES = 2**18
@@ -43,6 +43,8 @@ class WrappedKernel(Kernel):
     """
 
     is_importable_remotely = False
+    unreadable: tuple[str, ...] = ()
+    """Parts of the work that could not be read: its results are not reused."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class WrappedKernel(Kernel):
     def space_id(self) -> str:  # type: ignore[override]
         """Hash of knobs, values and restrictions: stored choices are valid for these."""
         rules = [
-            rule if isinstance(rule, str) else source_hash_of_function(getattr(rule, "rule", rule))
+            rule if isinstance(rule, str) else source_hash_of_function(_as_written(rule))
             for rule in self._rules
         ]
         text = repr((sorted(self.knobs.items()), rules))
@@ -122,6 +124,10 @@ class WrappedKernel(Kernel):
         vars(other).update({n: v for n, v in vars(self).items() if n not in _LOCAL_ATTRIBUTES})
         other._default = config
         return other
+
+    def decode(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of knobs as the user listed them."""
+        return dict(config)
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the given work, or NaN."""
@@ -169,6 +175,13 @@ def unpickle_kernel(pickled: bytes | str) -> WrappedKernel:
     kernel = object.__new__(kind)
     vars(kernel).update(state)
     return kernel
+
+
+def _as_written(rule: Any) -> Any:
+    """Return the user's function of an adapted rule."""
+    while hasattr(rule, "rule"):
+        rule = rule.rule
+    return rule
 
 
 def as_identifier(name: str) -> str:

@@ -18,8 +18,8 @@ from scipy.stats import binom, norm
 from foretune.collect.timing import median_interval
 from foretune.datasets.runs import newest_runs
 from foretune.datasets.schema import validate
-from foretune.models.data_checks import drop_implausible
-from foretune.models.interval import CONFIDENCE
+from foretune.models.conformal import CONFIDENCE
+from foretune.models.plausibility import drop_implausible
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.splits import task_numbers

@@ -8,6 +8,12 @@ import pandas as pd
 from scipy.special import comb
 from scipy.stats import ConstantInputWarning, spearmanr
 
+MIN_SAMPLES = 4
+"""Minimum repeats of a run to estimate its noise."""
+MIN_ROWS = 5
+"""Minimum runs with repeats to estimate the noise floor."""
+Metric = Callable[[np.ndarray, np.ndarray], float]
+"""Maps truth and prediction of one group to a number."""
 METRICS = (
     "r2",
     "r2_log",
@@ -58,9 +64,6 @@ def score(
     }
 
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
-
-
 def _r2(truth: np.ndarray, prediction: np.ndarray) -> float:
     if truth.min() == truth.max():
         return np.nan
@@ -71,12 +74,16 @@ def _r2(truth: np.ndarray, prediction: np.ndarray) -> float:
 def _by_group(
     truth: np.ndarray, prediction: np.ndarray, groups: np.ndarray, metric: Metric
 ) -> float:
+    """Return the mean of a metric over the groups with several rows; NaN if there are none."""
     order = np.argsort(groups, kind="stable")
     starts = np.flatnonzero(np.diff(groups[order])) + 1
-    parts = [rows for rows in np.split(order, starts) if len(rows) > 1]
-    values = [metric(truth[rows], prediction[rows]) for rows in parts]
-    finite = [v for v in values if np.isfinite(v)]
-    return float(np.mean(finite)) if finite else np.nan
+    values = []
+    for rows in np.split(order, starts):
+        if len(rows) > 1:
+            value = metric(truth[rows], prediction[rows])
+            if np.isfinite(value):
+                values.append(value)
+    return float(np.mean(values)) if values else np.nan
 
 
 def _spearman(truth: np.ndarray, prediction: np.ndarray) -> float:
@@ -88,22 +95,23 @@ def _regret_of_top(k: int) -> Metric:
     def regret(truth: np.ndarray, prediction: np.ndarray) -> float:
         if np.isnan(prediction).any():
             return np.nan
-        last = np.partition(prediction, min(k, len(prediction)) - 1)[:k].max()
-        certain, ties = truth[prediction < last], np.sort(truth[prediction == last])
-        drawn = k - len(certain)
-        if drawn < len(ties):  # expectation over random draws among ties
-            rank = np.arange(len(ties))
-            chance = comb(len(ties) - 1 - rank, drawn - 1) / comb(len(ties), drawn)
+
+        # The k rows predicted best: some for certain, the others drawn among equal predictions.
+        last_of_top = np.partition(prediction, min(k, len(prediction)) - 1)[:k].max()
+        certain = truth[prediction < last_of_top]
+        ties = np.sort(truth[prediction == last_of_top])
+        n_drawn = k - len(certain)
+
+        # The chance that each of the ties is the best that is drawn.
+        if n_drawn < len(ties):
+            n_worse = len(ties) - 1 - np.arange(len(ties))
+            chance = comb(n_worse, n_drawn - 1) / comb(len(ties), n_drawn)
         else:
-            chance = np.eye(1, len(ties))[0]
+            chance = np.eye(1, len(ties))[0]  # all are drawn
         best = np.minimum(ties, certain.min(initial=np.inf))
         return float(chance @ best / truth.min() - 1.0)
 
     return regret
-
-
-MIN_SAMPLES = 4
-MIN_ROWS = 5
 
 
 def noise_floor(runs: pd.DataFrame) -> float:
@@ -120,6 +128,7 @@ def noise_floor(runs: pd.DataFrame) -> float:
     for samples in runs.loc[runs["status"] == "ok", "time_ms_samples"]:
         if samples is None or np.ndim(samples) == 0 or len(samples) < MIN_SAMPLES:
             continue
-        even, odd = np.median(samples[0::2]), np.median(samples[1::2])
+        even = np.median(samples[0::2])
+        odd = np.median(samples[1::2])
         floors.append(abs(even - odd) / (even + odd))
     return float(np.mean(floors)) if len(floors) >= MIN_ROWS else float("nan")

@@ -257,9 +257,11 @@ class _Step:
             yield self.rope(layers, (heads + kv_heads) * dim)
         for layers, window, shape in model.softmax_groups():
             sparse = 0 if window else model.indexed_layers
+            # Layers of cross attention have no text to attend to.
+            crossing = 0 if window else model.cross_attention_layers
             for part in self.parts:
                 for count, visible in (
-                    (layers - sparse, part),
+                    (layers - sparse - crossing, part),
                     (sparse, _sparse_part(part, top_k)),
                 ):
                     if count:
@@ -314,11 +316,14 @@ class _Step:
         """Yield layers with a state: projections, a short convolution, and the state update."""
         hidden, tp, layers = self.model.hidden, self.tp, linear.layers
         values = linear.value_heads * linear.value_dim
-        width = ceil((linear.channels + values + linear.gate_scalars) / tp) + linear.gate_rank
+        width = ceil(linear.split_inputs / tp) + linear.compressed_gates
         yield self.project("linear_in", layers, width, hidden)
         if linear.gate_rank:
             width = ceil(linear.key_heads * linear.key_dim / tp)
             yield self.project("linear_gate", layers, width, linear.gate_rank)
+        if linear.output_gate_rank:
+            gate = ceil(values / tp)
+            yield self.project("linear_output_gate", layers, gate, linear.output_gate_rank)
         if linear.kind == "convolution":
             yield rowwise("elementwise", "convolve", self.phase, layers, self.tokens, width, tp)
         for part in self.parts if linear.key_dim else ():

@@ -14,7 +14,7 @@ import numpy as np
 
 from foretune.plan.cost.operator import BF16_BYTES
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, draft_formats, find_format
+from foretune.plan.describe.formats import Formats, base_format, draft_formats, find_format
 from foretune.plan.describe.layout import Layout, Workload
 
 GIB = 2**30
@@ -23,6 +23,19 @@ USABLE_SHARE = 0.9
 MAX_STEP_TOKENS = 8192
 """Maximum tokens of a step; longer prompts are chunked (vLLM's ``max_num_batched_tokens``). Plans
 compare deployments with this many, and choose the best one's number last."""
+PADDED_FORMATS = ("mxfp4", "w4a8_mxfp4_mxfp8")
+"""Formats whose experts are padded by kernels."""
+EXPERT_MULTIPLES = {
+    "sm_90": (256, 64),  # OpenAI's Triton kernels
+    "sm_100": (256, 256),  # FlashInfer
+    "sm_103": (256, 256),
+    "gfx": (256, 256),
+}
+"""Prefix of an architecture -> multiples to which engines pad hidden and intermediate width of an
+expert on a rank. vLLM logged 64.4 GiB of weights of gpt-oss-120b with Triton kernels on one H100,
+66.0 with Marlin's."""
+MARLIN_MULTIPLES = (256, 128)
+"""The same for all other GPUs."""
 STATE_BYTES = 4.0
 """Bytes per number of a linear layer's state."""
 SAMPLING_BYTES = 14.0
@@ -103,6 +116,14 @@ def max_requests(
     return layout.dp * (bisect_left(range(1, too_many), True, key=lambda each: not fit(each)))
 
 
+def expert_multiples(architecture: str) -> tuple[int, int]:
+    """Return the multiples to which kernels for a GPU pad experts in MXFP4."""
+    for prefix, multiples in EXPERT_MULTIPLES.items():
+        if architecture.startswith(prefix):
+            return multiples
+    return MARLIN_MULTIPLES
+
+
 @lru_cache(maxsize=4096)
 def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
     """Return the weight bytes per rank of the fullest stage."""
@@ -150,8 +171,12 @@ def _stage_bytes(
     heads = weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads)
     projections = share * (heads + weights.replicated) + shared / layout.tp
     mlps = dense * weights.mlp / max(model.mlp_layers, 1) / layout.tp
-    local = math.ceil(model.experts / layout.moe_ep) / layout.moe_tp
-    experts = sparse * local * model.expert_parameters
+    rank_experts = math.ceil(model.experts / layout.moe_ep)
+    if base_format(formats.moe) in PADDED_FORMATS:
+        expert = model.padded_expert_parameters(layout.moe_tp)
+    else:
+        expert = model.expert_parameters / layout.moe_tp
+    experts = sparse * rank_experts * expert
     router = sparse * model.hidden * model.experts
     tables = (stage == 0) * weights.embedding
     if stage == layout.pp - 1 and not (model.tied_embeddings and stage == 0):
@@ -173,8 +198,7 @@ def request_bytes(
     share = math.ceil(model.layers / layout.pp) / model.layers
     kind = find_format(formats.kv, cache=True)
     if model.compressed:
-        size = kind.bytes_per_value(model.head_dim)
-        return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
+        return share * model.compressed.request_bytes(tokens, model.head_dim, model.index)
     cache = 0.0
     for layers, window, heads in model.softmax_groups():
         if model.mla:  # on all ranks
@@ -183,7 +207,8 @@ def request_bytes(
         else:
             values = math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
             width = heads.cached_width / 2  # of key and value, which have a scale each
-        cache += layers * min(tokens, window or tokens) * values * kind.bytes_per_value(width)
+        caching = layers if window else layers - model.cross_attention_layers
+        cache += caching * min(tokens, window or tokens) * values * kind.bytes_per_value(width)
     cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
     if draft_model := model.draft_model:
         cache += request_bytes(draft_model, Layout(layout.tp), formats, tokens)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -103,7 +104,7 @@ def sparse_attention_cost(problem: Cells, config: Cells) -> Cost:
     )
 
 
-def _sizes_of(shape_names: Cells) -> dict[str, Cells]:
+def _sizes_of(shape_names: Any) -> dict[str, Any]:
     """Return the sizes of a shape, or of an array of shapes, by name; 0 for unknown shapes."""
     return {
         field.name: sum(

@@ -25,10 +25,11 @@ from foretune.plan.cost.sparse_attention import attention_modules
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
 from foretune.plan.describe import shipped_rows
-from foretune.plan.describe.catalog import System, find_system
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 
 METERED_SYSTEMS = {"h200_sxm": ("sm_90", 0.187), "b200_sxm": ("sm_100", 0.254)}
 """System with measured power -> architecture, and share of the limit that an awake GPU draws with
@@ -294,6 +295,11 @@ class StepTimerFactory:
             )
             self._timers[key] = StepTimer(operator_timer)
         return self._timers[key]
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether times come from measured tables; if not, they are rooflines."""
+        return self._tables is not None
 
     @property
     def rejected_rows(self) -> list[RejectedRows]:

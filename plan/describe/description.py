@@ -6,8 +6,12 @@ prediction modules and biases (under 0.1 % of the weights) are left out.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 
 from foretune.errors import ProblemError
+
+SCALED_NUMBERS = 64
+"""Numbers of a key that share a scale in DeepSeek-V4's cache."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,23 @@ class LinearAttention:
     kind: str = "gdn"  # kernel that updates the state, or ``convolution``
     gate_rank: int = 0  # width that a per-channel gate is compressed to; 0: one number per head
     beside_softmax: bool = False  # whether these layers also have softmax attention (Falcon-H1)
+    output_gate_rank: int = 0  # width that the output's gate is compressed to; 0: not compressed
 
     @property
     def channels(self) -> int:
         """Width of queries, keys and values together: the convolution's channels."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def split_inputs(self) -> int:
+        """Width of the input projections that ranks split: all but compressed gates."""
+        output_gate = 0 if self.output_gate_rank else self.value_heads * self.value_dim
+        return self.channels + output_gate + self.gate_scalars
+
+    @property
+    def compressed_gates(self) -> int:
+        """Width of the projections to compressed gates, which every rank has."""
+        return self.gate_rank + self.output_gate_rank
 
     @property
     def gate_scalars(self) -> int:
@@ -129,6 +145,17 @@ class CompressedAttention:
     ratios: tuple[tuple[int, int], ...]  # (tokens per compressed key, layers)
     residual_streams: int = 1  # mixed around each layer
     indexed_ratio: int = 4  # of the layers with an indexer
+    rotary_dim: int = 64  # numbers of a key with a position
+
+    def key_bytes(self, dim: int) -> float:
+        """Return the bytes of a cached key; vLLM has one format, whatever is asked for.
+
+        It has numbers with a position in 16 bits, the others in fp8 with a byte of scale per 64,
+        and a byte of padding: 584 bytes for 512 numbers.
+        """
+        rotary = min(self.rotary_dim, dim)
+        plain = dim - rotary
+        return plain + 2 * rotary + ceil(plain / SCALED_NUMBERS) + 1
 
     def overlap(self, ratio: int) -> int:
         """Return the number of compressed keys that a token contributes to."""
@@ -141,17 +168,17 @@ class CompressedAttention:
         keys = 2 * self.overlap(ratio) * dim
         return keys + (2 * self.overlap(ratio) * index.head_dim + index.heads if index else 0)
 
-    def request_bytes(self, tokens: float, dim: int, size: float, index: "Indexer | None") -> float:
+    def request_bytes(self, tokens: float, dim: int, index: "Indexer | None") -> float:
         """Return the cache bytes of a request in all layers: keys and compression states.
 
-        ``dim`` is the width of a key, ``size`` the bytes of a cached number; states have 32 bits.
+        ``dim`` is the width of a key; states have 32 bits.
         """
         total = 0.0
         for ratio, layers in self.ratios:
-            each = min(tokens, self.window) * dim * size
+            each = min(tokens, self.window) * self.key_bytes(dim)
             if ratio:
                 state = 2 * ratio * self.overlap(ratio) * 4
-                each += tokens / ratio * dim * size + state * dim
+                each += tokens / ratio * self.key_bytes(dim) + state * dim
                 if index and ratio == self.indexed_ratio:
                     each += tokens / ratio * index.token_bytes + state * index.head_dim
             total += layers * each
@@ -181,6 +208,10 @@ class ParameterCounts:
 
 GATED_MATRICES = 3
 """Matrices of a gated MLP: gate, up and down projection."""
+
+
+def _round_up(width: float, multiple: int) -> float:
+    return width if multiple == 1 else multiple * ceil(width / multiple)
 
 
 @dataclass(frozen=True)
@@ -221,6 +252,11 @@ class ModelDescription:
         expert_matrices: per expert: 3 with a gate, 2 without.
         drafting_layers: layers that draft tokens (multi-token prediction); not counted elsewhere.
         draft_model: a smaller model loaded to draft tokens.
+        cross_attention_layers: layers that attend to an image instead of the text, as part of those
+            with softmax attention; they cache no text.
+        format_guessed: whether the formats come from the name alone.
+        expert_multiples: to which kernels pad the experts' hidden and intermediate width on a rank,
+            if they are in MXFP4.
     """
 
     name: str
@@ -262,6 +298,9 @@ class ModelDescription:
     alternating: bool = False
     drafting_layers: int = 0
     draft_model: "ModelDescription | None" = None
+    cross_attention_layers: int = 0
+    format_guessed: bool = False
+    expert_multiples: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "moe_format", self.moe_format or self.weight_format)
@@ -280,6 +319,8 @@ class ModelDescription:
             raise ProblemError(f"{self.name}: {self.dense_layers} of {self.layers} layers dense")
         if self.windowed_layers > self.softmax_layers:
             raise ProblemError(f"{self.name}: more layers with a window than with attention")
+        if self.cross_attention_layers > self.softmax_layers - self.windowed_layers:
+            raise ProblemError(f"{self.name}: more layers of cross attention than of attention")
 
     @property
     def is_moe(self) -> bool:
@@ -337,6 +378,13 @@ class ModelDescription:
     def indexed_layers(self) -> int:
         """Layers with sparse attention."""
         return (self.index.layers or self.softmax_layers) if self.index else 0
+
+    def padded_expert_parameters(self, slices: int) -> float:
+        """Return the weights of a rank's slice of one expert, as MXFP4 kernels pad it."""
+        hidden_multiple, inner_multiple = self.expert_multiples
+        hidden = _round_up(self.expert_hidden or self.hidden, hidden_multiple)
+        inner = _round_up(self.moe_intermediate / slices, inner_multiple)
+        return self.expert_matrices * hidden * inner
 
     @property
     def shared_width(self) -> int:
@@ -439,11 +487,11 @@ class ModelDescription:
             return 0, 0, 0
         linear = self.linear
         values = linear.value_heads * linear.value_dim
-        inputs = linear.channels + values + linear.gate_scalars
-        gate = linear.gate_rank * linear.key_heads * linear.key_dim
+        gates = linear.gate_rank * linear.key_heads * linear.key_dim
+        gates += linear.output_gate_rank * values
         scales = linear.channels * linear.convolution + 2 * linear.value_heads + linear.value_dim
         return (
-            linear.layers * (self.hidden * (inputs + values) + gate),
-            linear.layers * self.hidden * linear.gate_rank,
+            linear.layers * (self.hidden * (linear.split_inputs + values) + gates),
+            linear.layers * self.hidden * linear.compressed_gates,
             linear.layers * scales,
         )

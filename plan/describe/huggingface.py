@@ -3,7 +3,9 @@
 Families have different names for a field. Fields about vision, speech or training are ignored.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from foretune.plan.describe.description import (
     Mla,
     ModelDescription,
 )
-from foretune.plan.describe.mixed_layers import mixed_layers
+from foretune.plan.describe.layer_kinds import layer_kinds, windows
+from foretune.plan.describe.mixed_layers import has_family_reader, mixed_layers
 from foretune.plan.describe.quantization import DESCRIPTION_FIELDS, stored_formats
 from foretune.support import files
 
@@ -31,14 +34,32 @@ OLDER_QUANTIZATION_FILES = {"quantize_config.json": "gptq", "quant_config.json":
 
 DECODER_PARTS = ("text_config", "llm_config", "language_config")
 """Parts of the file that hold the language model of a model with several."""
-GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
-"""Parts of the names of architectures that generate text."""
+UNDERSTOOD_LAYER_FIELDS = (
+    "sliding_window",
+    "sliding_window_pattern",
+    "use_sliding_window",
+    "max_window_layers",
+    "cross_attention_layers",
+)
+"""Fields that are read in any family."""
+MLLAMA_CROSS_LAYERS = (3, 8, 13, 18, 23, 28, 33, 38)
+"""Layers of Llama 3.2 Vision that attend to the image, if the file does not say."""
+INDEX_OFFSET = 2
+"""GLM's ``index_skip_topk_offset``, if the file does not say."""
 _FAMILIES = shipped_json("families.json")
 _TABLES = shipped_json("config_fields.json")
-"""``unsupported_fields`` and ``unsupported_families`` (``model_type``) -> kind of layer;
-``state_fields`` -> layers that only `mixed_layers` can plan; ``ungated_families``, whose MLPs and
-experts have two matrices; ``quadruple_families``, whose MLP is four times as wide as the model if
-the file does not say; ``planned_kinds`` of layers, which every family may mix."""
+"""What families' files say:
+
+- ``unsupported_fields``, ``unsupported_families`` (``model_type``): -> kind of layer.
+- ``unknown_layers``: pattern for fields that describe layers of no kind here.
+- ``planned_kinds``: kinds of layers that every family may mix.
+- ``state_fields``: -> layers that only `mixed_layers` can plan.
+- ``required_fields``: family -> field without which its layers are not known.
+- ``generative_architectures``: parts of the names of classes that generate text.
+- ``ungated_families``: their MLPs and experts have two matrices.
+- ``quadruple_families``: MLPs four times as wide as the model, if the file does not say.
+- ``other_names``: of sizes, in families that transformers does not have.
+"""
 NAMES: dict[str, list[str]] = _TABLES["names"]
 """Size -> its names in files. Lists ``per_layer`` also have entries of layers that draft tokens;
 ``in_parts`` are fields that MPT and DBRX keep in parts of the file."""
@@ -73,23 +94,42 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     ``quantization`` is the content of ``hf_quant_config.json``, if any. Raises UsageError for
     missing fields and unsupported layers.
     """
-    with files.translate_read_errors(name, UsageError, f"has a damaged {CONFIG_FILE}: {{}}"):
+    with (
+        files.translate_read_errors(name, UsageError, f"has a damaged {CONFIG_FILE}: {{}}"),
+        _with_name(name),
+    ):
         model = _read_config(config, name, quantization or {})
     if model.softmax_layers < 1:
         raise UsageError(f"{name}: layers that all lack attention cannot be planned yet")
     return model
 
 
+@contextmanager
+def _with_name(name: str) -> Iterator[None]:
+    """Put the model's name before messages that lack it."""
+    try:
+        yield
+    except UsageError as e:
+        if str(e).startswith(f"{name}: "):
+            raise
+        raise UsageError(f"{name}: {e}") from e
+
+
 def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
     decoder = _decoder_part(config)
+    _require_known_format(decoder, name)
     text = _without_drafting_layers(_with_family_facts(decoder, config))
     architectures = _architectures(config, decoder, name)
     _require_planned(text, name)
 
     mixed = mixed_layers(text, name)
+    family = str(text.get("model_type"))
+    kinds = []
+    if "windowed_layers" not in mixed:
+        kinds = layer_kinds(text, family, known=family in _FAMILIES)
     if not mixed:
-        _require_planned_kinds(text, name)
-    fields = {**_common_fields(text, config, name), **mixed}
+        _require_planned_kinds({**text, "layer_types": kinds}, name)
+    fields = {**_common_fields(text, config, name, kinds), **mixed}
     if "layers" not in mixed:
         fields["layers"] = _required_int(text, name, "num_hidden_layers")
     if "intermediate" not in mixed:
@@ -103,7 +143,7 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     # A family may have its own rule for the formats of its checkpoints.
     if "weight_format" in mixed:
         return model
-    described = {**text, **config, "model_type": str(text.get("model_type"))}
+    described = {**text, **config, "model_type": family}
     formats = stored_formats(described, quantization, model)
     return replace(
         model, weight_format=formats.weights, moe_format=formats.moe, kv_format=formats.kv
@@ -116,6 +156,16 @@ def _decoder_part(config: Fields) -> Fields:
     return next((part for part in parts if isinstance(part, Mapping)), config)
 
 
+def _require_known_format(decoder: Fields, name: str) -> None:
+    """Raise UsageError for files in a publisher's own format, like ``params.json``."""
+    own_names = ("dim", "n_layers", "n_heads")
+    if "hidden_size" not in decoder and all(field in decoder for field in own_names):
+        raise UsageError(
+            f"{name}: this file has its publisher's own fields ({', '.join(own_names)}): use the "
+            f"{CONFIG_FILE} of the model's repository on Hugging Face"
+        )
+
+
 def _architectures(config: Fields, decoder: Fields, name: str) -> list[str]:
     """Return the names of the model's classes; raises UsageError if none generates text."""
     architectures = config.get("architectures") or []
@@ -123,12 +173,14 @@ def _architectures(config: Fields, decoder: Fields, name: str) -> list[str]:
     if not is_list or not all(isinstance(each, str) for each in architectures):
         raise UsageError(f"{name}: architectures in {CONFIG_FILE} must be a list of names")
     architectures = [*architectures, *(decoder.get("architectures") or [])]
-    generates = any(
-        word in architecture for architecture in architectures for word in GENERATIVE_ARCHITECTURES
+    words = _TABLES["generative_architectures"]
+    generates = "AutoModelForCausalLM" in (config.get("auto_map") or {}) or any(
+        word in architecture for architecture in architectures for word in words
     )
     if architectures and not generates:
         raise UsageError(
-            f"{name}: {architectures[0]} is not known to generate text: choose another model"
+            f"{name}: {architectures[0]} is not known to generate text: choose another model, or "
+            f"write the class of its language model (…ForCausalLM) into architectures"
         )
     return architectures
 
@@ -141,14 +193,25 @@ def _require_planned(text: Fields, name: str) -> None:
     family = str(text.get("model_type"))
     if layers := _TABLES["unsupported_families"].get(family):
         raise UsageError(f"{name}: {layers} ({family}) cannot be planned yet")
+    required = _TABLES["required_fields"].get(family)
+    if required and not text.get(required):
+        raise UsageError(f"{name}: {CONFIG_FILE} of {family} needs {required}: add it")
+    if family in _FAMILIES or has_family_reader(text):
+        return
+    for field, value in text.items():
+        understood = field in UNDERSTOOD_LAYER_FIELDS or not value
+        if not understood and re.search(_TABLES["unknown_layers"], field):
+            raise UsageError(
+                f"{name}: layers with {field} ({family} in {CONFIG_FILE}) cannot be planned yet"
+            )
 
 
-def _common_fields(text: Fields, config: Fields, name: str) -> dict[str, Any]:
+def _common_fields(text: Fields, config: Fields, name: str, kinds: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a description that most families share."""
     family = str(text.get("model_type"))
     heads = _required_int(text, name, "num_attention_heads")
     hidden = _required_int(text, name, "hidden_size")
-    window, windowed = _windows(text)
+    window = windows(text, family, kinds)
     mla = _mla(text, name)
     matrices = GATED_MATRICES - int(family in _TABLES["ungated_families"])
 
@@ -163,12 +226,13 @@ def _common_fields(text: Fields, config: Fields, name: str) -> dict[str, Any]:
         "vocab": _required_int(text, name, "vocab_size"),
         "mla": mla,
         "tied_embeddings": tied_by_default if tied is None else bool(tied),
-        "sliding_window": window,
-        "windowed_layers": windowed,
+        "sliding_window": window.keys,
+        "windowed_layers": window.layers,
+        "cross_attention_layers": _cross_attention_layers(text, family),
         "mlp_matrices": matrices,
         "expert_matrices": matrices,
         "gated_attention": bool(text.get("attn_output_gate")) or family.startswith("qwen3_next"),
-        "linear": _linear(text, name),
+        "linear": _linear(text, name, kinds),
         "index": _index(text),
         "longest": _positive_int(text, *NAMES["length"]),
         "drafting_layers": _positive_int(text, *NAMES["drafting_layers"]),
@@ -182,9 +246,20 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
     """
     parts = {**(text.get("ffn_config") or {}), **(text.get("attn_config") or {})}
     text = {**{name: parts[name] for name in NAMES["in_parts"] if name in parts}, **text}
-    facts = _FAMILIES.get(str(text.get("model_type") or f"{config.get('model_type')}_text"))
+    # Models with several parts name the whole; the class of their text part ends in _text.
+    family = str(text.get("model_type") or config.get("model_type"))
+    if family not in _FAMILIES and f"{family}_text" in _FAMILIES:
+        family = f"{family}_text"
+    text = {**text, "model_type": family}
+    facts = _FAMILIES.get(family)
     if facts is None:
-        return text
+        aliases = {
+            name: text[alias]
+            for name, others in _TABLES["other_names"].items()
+            for alias in others
+            if alias in text
+        }
+        return {**aliases, **text}
     aliases = {name: text[alias] for name, alias in facts["aliases"].items() if alias in text}
     given = {**aliases, **text}
     outside = {name: config[name] for name in facts["defaults"] if name in config}
@@ -208,6 +283,8 @@ def _require_planned_kinds(text: Fields, name: str) -> None:
     """Raise UsageError if a layer is of a kind that would wrongly be planned as attention."""
     kinds = [kind for field in NAMES["kinds"] for kind in text.get(field) or ()]
     unknown = [f"layers of kind {kind!r}" for kind in kinds if kind not in _TABLES["planned_kinds"]]
+    if "linear_attention" in kinds and not text.get("linear_num_value_heads"):
+        unknown.append("layers of linear attention")
     unknown += [layers for field, layers in _TABLES["state_fields"].items() if text.get(field)]
     if 0 in (text.get("attn_type_list") or ()):  # MiniMax-Text-01's
         unknown.append("layers of linear attention")
@@ -258,38 +335,28 @@ def _dense_layers(text: Fields, layers: int) -> int:
     return _positive_int(text, *NAMES["dense_layers"])
 
 
-def _windows(text: Fields) -> tuple[int, int]:
-    """Return the window's keys, and the number of layers with a window."""
-    layers = _positive_int(text, "num_hidden_layers")
-    if str(text.get("model_type")).startswith("llama4"):  # chunks in three of four layers
-        return _positive_int(text, "attention_chunk_size"), layers - layers // 4
-    window = _positive_int(text, "sliding_window")
-    if kinds := text.get("layer_types"):
-        return window, sum(kind == "sliding_attention" for kind in kinds)
-    if not window or text.get("use_sliding_window") is False:
-        return 0, 0
-    letters = text.get("sliding_window_pattern")  # 4, or LLLG
-    pattern = len(letters) if isinstance(letters, str) else 0
-    if pattern := pattern or _positive_int(text, "sliding_window_pattern"):
-        return window, layers - layers // pattern
-    if "use_sliding_window" in text:  # Qwen2: the last layers have windows
-        return window, max(layers - _positive_int(text, "max_window_layers"), 0)
-    return window, layers
-
-
 def _mla(text: Fields, name: str) -> Mla | None:
     if not _positive_int(text, "kv_lora_rank"):
         return None
+    if text.get("model_type") == "minicpm3" and not text.get("v_head_dim"):
+        width = _required_int(text, name, "hidden_size")
+        text = {**text, "v_head_dim": width // _required_int(text, name, "num_attention_heads")}
     required = (_required_int(text, name, field) for field in NAMES["mla"])
     return Mla(_positive_int(text, "q_lora_rank"), *required)
 
 
-def _linear(text: Fields, name: str) -> LinearAttention | None:
+def _cross_attention_layers(text: Fields, family: str) -> int:
+    """Return how many layers attend to an image instead of the text."""
+    default = MLLAMA_CROSS_LAYERS if family.startswith("mllama") else ()
+    return len(text.get("cross_attention_layers", default) or ())
+
+
+def _linear(text: Fields, name: str, kinds: Sequence[str]) -> LinearAttention | None:
     if not _positive_int(text, "linear_num_value_heads"):
         return None
     layers = _required_int(text, name, "num_hidden_layers")
-    if kinds := text.get("layer_types"):
-        count = sum(kind == "linear_attention" for kind in kinds)
+    if kinds and (text.get("layer_types") or "full_attention_interval" not in text):
+        count = kinds.count("linear_attention")
     else:
         count = layers - layers // _required_int(text, name, "full_attention_interval")
     heads = [_required_int(text, name, field) for field in NAMES["linear"]]
@@ -299,9 +366,26 @@ def _linear(text: Fields, name: str) -> LinearAttention | None:
 def _index(text: Fields) -> Indexer | None:
     if not _positive_int(text, "index_topk"):
         return None
-    fields = ("index_n_heads", "index_head_dim", "index_topk")
-    heads, head_dim, top_k = (_positive_int(text, field) for field in fields)
-    return Indexer(heads, head_dim, top_k, list(text.get("indexer_types") or ()).count("full"))
+    return Indexer(
+        heads=_positive_int(text, "index_n_heads"),
+        head_dim=_positive_int(text, "index_head_dim"),
+        top_k=_positive_int(text, "index_topk"),
+        layers=_selecting_layers(text),
+    )
+
+
+def _selecting_layers(text: Fields) -> int:
+    """Return how many layers select keys, the others share a selection; 0 if all do."""
+    if types := text.get("indexer_types"):
+        return list(types).count("full")
+    if pattern := text.get("index_topk_pattern"):
+        return sum(each in ("F", "full") for each in pattern)
+    every = _positive_int(text, "index_topk_freq")
+    if every <= 1:
+        return 0
+    offset = int(text.get("index_skip_topk_offset", INDEX_OFFSET))
+    layers = _positive_int(text, "num_hidden_layers")
+    return sum(max(layer - offset + 1, 0) % every == 0 for layer in range(layers))
 
 
 def _positive_int(text: Fields, *names: str) -> int:

@@ -198,8 +198,6 @@ def step3(text: Fields, name: str) -> dict[str, Any]:
 def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of Kimi's models with delta attention in most layers."""
     linear = text["linear_attn_config"]
-    if not linear.get("use_full_rank_gate"):
-        raise UsageError(f"{name}: delta attention with a compressed gate cannot be planned yet")
     heads, dim = linear["num_heads"], linear["head_dim"]
     return {
         "linear": LinearAttention(
@@ -210,7 +208,8 @@ def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
             dim,
             linear["short_conv_kernel_size"],
             "kda",
-            dim,
+            gate_rank=dim,
+            output_gate_rank=0 if linear.get("use_full_rank_gate") else dim,
         ),
         "gated_attention": bool(text.get("mla_use_output_gate")),
         "expert_hidden": text.get("routed_expert_hidden_size") or 0,
@@ -275,6 +274,11 @@ FAMILY_READERS = {
     "sparse_attention_config": minimax_sparse,
 }
 """Field unique to a family -> function that reads the family's fields."""
+
+
+def has_family_reader(text: Fields) -> bool:
+    """Return whether a file has a field of one of the families here."""
+    return any(text.get(field) for field in FAMILY_READERS)
 
 
 def mixed_layers(text: Fields, name: str) -> dict[str, Any]:

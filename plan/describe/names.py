@@ -1,17 +1,249 @@
-"""Names of checkpoints: the model and the format that a name contains."""
+"""Names of checkpoints: publisher, architecture, sizes and number format.
 
+One grammar reads all names: words joined by ``-``, ``_`` or, after ``quantized``, by a dot. Words
+of a format (``FP8-dynamic``, ``quantized.w4a16``, ``AWQ-4bit``, ``GPTQ-Int8-128g``, ``NVFP4A16``)
+may stand anywhere. Words of training (``Instruct``) and dates do not change the architecture. The
+others do, above all sizes: ``405B`` is never ``70B``.
+
+A format from a name is a guess: only the checkpoint's files know groups and excluded modules.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from urllib.parse import urlparse
+
+from foretune.errors import UsageError
 from foretune.plan.describe import shipped_json
+from foretune.plan.describe.formats import base_format, grouped_name
 
-FORMAT_OF_SUFFIX: dict[str, str] = shipped_json("checkpoint_formats.json")["suffixes"]
-"""Last word of a checkpoint's name -> format of its projections and experts."""
-FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
+_TABLE = shipped_json("checkpoint_formats.json")
+FORMAT_OF_SUFFIX: dict[str, str] = _TABLE["suffixes"]
+"""Word of a checkpoint's name -> format of its projections and experts."""
+REFUSED_WORDS: dict[str, str] = _TABLE["refused_suffixes"]
+"""Word -> format that cannot be planned."""
+FORMAT_DETAILS = (
+    "dynamic",
+    "static",
+    "block",
+    "blockwise",
+    "pertensor",
+    "tensor",
+    "channel",
+    "ptpc",
+    "quantized",
+    "quant",
+    "kv",
+    "autoround",
+    "unsloth",
+    "mlx",
+    "bnb",
+    "gemm",
+    "w",
+    "a",
+    "qad",
+    "qat",
+)
+"""Words beside a format."""
+TRAINING_WORDS = (
+    "instruct",
+    "chat",
+    "base",
+    "it",
+    "hf",
+    "meta",
+    "thinking",
+    "preview",
+    "reasoning",
+    "exp",
+)
+"""Words of training or publication, which do not change the architecture."""
+SIZE_WORDS = {
+    "nano",
+    "tiny",
+    "mini",
+    "small",
+    "medium",
+    "large",
+    "lite",
+    "air",
+    "flash",
+    "plus",
+    "pro",
+    "max",
+    "super",
+    "ultra",
+    "scout",
+    "maverick",
+}
+"""Words that stand for a size."""
+FOUR_BIT_FORMATS = ("nvfp4", "nvfp4_wo", "mxfp4", "int4_wo")
+"""Formats in which checkpoints with experts usually keep attention in 16 bits."""
+HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "modelscope.cn", "www.modelscope.cn")
+MIN_SIMILARITY = 0.75
+"""Of a name that is suggested, between 0 and 1."""
+
+_RELEASE = re.compile(r"\d{4}")
+"""Date of a later release, like 2507, which has the architecture but may read longer prompts."""
+_SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?[bmt]|[ae]\d+(\.\d+)?b|\d+e")
+"""Sizes: 405B, 8x7B, A22B, 128E."""
+_WEIGHTS_ACTIVATIONS = re.compile(r"w(?P<weights>\d)a(?P<activations>fp8|\d+)")
+_BITS = re.compile(r"(?:int)?(?P<bits>[2-8])-?bit|int(?P<int>[2-8])")
+_GROUP = re.compile(r"g(?P<after>\d+)|(?P<before>\d+)g")
+_FORMATS_OF_BITS = {
+    ("4", "16"): "int4_wo",
+    ("8", "16"): "int8_wo",
+    ("3", "16"): "int3_wo",
+    ("2", "16"): "int2_wo",
+    ("8", "8"): "int8",
+    ("4", "8"): "w4a8_int8",
+    ("4", "fp8"): "w4afp8",
+}
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """The parts of a name.
+
+    Attributes:
+        architecture: words that identify it, joined by ``-``.
+        sizes: the words among them that are sizes.
+        releases: dates.
+        weights: number format; empty if the name has none.
+        cache: format of the cache; empty if the name has none.
+        refused: a format that cannot be planned; empty if there is none.
+    """
+
+    architecture: str
+    sizes: frozenset[str]
+    releases: frozenset[str]
+    weights: str = ""
+    cache: str = ""
+    refused: str = ""
+
+
+def parse_name(name: str) -> ModelName:
+    """Return the parts of a checkpoint's name."""
+    publisher, _, own_name = name.lower().rpartition("/")
+    words = _words(own_name)
+    format_words = {word for word in words if _is_of_format(word)}
+    if not format_words - set(FORMAT_DETAILS):
+        format_words &= {"dynamic", "static", "quantized"}
+    kept = [word for word in words if word not in format_words and word not in TRAINING_WORDS]
+    architecture = [word for word in kept if not _RELEASE.fullmatch(word)]
+    return ModelName(
+        architecture="-".join(architecture),
+        sizes=frozenset(w for w in architecture if w in SIZE_WORDS or _SIZE.fullmatch(w)),
+        releases=frozenset(word for word in kept if _RELEASE.fullmatch(word)),
+        weights=_format(words, publisher),
+        cache="fp8" if "kv" in format_words else "",
+        refused=next((REFUSED_WORDS[word] for word in words if word in REFUSED_WORDS), ""),
+    )
 
 
 def format_in_name(name: str) -> str:
     """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
-    for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
-        if word in FORMAT_OF_SUFFIX:
-            # Qwen publishes blockwise fp8 (``weight_block_size`` in ``config.json``).
-            blockwise = word == "fp8" and name.lower().startswith("qwen/")
-            return "fp8_block" if blockwise else FORMAT_OF_SUFFIX[word]
-    return ""
+    return parse_name(name).weights
+
+
+def _words(own_name: str) -> list[str]:
+    """Return the words of a name without its publisher."""
+    text = own_name.replace("_", "-").replace("quantized.", "quantized-")
+    # 4-bit and mxfp4-a-fp8 are one word each.
+    text = re.sub(r"(\d)-bit\b", r"\1bit", text)
+    text = re.sub(r"\bw-?mxfp4-?a-?mxfp4", "w4a4mxfp4", text)
+    text = re.sub(r"\bw-?mxfp4-?a-?fp8", "w4a8mxfp4", text)
+    return [word for word in text.split("-") if word]
+
+
+def _is_of_format(word: str) -> bool:
+    patterns = (_WEIGHTS_ACTIVATIONS, _BITS, _GROUP)
+    return (
+        word in FORMAT_OF_SUFFIX
+        or word in FORMAT_DETAILS
+        or word in REFUSED_WORDS
+        or any(pattern.fullmatch(word) for pattern in patterns)
+    )
+
+
+def _format(words: Collection[str], publisher: str) -> str:
+    """Return the weight format that words of a name stand for; empty if none."""
+    bits = _first_match(_BITS, words)
+    group = _first_match(_GROUP, words)
+    pair = _first_match(_WEIGHTS_ACTIVATIONS, words)
+    named = [FORMAT_OF_SUFFIX[word] for word in words if word in FORMAT_OF_SUFFIX]
+    n_bits = (bits["bits"] or bits["int"]) if bits else ""
+
+    if pair:
+        both = (pair["weights"], pair["activations"])
+        base = _FORMATS_OF_BITS.get(both, "")
+        if both == ("8", "8") and "fp8" in named:
+            base = "fp8"
+    elif "bnb" in words:
+        base = {"4": "nf4", "8": "int8_wo"}.get(n_bits, "")
+    elif publisher.startswith("mlx") or "mlx" in words:
+        return grouped_name(f"int{n_bits}_wo", 64, "b") if n_bits in "234568" and n_bits else ""
+    elif n_bits and all(name == "int4_wo" for name in named):  # AWQ, GPTQ, or bits alone
+        base = f"int{n_bits}_wo"
+    else:
+        base = named[-1] if named else ""
+
+    if base == "fp8" and _is_blockwise(words, publisher):
+        return "fp8_block"
+    if base == "mxfp4" and publisher == "amd":
+        return "w4a4_mxfp4"
+    if group and base.endswith("_wo") and base.startswith("int"):
+        return grouped_name(base, int(group["after"] or group["before"]))
+    return base
+
+
+def _is_blockwise(words: Collection[str], publisher: str) -> bool:
+    """Return whether fp8 has a scale per block; Qwen publishes such (``weight_block_size``)."""
+    by_row = {"dynamic", "static", "pertensor", "tensor", "channel", "ptpc"} & set(words)
+    return bool({"block", "blockwise"} & set(words)) or (publisher == "qwen" and not by_row)
+
+
+def _first_match(pattern: re.Pattern[str], words: Iterable[str]) -> re.Match[str] | None:
+    return next(filter(None, map(pattern.fullmatch, words)), None)
+
+
+def repository_of(address: str) -> str:
+    """Return ``publisher/name`` of an address on a model hub, or the text itself if it is none.
+
+    Raises UsageError for addresses of other hosts, and for incomplete ones.
+    """
+    text = address.strip()
+    if text.startswith("hf://"):
+        text = f"https://huggingface.co/{text.removeprefix('hf://')}"
+    if text.split("/")[0] in HUB_HOSTS:
+        text = f"https://{text}"
+    if "://" not in text:
+        return address
+    parts = urlparse(text)
+    words = [word for word in parts.path.split("/") if word and word != "models"]
+    if parts.hostname not in HUB_HOSTS or len(words) < 2:
+        raise UsageError(
+            f"{address} is no address of a model on Hugging Face: give PUBLISHER/NAME, or a folder "
+            "with its config.json"
+        )
+    return "/".join(words[:2])
+
+
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return known names like ``name``, the most similar first; none has another size."""
+    wanted = parse_name(name)
+    by_similarity = []
+    for candidate in known:
+        parts = parse_name(candidate)
+        if parts.sizes != wanted.sizes:
+            continue
+        matcher = difflib.SequenceMatcher(None, wanted.architecture, parts.architecture)
+        if matcher.ratio() >= MIN_SIMILARITY:
+            by_similarity.append((-matcher.ratio(), candidate))
+    return [candidate for _, candidate in sorted(by_similarity)]
+
+
+def keeps_attention_wide(name: str) -> bool:
+    """Return whether checkpoints in a format usually keep attention beside experts in 16 bits."""
+    return base_format(name) in FOUR_BIT_FORMATS

@@ -152,7 +152,9 @@ def _gptq(stored: Fields) -> Scheme:
     if bits is None:
         raise NotPlannedError("bits is missing")
     group = stored.get("group_size", stored.get("q_group_size", DEFAULT_GROUP))
-    offset = "z" if stored.get("zero_point") else ""
+    if stored.get("is_marlin_24") or "24" in str(stored.get("checkpoint_format", "")):
+        raise NotPlannedError("sparse weights, marlin_24")
+    offset = "z" if stored.get("zero_point") or stored.get("sym") is False else ""
     default = _integer_weights(bits, group, offset)
     rules = _excluded(stored)
 
@@ -172,6 +174,28 @@ def _gptq(stored: Fields) -> Scheme:
         rules.append(Rule(default, NamedModules(names)))
         return Scheme(rules=rules, cache=_cache(stored), must_match=True)
     return Scheme(default, rules, _cache(stored))
+
+
+def _moe_wna16(stored: Fields) -> Scheme:
+    """VLLM's kernels for GPTQ and AWQ in experts; the files are theirs."""
+    return _gptq({**stored, "quant_method": stored.get("linear_quant_method", "gptq")})
+
+
+def _qqq(stored: Fields) -> Scheme:
+    """QQQ: 4-bit weights, multiplied with int8."""
+    group = stored.get("group_size", DEFAULT_GROUP)
+    if stored.get("wbits", stored.get("bits", 4)) != 4:
+        raise NotPlannedError(f"{stored.get('wbits')} bits")
+    return Scheme(grouped_name("w4a8_int8", max(group, 0)), _excluded(stored), _cache(stored))
+
+
+def _quanto(stored: Fields) -> Scheme:
+    """Hugging Face's Quanto: a type of weights, and of activations."""
+    weights = {"int8": "int8_wo", "int4": "int4_wo", "int2": "int2_wo", "float8": "fp8_wo"}
+    name = str(_required(stored, "weights"))
+    if name not in weights or stored.get("activations"):
+        raise NotPlannedError(f"weights {name}, activations {stored.get('activations')}")
+    return Scheme(weights[name], _excluded(stored), _cache(stored))
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -194,7 +218,8 @@ def _auto_round_format(stored: Fields) -> str:
     if bits >= 16:
         return UNQUANTIZED
     if data_type == "int" and activation_bits >= 16:
-        return _integer_weights(bits, stored.get("group_size", DEFAULT_GROUP))
+        offset = "z" if stored.get("sym") is False else ""
+        return _integer_weights(bits, stored.get("group_size", DEFAULT_GROUP), offset)
     kinds = {"int": "int", "fp": "float", "mx_fp": "float", "nv_fp": "float", "fp8": "float"}
     kind = kinds.get(data_type)
     if kind is None:
@@ -504,6 +529,12 @@ READERS: dict[str, Callable[[Fields], Scheme]] = {
     "awq-marlin": _gptq,
     "auto-round": _auto_round,
     "auto-gptq": _gptq,
+    "gptq-bitblas": _gptq,
+    "bitblas": _gptq,
+    "ipex": _gptq,
+    "moe-wna16": _moe_wna16,
+    "qqq": _qqq,
+    "quanto": _quanto,
     "intel/auto-round": _auto_round,
     "rtn": _rtn,
     "hqq": _hqq,

@@ -20,6 +20,9 @@ from foretune.errors import UsageError
 from foretune.plan.describe.description import GATED_MATRICES, LinearAttention, ModelDescription
 from foretune.plan.describe.formats import Formats, mixture_name
 
+Weights = dict[str, float]
+"""Format -> number of weights."""
+
 UNQUANTIZED = "bf16"
 
 REGEX = "re:"
@@ -238,42 +241,48 @@ def resolve(scheme: Scheme, model: ModelDescription, family: str = "") -> Format
 
     ``family`` is the ``model_type``; some have paths of their own.
     """
-    by_part: dict[str, Counter[str]] = {}
+    weights_of_part: dict[str, Weights] = {}
     for module in model_modules(model, family):
         default = scheme.default
         if model.is_moe and scheme.beside_experts and module.part != "experts":
             default = scheme.beside_experts
-        layers_by_format = _layers_by_format(scheme.rules, module, default)
-        weights = by_part.setdefault(module.part, Counter())
-        for name, layers in layers_by_format.items():
-            weights[name] += layers * module.weights
+        part = weights_of_part.setdefault(module.part, {})
+        for name, layers in _layers_by_format(scheme.rules, module, default).items():
+            part[name] = part.get(name, 0.0) + layers * module.weights
 
-    used = {name for weights in by_part.values() for name in weights}
+    used = {name for part in weights_of_part.values() for name in part}
     if scheme.must_match and used <= {UNQUANTIZED}:
         names = [name for rule in scheme.rules for name in rule.modules.names]
         raise UsageError(f"its quantized modules ({', '.join(names[:1])}, …) are not known")
 
-    mlps = by_part.pop("mlp", Counter())
+    # MLPs count with the projections if there are experts, else as experts.
+    attention = weights_of_part.get("attention", {})
+    mlps = weights_of_part.get("mlp", {})
     if not model.is_moe:
-        return _formats(scheme, attention=by_part["attention"], mlps=Counter(), experts=mlps)
-    beside = mlps + by_part.get("shared", Counter())
-    return _formats(scheme, attention=by_part["attention"], mlps=beside, experts=by_part["experts"])
-
-
-def _formats(
-    scheme: Scheme, attention: Counter[str], mlps: Counter[str], experts: Counter[str]
-) -> Formats:
-    """Return formats whose kernels are those of most weights of attention, and of experts."""
-    main = _most_common(attention, scheme.default)
-    main_of_experts = _most_common(experts, scheme.default)
-    return Formats(
-        weights=mixture_name(attention + mlps or Counter({main: 1.0}), main),
-        kv=scheme.cache,
-        moe=mixture_name(experts or Counter({main_of_experts: 1.0}), main_of_experts),
+        return _formats(scheme, attention=attention, beside={}, experts=mlps)
+    beside = _sum(mlps, weights_of_part.get("shared", {}))
+    return _formats(
+        scheme, attention=attention, beside=beside, experts=weights_of_part.get("experts", {})
     )
 
 
-def _most_common(weights: Counter[str], default: str) -> str:
+def _formats(scheme: Scheme, attention: Weights, beside: Weights, experts: Weights) -> Formats:
+    """Return formats whose kernels are those of most weights of attention, and of experts."""
+    main = _most_common(attention, scheme.default)
+    main_of_experts = _most_common(experts, scheme.default)
+    projections = _sum(attention, beside)
+    return Formats(
+        weights=mixture_name(projections, main) if projections else main,
+        kv=scheme.cache,
+        moe=mixture_name(experts, main_of_experts) if experts else main_of_experts,
+    )
+
+
+def _sum(first: Weights, second: Weights) -> Weights:
+    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}
+
+
+def _most_common(weights: Weights, default: str) -> str:
     """Return the format of most weights; the default one if none has more."""
     return max(weights, key=lambda name: (weights[name], name == default), default=default)
 
@@ -291,7 +300,7 @@ def _layers_by_format(rules: Sequence[Rule], module: Module, default: str) -> di
     if total >= module.count:
         return {name: module.count * layers / total for name, layers in named.items()}
     named[default] += module.count - total
-    return dict(named)
+    return {name: float(layers) for name, layers in named.items()}
 
 
 def model_modules(model: ModelDescription, family: str = "") -> list[Module]:

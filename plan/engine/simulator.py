@@ -21,7 +21,7 @@ import pandas as pd
 
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
-from foretune.plan.describe.catalog import System
+from foretune.plan.describe.system import System
 from foretune.plan.engine.stage_times import Stages, StepLoad
 from foretune.support.files import translate_read_errors
 

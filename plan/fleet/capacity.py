@@ -16,13 +16,14 @@ from scipy.sparse import coo_array
 
 from foretune.errors import RunTableError, UsageError
 from foretune.plan.describe.accuracy import recovery
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, Workload, divisors
+from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import MAX_TOKENS, read_numbers
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates, predict
 from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.request import PlanRequest
 from foretune.plan.serve.requirements import LoadCurve, Requirements
 
 HOST_W = (6500 - 8 * 400) / 8
@@ -119,7 +120,17 @@ def instance_types(
             (one, i)
             for i, demand in enumerate(demands)
             for size in sorted({n for gpus in sizes for n in divisors(gpus)})
-            for d in candidate_deployments(model, system, size, demand.workload, backend, formats)
+            for d in candidate_deployments(
+                PlanRequest(
+                    model=model,
+                    systems=(system,),
+                    gpus=size,
+                    workload=demand.workload,
+                    engine=backend,
+                    formats=tuple(formats) if formats else None,
+                ),
+                system,
+            )
             if d.replicas == 1 and (recovery(d.formats, model) or 0.0) >= requirements.accuracy
             for one in one_pool_candidates([d])
         ]

@@ -1,12 +1,19 @@
 """Explains a plan in sentences: best deployment, bottleneck, alternatives, caveats."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
-from foretune.plan.describe.catalog import LINK_EFFICIENCY
-from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, describe_formats
+from foretune.plan.describe.formats import (
+    DEFAULT_CACHE_FORMATS,
+    checkpoint_formats,
+    describe_formats,
+)
+from foretune.plan.describe.system import LINK_EFFICIENCY
 from foretune.plan.serve.candidates import CONCURRENCIES
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
 from foretune.plan.serve.requirements import GOALS, IDENTITY, MIN_GOODPUT_SHARE
@@ -19,6 +26,15 @@ PART_PHRASES = {
     "rest": "are small operators",
 }
 """Part of a decode step -> predicate of a sentence about its share."""
+LATENCY_PHRASES = {"ttft_ms": "to the first token", "tpot_ms": "per further token"}
+"""Latency -> its name in a sentence."""
+RATE_UNITS = {
+    "tokens_per_s_per_gpu": "tokens/s per GPU",
+    "usd_per_million_tokens": "USD per million tokens",
+    "power_w": "W per GPU",
+    "energy_mj_per_token": "mJ per token",
+}
+"""Columns of the line about throughput -> their units."""
 COMPARED_COLUMNS = {
     "tokens_per_s_per_gpu": "tokens/s per GPU",
     "tpot_ms": "time per token",
@@ -36,103 +52,61 @@ def sentences(plan: Plan) -> list[str]:
     """Return the lines below a plan's table, most important first."""
     best = plan.best
     drafts = plan.deployment(best).speculation
+    draft_lines = [str(drafts)] if drafts else []
     return [
         f"best: {describe_candidate(plan, best)}",
         _latency_text(best),
         _throughput_text(best),
         _bottleneck(plan, best),
-        *([str(drafts)] if drafts else []),
+        *draft_lines,
         *_arrival_lines(plan, best),
         *_pool_lines(plan, best),
         *_alternative_lines(plan, best),
     ]
 
 
-def notes(plan: Plan, tables: bool, corrected: bool) -> list[str]:
-    """Return the caveats of a plan.
-
-    ``tables``: whether operator times come from measured tables; ``corrected``: whether latencies
-    were corrected with measured deployments.
-    """
-    lines = [*plan.excluded_systems.values(), *_exclusion_notes(plan)]
-    if not tables:
-        lines.append("operator times are rooflines: no measured tables (pip install '.[llm]')")
-    elif plan.best["guessed"] > WARN_EXTRAPOLATED_SHARE:
-        lines.append(
-            f"{100 * plan.best['guessed']:.0f} % of a step was not measured on "
-            f"{plan.best['system']}: extrapolated from other sizes, formats, engines or GPUs"
-        )
-    if not corrected:
-        lines.append("no intervals: add --measured FILE to fit them to measured deployments")
-    unknown = plan.candidates["accuracy"].isna()
-    if unknown.any():
-        names = "; ".join(sorted(set(plan.candidates["formats"][unknown])))
-        what = "left out" if plan.requirements.accuracy > 0 else "their loss is unknown"
-        lines.append(f"no published quality for {names}: {what}")
-    priced = plan.candidates["usd_per_million_tokens"].notna()
-    if not priced.all():
-        names = ", ".join(plan.candidates["system"][~priced].unique())
-        lines.append(f"no known price for {names}: add --prices FILE")
-    kinds = list({(d.formats, d.system.name): d for d in plan.deployments}.values())
-    emulated = {
-        describe_formats(d.formats, d.model)
-        for d in kinds
-        if d.formats.support(d.system.device.architecture) != "native"
-    }
-    if emulated:
-        names = "; ".join(sorted(emulated))
-        lines.append(f"emulated, because the GPU has no units for this format: {names}")
-    caches = dict.fromkeys(d.formats.kv for d in kinds if d.formats.kv not in DEFAULT_CACHE_FORMATS)
-    lines += [
-        f"attention on {cache} caches was not measured: its efficiency is assumed to be that of "
-        "the nearest measured format, for fewer bytes; conversion costs are left out"
-        for cache in caches
+def notes(plan: Plan) -> list[str]:
+    """Return the caveats of a plan."""
+    return [
+        *plan.excluded_systems.values(),
+        *_exclusion_notes(plan),
+        *filter(None, dict.fromkeys(d.system.assumptions for d in plan.deployments)),
+        *_measurement_notes(plan),
+        *_unknown_value_notes(plan),
+        *_format_notes(plan),
+        *_offload_notes(plan),
     ]
-    lines += filter(None, dict.fromkeys(unsupported_formats(d, d.backend) for d in kinds))
-    return lines + _offload_notes(plan)
 
 
-def _offload_notes(plan: Plan) -> list[str]:
-    offloads = [d.offload for d in plan.deployments if d.offload]
-    if not offloads:
-        return []
-    rates = {d.system.name: d.system.host_gbps for d in plan.deployments}
-    links = ", ".join(f"{name} {rate:g} GB/s" for name, rate in rates.items())
-    rate = f"{100 * LINK_EFFICIENCY:.0f} % of the host links' data-sheet rate ({links})"
-    lines = [
-        f"offloading was not measured: assumed {rate}, all GPUs at once, and enough host memory"
-    ]
-    if any(offload.weights_gib for offload in offloads):
-        lines.append(
-            "compute waits while weights load from host memory; the time to first token "
-            "was fitted without offloading, so the simulated one is more reliable"
-        )
-    best = plan.deployment(plan.best)
-    if size := best.offload.cache_gib * GIB:
-        what = f"{size / best.prefix_bytes:.0f} prefixes of {best.workload.prefix:,} tokens"
-        lines.append(f"host memory holds {what} per tensor-parallel group")
-    return lines
+def describe_candidate(plan: Plan, row: pd.Series) -> str:
+    """Return a candidate in words: formats, layout, GPUs if they vary, load."""
+    words = [str(row["formats"]), describe_layout(row)]
+    if row["offload_gib"] > 0:
+        size = format_number(row["offload_gib"])
+        words.append(f"{size} GiB of each GPU's weights in host memory")
+    gpus_vary = plan.candidates[["gpus", "system"]].nunique().max() > 1
+    if gpus_vary:
+        words.append(f"{row['gpus']} × {row['system']}")
+
+    if row["prefill"]:
+        workers = "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
+        words.append(f"prefill on {row['prefill']}, decode on {workers}")
+        words.append(f"{row['batch']} requests")
+    else:
+        words.append(f"{row['replicas']} × {row['batch']} requests")
+    return ", ".join(words)
 
 
-def _exclusion_notes(plan: Plan) -> list[str]:
-    """Return what is excluded for this model, these lengths and this many GPUs."""
-    first, most_gpus = plan.deployments[0], plan.candidates["gpus"].max()
-    longest, tokens = first.model.longest, first.longest_context
-    fast = {d.system.name: d.system.fast_domain_gpus for d in plan.deployments}
-    fast_domains = [f"{n} GPUs of {name}" for name, n in fast.items() if most_gpus > n]
-    stay_inside = f"ranks of a layer stay within {', '.join(fast_domains)}"
-    lines = {
-        "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures": (
-            plan.candidates["pp"] > 1
-        ).any(),
-        f"{tokens:,} tokens exceed the model's context of {longest:,}": 0 < longest < tokens,
-        "images are not planned: count their tokens in --isl; the encoder's weights and time are "
-        "not included": first.model.images,
-        "plans of models with mixed layers were not validated on a deployment; check that your "
-        "engine version supports this model": first.model.has_mixed_layers,
-        f"{stay_inside}: network exchanges were not measured": bool(fast_domains),
-    }
-    return [line for line, applies in lines.items() if applies]
+def trade_offs(best: pd.Series, other: pd.Series) -> str:
+    """Return how another candidate differs from the best."""
+    changes = []
+    for column, name in COMPARED_COLUMNS.items():
+        percent = 100 * (other[column] / best[column] - 1.0)
+        if np.isfinite(percent) and abs(percent) >= MIN_CHANGE_PERCENT:
+            changes.append(f"{percent:+.0f} % {name}")
+    if other["native"] != best["native"]:
+        changes.append("published weights" if other["native"] else "requantized weights")
+    return ", ".join(changes) or "no difference"
 
 
 def format_number(value: float) -> str:
@@ -142,113 +116,261 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def describe_candidate(plan: Plan, row: pd.Series) -> str:
-    """Return a candidate in words: formats, layout, GPUs if they vary, load."""
-    words = [str(row["formats"]), describe_layout(row)]
-    if row["offload_gib"] > 0:
-        size = format_number(row["offload_gib"])
-        words.append(f"{size} GiB of each GPU's weights in host memory")
-    if plan.candidates[["gpus", "system"]].nunique().max() > 1:
-        words.append(f"{row['gpus']} × {row['system']}")
-    if row["prefill"]:
-        workers = "1 worker" if row["workers"] == 1 else f"{row['workers']} workers"
-        words.append(f"prefill on {row['prefill']}, decode on {workers}")
-        return ", ".join([*words, f"{row['batch']} requests"])
-    return ", ".join([*words, f"{row['replicas']} × {row['batch']} requests"])
+# The lines of `sentences`.
 
 
 def _latency_text(best: pd.Series) -> str:
     """Return both latencies, with their 90 % intervals if known."""
-    words = []
-    for name, what in (("ttft_ms", "to the first token"), ("tpot_ms", "per further token")):
-        low, high = (best.get(f"{name}_{end}", np.nan) for end in ("low", "high"))
+    texts = []
+    for name, phrase in LATENCY_PHRASES.items():
+        low = best.get(f"{name}_low", np.nan)
+        high = best.get(f"{name}_high", np.nan)
         interval = f" ({format_number(low)} … {format_number(high)})" if np.isfinite(low) else ""
-        words.append(f"{format_number(best[name])} ms{interval} {what}")
-    return ", ".join(words)
+        texts.append(f"{format_number(best[name])} ms{interval} {phrase}")
+    return ", ".join(texts)
 
 
 def _throughput_text(best: pd.Series) -> str:
-    parts = [
+    texts = [
         f"{format_number(best[column])} {unit}"
-        for column, unit in (
-            ("tokens_per_s_per_gpu", "tokens/s per GPU"),
-            ("usd_per_million_tokens", "USD per million tokens"),
-            ("power_w", "W per GPU"),
-            ("energy_mj_per_token", "mJ per token"),
-        )
+        for column, unit in RATE_UNITS.items()
         if column in best and np.isfinite(best[column])
     ]
-    if best["good"] == best["good"]:
-        parts.append(f"{100 * best['good']:.0f} % of requests within the limits")
-    return ", ".join(parts)
+    if _is_for_rate(best):
+        texts.append(f"{100 * best['good']:.0f} % of requests within the limits")
+    return ", ".join(texts)
+
+
+def _bottleneck(plan: Plan, best: pd.Series) -> str:
+    """Return the limit of a decode step, its largest part, and whether memory is full."""
+    largest = best["limited_by"]
+    roofline = f"{100 * best['bound_share']:.0f} % of the roofline"
+    if largest == "engine":
+        return f"limited by the engine's CPU time per step, which GPUs wait for; {roofline}"
+
+    largest_share = best[f"share_{largest}"]
+    if best["share_host"] > largest_share:
+        return (
+            f"limited by the link to host memory: {100 * best['share_host']:.0f} % of a step "
+            "waits for weights"
+        )
+
+    if largest == "communication":
+        limit = "links between GPUs"
+    elif best["decode_compute_bound"] > 0.5:
+        limit = "compute"
+    else:
+        limit = "memory bandwidth"
+    share = f"{100 * largest_share:.0f} % of a step {PART_PHRASES[largest]}"
+    line = f"limited by {limit}: {share}; {roofline}"
+    if not _is_for_rate(best) and _memory_is_full(plan, best):
+        line += "; memory is full"
+    return line
+
+
+def _memory_is_full(plan: Plan, best: pd.Series) -> bool:
+    """Return whether memory, not the largest planned load, limits the number of requests."""
+    same_deployment = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
+    max_batch = plan.candidates[same_deployment]["batch"].max()
+    max_planned = CONCURRENCIES[-1] * best["dp"] * best["workers"]
+    return bool(best["batch"] == max_batch and max_batch < max_planned)
 
 
 def _arrival_lines(plan: Plan, best: pd.Series) -> list[str]:
     """Return the rate that the best deployment sustains within the limits, if no rate was given."""
-    limited = np.isfinite([plan.requirements.ttft_ms, plan.requirements.tpot_ms]).any()
-    if best["good"] == best["good"] or not limited or best["prefill"]:
+    limits_ms = [plan.requirements.ttft_ms, plan.requirements.tpot_ms]
+    has_limits = np.isfinite(limits_ms).any()
+    if _is_for_rate(best) or not has_limits or best["prefill"]:
         return []
     share = f"{100 * MIN_GOODPUT_SHARE:.0f} %"
     return [f"at {plan.goodput:.3g} randomly arriving requests/s, {share} meet the limits"]
 
 
 def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
+    """Return what separate pools gain over one pool, if the best has them."""
     single = plan.best_one_pool
     if not best["prefill"] or single is None:
         return []
     column, sign = GOALS[plan.requirements.goal]
-    gain = 100 * sign * (best[column] / single[column] - 1.0)
-    change = f"{abs(gain):.0f} % {'better' if gain >= 0 else 'worse'}"
-    return [f"separate pools are {change} than one pool: {describe_candidate(plan, single)}"]
+    gain_percent = 100 * sign * (best[column] / single[column] - 1.0)
+    direction = "better" if gain_percent >= 0 else "worse"
+    gain = f"{abs(gain_percent):.0f} % {direction}"
+    return [f"separate pools are {gain} than one pool: {describe_candidate(plan, single)}"]
 
 
-def _bottleneck(plan: Plan, best: pd.Series) -> str:
-    """Return the limit of a decode step, its largest part, and whether memory is full."""
-    largest, roofline = best["limited_by"], f"{100 * best['bound_share']:.0f} % of the roofline"
-    if largest == "engine":
-        return f"limited by the engine's CPU time per step, which GPUs wait for; {roofline}"
-    limit = "compute" if best["decode_compute_bound"] > 0.5 else "memory bandwidth"
-    if largest == "communication":
-        limit = "links between GPUs"
-    if best["share_host"] > best[f"share_{largest}"]:
-        return (
-            f"limited by the link to host memory: {100 * best['share_host']:.0f} % of a step "
-            "waits for weights"
-        )
-    share = f"{100 * best[f'share_{largest}']:.0f} % of a step {PART_PHRASES[largest]}"
-    line = f"limited by {limit}: {share}; {roofline}"
-    same = (plan.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
-    max_batch = plan.candidates[same]["batch"].max()
-    full = best["batch"] == max_batch < CONCURRENCIES[-1] * best["dp"] * best["workers"]
-    if best["good"] != best["good"] and full:
-        line += "; memory is full"
-    return line
+@dataclass(frozen=True)
+class _Alternative:
+    """A candidate beside the best, with everything that it is named for."""
+
+    row: pd.Series
+    names: list[str]
 
 
 def _alternative_lines(plan: Plan, best: pd.Series) -> list[str]:
+    """Return a line for each other candidate of interest; one row may have several names."""
     likely = plan.probability_best
-    second = "next" if likely is None else f"next ({100 * likely:.0f} % likely worse)"
-    named: dict[object, tuple[list[str], pd.Series]] = {}
-    for what, other in (
-        (second, plan.runner_up),
-        ("faster per token", plan.next_faster),
-        ("covered by measurements", plan.best_measured),
-    ):
-        if other is not None:
-            named.setdefault(other.name, ([], other))[0].append(what)
+    next_name = "next" if likely is None else f"next ({100 * likely:.0f} % likely worse)"
+    by_name = {
+        next_name: plan.runner_up,
+        "faster per token": plan.next_faster,
+        "covered by measurements": plan.best_measured,
+    }
+
+    alternatives: dict[object, _Alternative] = {}
+    for name, row in by_name.items():
+        if row is not None:
+            alternative = alternatives.setdefault(row.name, _Alternative(row, names=[]))
+            alternative.names.append(name)
     return [
-        f"{', '.join(names)}: {describe_candidate(plan, other)}: {trade_offs(best, other)}"
-        for names, other in named.values()
+        f"{', '.join(other.names)}: {describe_candidate(plan, other.row)}: "
+        f"{trade_offs(best, other.row)}"
+        for other in alternatives.values()
     ]
 
 
-def trade_offs(best: pd.Series, other: pd.Series) -> str:
-    """Return how another candidate differs from the best."""
-    changes = []
-    for column, what in COMPARED_COLUMNS.items():
-        change = 100 * (other[column] / best[column] - 1.0)
-        if np.isfinite(change) and abs(change) >= MIN_CHANGE_PERCENT:
-            changes.append(f"{change:+.0f} % {what}")
-    if other["native"] != best["native"]:
-        changes.append("published weights" if other["native"] else "requantized weights")
-    return ", ".join(changes) or "no difference"
+def _is_for_rate(row: pd.Series) -> bool:
+    """Return whether a candidate was planned for a request rate."""
+    return not np.isnan(row["good"])
+
+
+# The lines of `notes`.
+
+
+def _exclusion_notes(plan: Plan) -> list[str]:
+    """Return what is excluded for this model, these lengths and this many GPUs."""
+    lines = []
+    if (plan.candidates["pp"] > 1).any():
+        lines.append(
+            "pipelines (pp > 1) were validated at maximum load only, on TensorRT-LLM's figures"
+        )
+
+    model = plan.deployments[0].model
+    tokens = plan.deployments[0].longest_context
+    if 0 < model.longest < tokens:
+        lines.append(f"{tokens:,} tokens exceed the model's context of {model.longest:,}")
+    if model.images:
+        lines.append(
+            "images are not planned: count their tokens in --isl; the encoder's weights and time "
+            "are not included"
+        )
+    if model.has_mixed_layers:
+        lines.append(
+            "plans of models with mixed layers were not validated on a deployment; check that "
+            "your engine version supports this model"
+        )
+
+    most_gpus = plan.candidates["gpus"].max()
+    fast_domains = {d.system.name: d.system.fast_domain_gpus for d in plan.deployments}
+    exceeded = [f"{n} GPUs of {name}" for name, n in fast_domains.items() if most_gpus > n]
+    if exceeded:
+        lines.append(
+            f"ranks of a layer stay within {', '.join(exceeded)}: network exchanges were not "
+            "measured"
+        )
+    return lines
+
+
+def _measurement_notes(plan: Plan) -> list[str]:
+    """Return how far times are measured, and whether they have intervals."""
+    lines = []
+    if not plan.has_tables:
+        lines.append("operator times are rooflines: no measured tables (pip install '.[llm]')")
+    elif plan.best["guessed"] > WARN_EXTRAPOLATED_SHARE:
+        lines.append(
+            f"{100 * plan.best['guessed']:.0f} % of a step was not measured on "
+            f"{plan.best['system']}: extrapolated from other sizes, formats, engines or GPUs"
+        )
+    if not plan.corrected:
+        lines.append("no intervals: add --measured FILE to fit them to measured deployments")
+    return lines
+
+
+def _unknown_value_notes(plan: Plan) -> list[str]:
+    """Return the formats without a published quality, and the systems without a price."""
+    lines = []
+    unknown = plan.candidates["accuracy"].isna()
+    if unknown.any():
+        names = "; ".join(sorted(set(plan.candidates["formats"][unknown])))
+        consequence = "left out" if plan.requirements.accuracy > 0 else "their loss is unknown"
+        lines.append(f"no published quality for {names}: {consequence}")
+
+    priced = plan.candidates["usd_per_million_tokens"].notna()
+    if not priced.all():
+        names = ", ".join(plan.candidates["system"][~priced].unique())
+        lines.append(f"no known price for {names}: add --prices FILE")
+    return lines
+
+
+def _format_notes(plan: Plan) -> list[str]:
+    """Return the formats that are guessed, were not measured, or that the GPU or engine lacks."""
+    # One deployment of each format and system.
+    by_format = {(d.formats, d.system.name): d for d in plan.deployments}
+    deployments = list(by_format.values())
+    return [
+        *_guess_notes(deployments),
+        *_emulation_notes(deployments),
+        *_cache_notes(deployments),
+        *filter(None, dict.fromkeys(unsupported_formats(d, d.backend) for d in deployments)),
+    ]
+
+
+def _guess_notes(deployments: list[Deployment]) -> list[str]:
+    """Return that a checkpoint's formats come from its name alone, if they do."""
+    model = deployments[0].model
+    if not model.format_guessed:
+        return []
+    formats = describe_formats(checkpoint_formats(model), model)
+    line = (
+        f"{formats}: guessed from the name {model.name}; its files may exclude modules or have "
+        "other groups: give the folder with its config.json"
+    )
+    return [line]
+
+
+def _emulation_notes(deployments: list[Deployment]) -> list[str]:
+    emulated = {
+        describe_formats(d.formats, d.model)
+        for d in deployments
+        if d.formats.support(d.system.device.architecture) != "native"
+    }
+    if not emulated:
+        return []
+    names = "; ".join(sorted(emulated))
+    return [f"emulated, because the GPU has no units for this format: {names}"]
+
+
+def _cache_notes(deployments: list[Deployment]) -> list[str]:
+    caches = dict.fromkeys(d.formats.kv for d in deployments)
+    return [
+        f"attention on {cache} caches was not measured: its efficiency is assumed to be that of "
+        "the nearest measured format, for fewer bytes; conversion costs are left out"
+        for cache in caches
+        if cache not in DEFAULT_CACHE_FORMATS
+    ]
+
+
+def _offload_notes(plan: Plan) -> list[str]:
+    offloads = [d.offload for d in plan.deployments if d.offload]
+    if not offloads:
+        return []
+
+    link_gbps = {d.system.name: d.system.host_gbps for d in plan.deployments}
+    links = ", ".join(f"{name} {gbps:g} GB/s" for name, gbps in link_gbps.items())
+    rate = f"{100 * LINK_EFFICIENCY:.0f} % of the host links' data-sheet rate ({links})"
+    lines = [
+        f"offloading was not measured: assumed {rate}, all GPUs at once, and enough host memory"
+    ]
+    if any(offload.weights_gib for offload in offloads):
+        lines.append(
+            "compute waits while weights load from host memory; the time to first token "
+            "was fitted without offloading, so the simulated one is more reliable"
+        )
+
+    best = plan.deployment(plan.best)
+    if best.offload.cache_gib:
+        prefixes = best.offload.cache_gib * GIB / best.prefix_bytes
+        lines.append(
+            f"host memory holds {prefixes:.0f} prefixes of {best.workload.prefix:,} tokens "
+            "per tensor-parallel group"
+        )
+    return lines

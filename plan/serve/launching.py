@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from foretune.errors import UnknownName
 from foretune.plan.cost.memory import GIB, USABLE_SHARE
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
@@ -23,6 +22,7 @@ from foretune.plan.describe.formats import (
     supported,
 )
 from foretune.plan.describe.layout import Layout, Offload
+from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import Deployment
 
 PORT = 8000

@@ -1,20 +1,19 @@
-"""Predicts every deployment of a model on the given GPUs and ranks them."""
+"""Predicts every deployment of a model on the given GPUs and ranks them.
 
+`plan` is the only entry: a `PlanRequest` goes in, a `Plan` comes out. `candidates` enumerates and
+predicts, `ranking` applies limits and goal, `refusals` says what to change if nothing is feasible.
+"""
+
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil
+from math import nan
 
 import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
-from foretune.plan.describe.accuracy import AccuracyResult
-from foretune.plan.describe.catalog import System
-from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats
-from foretune.plan.describe.layout import Offload, Speculation, Workload
 from foretune.plan.serve.candidates import (
     candidate_deployments,
     one_pool_candidates,
@@ -22,32 +21,29 @@ from foretune.plan.serve.candidates import (
     two_pool_candidates,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
-from foretune.plan.serve.deployments.correction import (
-    MIN_PROBABILITY,
-    Calibration,
-    LatencyPredictor,
-    Metric,
-    log_metric,
-    pairwise_better,
-    probability_within,
-)
+from foretune.plan.serve.deployments.calibration import MeasuredLatencies
+from foretune.plan.serve.deployments.correction import LatencyPredictor, Metric, log_metric
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import unsupported_offload, unsupported_system
-from foretune.plan.serve.requirements import (
-    GOALS,
-    IDENTITY,
-    MIN_GOODPUT_SHARE,
-    Goal,
-    LoadCurve,
-    Requirements,
-    at_rate,
-    fewest_replicas,
+from foretune.plan.serve.deployments.probability import pairwise_better
+from foretune.plan.serve.launching import unsupported_system
+from foretune.plan.serve.ranking import best_row, rank
+from foretune.plan.serve.refusals import (
+    UNKNOWN_GOAL_MESSAGES,
+    infeasible_message,
+    too_large_message,
 )
+from foretune.plan.serve.request import PlanRequest
+from foretune.plan.serve.requirements import GOALS, IDENTITY, Goal, LoadCurve, Requirements
 from foretune.result import Result
-from foretune.search.pareto import pareto_front
 
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of step time outside the measured range above which a candidate counts as extrapolated."""
+MIN_QUANTIZATION_GAIN = 0.05
+"""Minimum gain that justifies requantizing a published checkpoint."""
+MAX_STEP_UP_TIME = 0.95
+"""Maximum time per token, relative to the best, of a candidate that is named as faster."""
+GOAL_METRICS: dict[Goal, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
+"""Goals that depend on latency alone -> the metric whose errors are known."""
 SHOWN = [
     "system",
     "formats",
@@ -62,13 +58,6 @@ SHOWN = [
     "limited_by",
 ]
 """Columns of a plan as a table; ``layout`` combines tp, pp, dp and ep."""
-MIN_QUANTIZATION_GAIN = 0.05
-"""Minimum gain that justifies requantizing a published checkpoint."""
-UNKNOWN_GOAL_MESSAGES = {
-    "cost": "these systems have no known price: add one with --prices FILE",
-    "energy": "the power limit of these systems is unknown: choose another goal with --for",
-}
-"""Goal -> message when no system has the data to compute it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,27 +82,45 @@ class Plan(Result):
             ``keeps`` (whether it is feasible), ``pareto`` (on the front of goal and time per token;
             of throughput if the goal is latency).
         deployments: indexed by the rows' column ``number``.
-        requirements: limits and goal.
+        request: what was asked.
         excluded_systems: systems without a candidate -> the reason.
         probability_best: probability that the best beats the runner-up; None without a correction.
+        has_tables: whether operator times come from measured tables, not from rooflines.
+        corrected: whether latencies were corrected with measured deployments.
+        seconds: planning time; NaN if unknown.
     """
 
     candidates: pd.DataFrame
     deployments: Sequence[Deployment]
-    requirements: Requirements
+    request: PlanRequest
     excluded_systems: dict[str, str]
     probability_best: float | None = None
+    has_tables: bool = True
+    corrected: bool = False
+    seconds: float = field(default=nan, compare=False)
+
+    @property
+    def requirements(self) -> Requirements:
+        """Limits and goal."""
+        return self.request.requirements
+
+    @property
+    def feasible(self) -> pd.DataFrame:
+        """Candidates that meet all limits."""
+        return self.candidates[self.candidates["keeps"]]
 
     @property
     def headline(self) -> str:
         """The best candidate."""
-        if not self.candidates["keeps"].any():
+        if self.feasible.empty:
             return f"none of {len(self.candidates)} candidates is feasible"
+
         best = self.best
-        speed = (
-            f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU, {best['tpot_ms']:.1f} ms each"
+        throughput = f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU"
+        return (
+            f"{best['system']} {best['formats']} {describe_layout(best)}: {throughput}, "
+            f"{best['tpot_ms']:.1f} ms each"
         )
-        return f"{best['system']} {best['formats']} {describe_layout(best)}: {speed}"
 
     def to_dict(self) -> dict[str, object]:
         """Return the Pareto front's rows as plain values."""
@@ -128,16 +135,19 @@ class Plan(Result):
     @cached_property
     def best(self) -> pd.Series:
         """The feasible candidate that is best for the goal; raises UsageError without one."""
-        feasible = self.candidates[self.candidates["keeps"]]
+        feasible = self.feasible
         if feasible.empty:
-            raise UsageError(_infeasible_message(self.candidates, self.requirements))
+            raise UsageError(infeasible_message(self.candidates, self.requirements))
         if np.isneginf(self.requirements.score(feasible)).all():
             raise UsageError(UNKNOWN_GOAL_MESSAGES[self.requirements.goal])
-        best, native = _best_row(feasible, self.requirements), feasible[feasible["native"]]
+
+        best = best_row(feasible, self.requirements)
+        native = feasible[feasible["native"]]
         if best["native"] or native.empty:
             return best
+
         # Prefer the published checkpoint unless requantizing gains enough.
-        published = _best_row(native, self.requirements)
+        published = best_row(native, self.requirements)
         column, sign = GOALS[self.requirements.goal]
         gain = float(best[column] / published[column]) ** sign - 1.0
         return published if gain <= MIN_QUANTIZATION_GAIN else best
@@ -145,10 +155,9 @@ class Plan(Result):
     @cached_property
     def runner_up(self) -> pd.Series | None:
         """The best candidate that differs from `best` in formats, layout or system."""
-        best = self.best
-        others = (self.candidates[IDENTITY] != best[IDENTITY]).any(axis=1)
-        rivals = self.candidates[self.candidates["keeps"] & others]
-        return None if rivals.empty else _best_row(rivals, self.requirements)
+        is_other = (self.candidates[IDENTITY] != self.best[IDENTITY]).any(axis=1)
+        rivals = self.candidates[self.candidates["keeps"] & is_other]
+        return None if rivals.empty else best_row(rivals, self.requirements)
 
     @cached_property
     def pareto(self) -> pd.DataFrame:
@@ -158,7 +167,8 @@ class Plan(Result):
     @cached_property
     def next_faster(self) -> pd.Series | None:
         """The next candidate of the front at least 5 % faster per token than `best`."""
-        faster = self.pareto[self.pareto["tpot_ms"] <= 0.95 * self.best["tpot_ms"]]
+        max_tpot_ms = MAX_STEP_UP_TIME * self.best["tpot_ms"]
+        faster = self.pareto[self.pareto["tpot_ms"] <= max_tpot_ms]
         return None if faster.empty else faster.iloc[-1]
 
     @cached_property
@@ -171,24 +181,30 @@ class Plan(Result):
         best = self.best
         if best["prefill"]:
             return np.nan
-        loads = self.candidates[(self.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
-        osl = self.deployment(best).workload.osl
-        return float(best["replicas"] * LoadCurve(loads, osl, self.requirements).goodput())
+
+        same_deployment = (self.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)
+        curve = LoadCurve(
+            self.candidates[same_deployment],
+            osl=self.request.workload.osl,
+            requirements=self.requirements,
+        )
+        return float(best["replicas"] * curve.goodput())
 
     @cached_property
     def best_measured(self) -> pd.Series | None:
         """The best feasible candidate not extrapolated; None if all are, or if `best` is not."""
+        if self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE:
+            return None
         measured = self.candidates["guessed"] <= MAX_EXTRAPOLATED_SHARE
         feasible = self.candidates[self.candidates["keeps"] & measured]
-        if feasible.empty or self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE:
-            return None
-        return _best_row(feasible, self.requirements)
+        return None if feasible.empty else best_row(feasible, self.requirements)
 
     @cached_property
     def best_one_pool(self) -> pd.Series | None:
         """The best feasible candidate without a prefill pool; None if there is none."""
-        feasible = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
-        return None if feasible.empty else _best_row(feasible, self.requirements)
+        one_pool = self.candidates["prefill"] == ""
+        feasible = self.candidates[self.candidates["keeps"] & one_pool]
+        return None if feasible.empty else best_row(feasible, self.requirements)
 
     def deployment(self, row: pd.Series) -> Deployment:
         """Return the deployment of a row of `candidates`."""
@@ -202,185 +218,88 @@ def describe_layout(row: pd.Series) -> str:
 
 
 def plan(
-    model: ModelDescription,
-    system: System | Sequence[System],
-    gpus: int,
-    workload: Workload,
-    timers: StepTimers,
-    requirements: Requirements | None = None,
-    backend: str = "vllm",
-    formats: Sequence[Formats] | None = None,
-    correction: LatencyPredictor | None = None,
-    rate: float | None = None,
-    pools: bool = False,
-    accuracy: Sequence[AccuracyResult] | None = None,
-    speculation: Speculation | None = None,
-    caches: Sequence[str] = (),
-    offload: Offload = Offload(),  # noqa: B008  # immutable
-    calibration: Calibration | None = None,
+    request: PlanRequest, timers: StepTimers, measured: MeasuredLatencies | None = None
 ) -> Plan:
-    """Predict every deployment of ``model`` on ``gpus`` GPUs.
-
-    Raises UsageError if the model does not fit; the message gives its memory.
+    """Predict every deployment of a model on the given GPUs, and rank them.
 
     Args:
-        model: the model to serve.
-        system: the GPU system, or several to choose from.
-        gpus: number of GPUs; smaller layouts are replicated.
-        workload: request lengths.
+        request: what to plan.
         timers: operator times.
-        requirements: limits and goal; None maximizes throughput without limits.
-        backend: the engine.
-        formats: choices of formats; None takes those the GPU supports.
-        correction: trained on measured deployments; None predicts without intervals.
-        rate: requests per second, arriving at random; plans the fewest replicas that meet the
-            requirements. None plans every number of requests in flight.
-        pools: also try separate prefill workers; not possible with a ``rate``.
-        accuracy: measured quality of formats; None takes the published values.
-        speculation: how tokens are drafted; None drafts none.
-        caches: KV-cache formats to combine with every weight format; empty takes the usual ones.
-        offload: upper limits on weights and prefixes in host memory.
-        calibration: measurements of the model on the user's own stack.
+        measured: corrections of latencies by measurements; None takes the formulas alone.
+
+    Raises:
+        UsageError: the model does not fit, and the message gives its memory; or no deployment
+            sustains the request rate.
     """
-    _check_options(pools, rate, speculation, offload, backend, workload)
-    requirements = requirements or Requirements()
-    systems = [system] if isinstance(system, System) else list(system)
-    if speculation is not None:
-        speculation.drafter(model)  # raises if the model has none
-    candidates: list[Deployment] = []
+    start = time.perf_counter()
+    measured = measured or MeasuredLatencies()
+
+    # 1. Every format, layout and number of requests that fits in memory.
+    enumerated = _enumerate_deployments(request, timers)
+    if not enumerated.deployments:
+        raise UsageError("; ".join(enumerated.excluded_systems.values()))
+
+    # 2. Latency, power, memory, cost and quality of each.
+    predicted = predict(
+        enumerated.deployments, timers, measured=measured, accuracy=request.accuracy
+    )
+
+    # 3. Which of them meet the limits, and which are on the Pareto front.
+    corrected = measured.correction is not None
+    result = Plan(
+        candidates=rank(predicted, request, corrected=corrected),
+        deployments=enumerated.deployments,
+        request=request,
+        excluded_systems=enumerated.excluded_systems,
+        has_tables=timers.has_tables,
+        corrected=corrected,
+    )
+
+    # 4. With a correction, how likely the best beats the runner-up.
+    if measured.correction is not None:
+        probability = _probability_best(result, timers, measured.correction)
+        result = replace(result, probability_best=probability)
+    return replace(result, seconds=time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class _Enumerated:
+    """Deployments that fit in memory, and the systems without one -> the reason."""
+
+    deployments: list[Deployment]
+    excluded_systems: dict[str, str]
+
+
+def _enumerate_deployments(request: PlanRequest, timers: StepTimers) -> _Enumerated:
+    """Return the deployments of all systems at every load that fits in memory."""
+    deployments: list[Deployment] = []
     excluded: dict[str, str] = {}
-    for one in systems:
-        if reason := unsupported_system(one, backend):
-            excluded[one.name] = reason
+    for system in request.systems:
+        if reason := unsupported_system(system, request.engine):
+            excluded[system.name] = reason
             continue
-        found = list(
-            candidate_deployments(
-                model, one, gpus, workload, backend, formats, speculation, caches, offload
-            )
-        )
-        fitting = one_pool_candidates(found)
+
+        layouts = list(candidate_deployments(request, system))
+        fitting = one_pool_candidates(layouts)
         if not fitting:
-            excluded[one.name] = _too_large_message(model, one, gpus, found, backend)
-        candidates += fitting
-        if pools:
-            candidates += two_pool_candidates(found, gpus, timers)
-    if not candidates:
-        raise UsageError("; ".join(excluded.values()))
-    table = predict(candidates, timers, correction, accuracy, calibration)
-    table = _with_ranking(table, rate, workload.osl, requirements, correction)
-    result = Plan(table, candidates, requirements, excluded)
-    if correction is None:
-        return result
-    return replace(result, probability_best=_probability_best(result, timers, correction))
+            excluded[system.name] = too_large_message(request, system, layouts)
 
-
-def _with_ranking(
-    table: pd.DataFrame,
-    rate: float | None,
-    osl: int,
-    requirements: Requirements,
-    correction: LatencyPredictor | None,
-) -> pd.DataFrame:
-    """Return predictions with the columns ``number``, ``good``, ``sure``, ``keeps``, ``pareto``."""
-    table["number"], table["good"] = np.arange(len(table)), np.nan
-    if rate is not None:
-        table = at_rate(table, rate, osl, requirements)
-    table["sure"] = np.nan
-    if "tpot_ms_high" in table:  # probability of meeting the latency limits
-        limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
-        within = [probability_within(table, name, limit) for name, limit in limits.items()]
-        table["sure"] = np.min(within, axis=0)
-    table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
-    if correction is not None:
-        table["keeps"] &= table["sure"] >= MIN_PROBABILITY
-    if rate is not None:
-        table = fewest_replicas(table).reset_index(drop=True)
-    front_goal: Goal = "throughput" if requirements.goal == "latency" else requirements.goal
-    score = replace(requirements, goal=front_goal).score(table)
-    values = np.column_stack([-score, table["tpot_ms"]])
-    table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
-    return table
-
-
-def _check_options(
-    pools: bool,
-    rate: float | None,
-    speculation: Speculation | None,
-    offload: Offload,
-    backend: str,
-    workload: Workload,
-) -> None:
-    """Check that the options are compatible, and that the engine supports offloading."""
-    if pools and rate is not None:
-        raise UsageError("pools are sized for one load: leave out --pools or --rate")
-    if pools and speculation is not None:
-        raise UsageError("pools cannot draft tokens: leave out --pools or --speculative")
-    if pools and offload:
-        raise UsageError("pools cannot be planned with offloading: leave out --pools or --offload")
-    if reason := unsupported_offload(offload, backend):
-        raise UsageError(reason)
-    if offload.cache_gib and not workload.prefix:
-        raise UsageError("--offload cache=GIB keeps prefixes in host memory: add --prefix TOKENS")
+        deployments += fitting
+        if request.pools:
+            deployments += two_pool_candidates(layouts, request.gpus, timers)
+    return _Enumerated(deployments, excluded)
 
 
 def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:
     """Return the probability that the best beats the runner-up, if the goal depends on latency."""
-    metrics: dict[str, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
-    metric = metrics.get(plan.requirements.goal)
-    if metric is None or not plan.candidates["keeps"].any():
+    metric = GOAL_METRICS.get(plan.requirements.goal)
+    if metric is None or plan.feasible.empty:
         return None
-    runner_up = plan.runner_up
-    if runner_up is None or plan.best["good"] == plan.best["good"]:
+    planned_for_rate = plan.request.rate is not None
+    if plan.runner_up is None or planned_for_rate:
         return None
-    rows = analytic_times([plan.deployment(row) for row in (plan.best, runner_up)], timers)
-    return float(pairwise_better(*log_metric(correction, rows, metric))[0, 1])
 
-
-def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
-    """Return the best row; ties go to the shortest time per token."""
-    order = pd.DataFrame({"score": -requirements.score(rows), "tpot": rows["tpot_ms"]})
-    return rows.loc[order.sort_values(["score", "tpot"], kind="stable").index[0]]
-
-
-def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
-    violations = requirements.violations(table)
-    if violations:
-        return f"no deployment meets the limits: at best {', '.join(violations)}"
-    fastest = table.loc[table["tpot_ms"].idxmin()]
-    within = table[requirements.feasible(table)]
-    if len(within) and (within["good"] < MIN_GOODPUT_SHARE).all():
-        return (
-            f"at this rate, at most {100 * within['good'].max():.0f} % of the requests meet the "
-            f"limits, not {100 * MIN_GOODPUT_SHARE:.0f}: use a lower --rate, more --gpus, or relax "
-            "the limits"
-        )
-    if len(within):
-        return (
-            "no deployment is likely enough to meet the limits: the best has a probability "
-            f"of {100 * within['sure'].max():.0f} %; relax them, or plan without --measured"
-        )
-    return (
-        "no deployment meets all limits at once: relax a limit; the fastest deployment takes "
-        f"{fastest['tpot_ms']:.1f} ms per token and {fastest['ttft_ms']:.0f} ms to the first token"
-    )
-
-
-def _too_large_message(
-    model: ModelDescription, system: System, gpus: int, found: Sequence[Deployment], backend: str
-) -> str:
-    if not found:
-        return f"{model.name} cannot be split over {gpus} GPUs in these formats: try another --gpus"
-    on_gpu = [d for d in found if not d.offload.weights_gib]
-    needed = [d.memory(d.layout.dp).gib for d in on_gpu]
-    smallest = on_gpu[int(np.argmin(needed))]
-    layers = layer_bytes(model, smallest.layout, smallest.formats)
-    usable_gib = USABLE_SHARE * system.memory_gib
-    missing = ceil(min(needed) - usable_gib)
-    offload_hint = f", or offload weights to host memory: --offload {missing}"
-    if missing > sum(layers) / GIB or unsupported_offload(Offload(1.0), backend):
-        offload_hint = ""
-    return (
-        f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
-        f"{usable_gib:.0f} of them usable): it needs at least {min(needed):.0f} GiB per GPU; "
-        f"use more --gpus or smaller --formats{offload_hint}"
-    )
+    contenders = [plan.deployment(plan.best), plan.deployment(plan.runner_up)]
+    rows = analytic_times(contenders, timers)
+    value, covariance = log_metric(correction, rows, metric)
+    return float(pairwise_better(value, covariance)[0, 1])

@@ -18,15 +18,17 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes, StageWork, StepLoad
 from foretune.plan.serve.deployments.analytic import StepTimers
-from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.explanation import format_number
 from foretune.plan.serve.requirements import Requirements
 
 PERCENTILES = (50, 90, 99)
 REQUESTS_PER_SLOT = 6
 """Simulated requests per request in flight, without a trace."""
-MIN_REQUESTS, MAX_REQUESTS = 200, 4000
-"""Simulated requests per replica; the maximum grows to fill the replica three times."""
+MIN_REQUESTS = 200
+MAX_REQUESTS = 4000
+FILLS_PER_RUN = 3
+"""Simulated requests per replica; the maximum grows to fill the replica this many times."""
 WARMUP_SHARE = 0.2
 """Share of the requests dropped as warm-up."""
 STEP_TOKENS = (1024, 2048, 4096, 16384)
@@ -35,6 +37,9 @@ MAX_RATIO = 1.5
 """If simulated over predicted time to the first token exceeds this, an explanation is printed."""
 MIN_GAIN = 0.01
 """Minimum relative gain of another number of tokens."""
+MIN_SECONDS = 1e-9
+MIN_TPOT_MS = 1e-9
+"""Smallest simulated times, so that nothing is divided by zero."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +53,34 @@ class SimulationResult:
 
     def __str__(self) -> str:
         shares = " / ".join(map(str, PERCENTILES))
-        times = (
-            f"{name} {' / '.join(format_number(ms[p]) for p in PERCENTILES)} ms"
-            for name, ms in (("TTFT", self.ttft_ms), ("TPOT", self.tpot_ms))
+        ttft = " / ".join(format_number(self.ttft_ms[p]) for p in PERCENTILES)
+        tpot = " / ".join(format_number(self.tpot_ms[p]) for p in PERCENTILES)
+        return (
+            f"{shares} % of {self.requests:,} simulated requests within "
+            f"TTFT {ttft} ms, TPOT {tpot} ms"
         )
-        return f"{shares} % of {self.requests:,} simulated requests within {', '.join(times)}"
 
     def differences(self, predicted: Mapping[str, Any], rate: float | None) -> list[str]:
         """Explain a time to the first token that is far from a plan's row; empty if it is not."""
-        ttft_ms = float(predicted["ttft_ms"])
-        if rate is not None or 1 / MAX_RATIO < self.ttft_ms[50] / ttft_ms < MAX_RATIO:
+        if rate is not None:
             return []
-        source = f"{format_number(ttft_ms)} ms to the first token is predicted from measured"
-        waves = "benchmarks, whose requests also come in waves"
-        return [f"{source} {waves}; in the simulation, each arrives as another ends, or by trace"]
+        ttft_ms = float(predicted["ttft_ms"])
+        if 1 / MAX_RATIO < self.ttft_ms[50] / ttft_ms < MAX_RATIO:
+            return []
+        explanation = (
+            f"{format_number(ttft_ms)} ms to the first token is predicted from measured "
+            "benchmarks, whose requests also come in waves; in the simulation, each arrives as "
+            "another ends, or by trace"
+        )
+        return [explanation]
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""
         return {
             "requests": self.requests,
             "tokens_per_s": self.tokens_per_s,
-            **{
-                name: {f"p{p}": ms[p] for p in PERCENTILES}
-                for name, ms in (("ttft_ms", self.ttft_ms), ("tpot_ms", self.tpot_ms))
-            },
+            "ttft_ms": {f"p{p}": self.ttft_ms[p] for p in PERCENTILES},
+            "tpot_ms": {f"p{p}": self.tpot_ms[p] for p in PERCENTILES},
         }
 
 
@@ -92,28 +101,32 @@ def simulate(
     """
     if deployment.pools and rate is None and trace is None:
         raise UsageError("pools are simulated with arriving requests: add --rate or --trace")
+
+    # One attention-DP group is simulated; all of them get equal shares of the requests.
     groups = replicas * _groups(deployment)
     server = _GroupSimulator(deployment, timers)
     if tpot_ms is not None and deployment.pools is None and deployment.workload.osl > 1:
-        steady = server.run(_steady_requests(deployment))
-        settled = _drop_warmup(steady, deployment.batch)["tpot_ms"]
-        server.slowdown = tpot_ms / max(float(settled.median()), 1e-9)
-    requests, load = trace or _steady_requests(deployment), deployment.workload
-    if trace is None and rate is not None:
-        count = int(np.clip(REQUESTS_PER_SLOT * deployment.batch, MIN_REQUESTS, MAX_REQUESTS))
-        requests = Requests.poisson(rate / groups, count, load.isl, load.osl, load.prefix)
-    table = server.run(requests.shard(0, groups) if trace else requests)
-    table = table if trace else _drop_warmup(table, requests.in_flight)
-    starts, ends = table["arrived_ms"], table["last_ms"]
-    seconds = (ends.max() - (starts.min() if trace else ends.min())) / 1e3
-    if requests.in_flight:  # Little's law: between the ends of waves lies one wave too few
-        seconds = (ends - starts).sum() / requests.in_flight / 1e3
+        server.slowdown = tpot_ms / _steady_tpot_ms(server, deployment)
+
+    if trace is not None:
+        in_flight = trace.in_flight
+        table = server.run(trace.shard(0, groups))
+    else:
+        if rate is not None:
+            requests = _random_requests(deployment, rate / groups)
+        else:
+            requests = _steady_requests(deployment)
+        in_flight = requests.in_flight
+        table = _drop_warmup(server.run(requests), in_flight)
+
+    seconds = _duration_s(table, in_flight=in_flight, is_trace=trace is not None)
     quantiles = table[["ttft_ms", "tpot_ms"]].quantile([p / 100 for p in PERCENTILES])
-    ttft, tpot = (
-        dict(zip(PERCENTILES, quantiles[name], strict=True)) for name in ("ttft_ms", "tpot_ms")
+    return SimulationResult(
+        requests=len(table),
+        ttft_ms=dict(zip(PERCENTILES, quantiles["ttft_ms"], strict=True)),
+        tpot_ms=dict(zip(PERCENTILES, quantiles["tpot_ms"], strict=True)),
+        tokens_per_s=float(groups * table["osl"].sum() / max(seconds, MIN_SECONDS)),
     )
-    per_s = float(groups * table["osl"].sum() / max(seconds, 1e-9))
-    return SimulationResult(len(table), ttft, tpot, per_s)
 
 
 def choose_step_tokens(
@@ -127,31 +140,55 @@ def choose_step_tokens(
     goal ``latency``, the shortest time per token. The usual number is kept unless another one is
     better by `MIN_GAIN`. ``run`` simulates a deployment.
     """
-
-    def merit(found: SimulationResult) -> tuple[bool, float]:
-        ttft, tpot = found.ttft_ms[90], found.tpot_ms[90]
-        met = ttft <= requirements.ttft_ms and tpot <= requirements.tpot_ms
-        latency = requirements.goal == "latency" and found.tpot_ms[50] > 0  # 0 of one token
-        return met, 1.0 / found.tpot_ms[50] if latency else found.tokens_per_s
-
-    usable = USABLE_SHARE * deployment.system.memory_gib * GIB
-    best, result = deployment, run(deployment)
+    usable_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB
+    best = deployment
+    best_result = run(deployment)
     for tokens in STEP_TOKENS:
         other = replace(deployment, step_tokens=tokens)
-        if other.memory(other.requests_per_worker).total > usable:
+        if other.memory(other.requests_per_worker).total > usable_bytes:
             continue
-        found = run(other)
-        (met, rate), (was_met, so_far) = merit(found), merit(result)
-        if (met, rate) > (was_met, (1.0 + MIN_GAIN) * so_far):
-            best, result = other, found
-    return best, result
+        result = run(other)
+        if _is_better(result, best_result, requirements):
+            best = other
+            best_result = result
+    return best, best_result
+
+
+def _is_better(
+    result: SimulationResult, best: SimulationResult, requirements: Requirements
+) -> bool:
+    """Return whether a simulation is better than the best so far."""
+    meets_limits = _meets_limits(result, requirements)
+    best_meets_limits = _meets_limits(best, requirements)
+    if meets_limits != best_meets_limits:
+        return meets_limits
+    min_score = (1.0 + MIN_GAIN) * _score(best, requirements)
+    return _score(result, requirements) > min_score
+
+
+def _meets_limits(result: SimulationResult, requirements: Requirements) -> bool:
+    """Return whether 90 % of the requests meet the latency limits."""
+    within_ttft = result.ttft_ms[90] <= requirements.ttft_ms
+    within_tpot = result.tpot_ms[90] <= requirements.tpot_ms
+    return bool(within_ttft and within_tpot)
+
+
+def _score(result: SimulationResult, requirements: Requirements) -> float:
+    """Return the simulation's score for the goal; more is better."""
+    median_tpot_ms = result.tpot_ms[50]
+    has_further_tokens = median_tpot_ms > 0
+    if requirements.goal == "latency" and has_further_tokens:
+        return 1.0 / median_tpot_ms
+    return result.tokens_per_s
 
 
 class _GroupSimulator:
     """An attention-DP group and its prefill group; ``slowdown`` multiplies step times."""
 
     def __init__(self, deployment: Deployment, timers: StepTimers) -> None:
-        self._deployment, self._timers, self.slowdown = deployment, timers, 1.0
+        self._deployment = deployment
+        self._timers = timers
+        self.slowdown = 1.0
         self._stage_times = cache(self._make_stage_times)
 
     def run(self, requests: Requests) -> pd.DataFrame:
@@ -159,34 +196,47 @@ class _GroupSimulator:
         pools = self._deployment.pools
         if pools is None:
             table = self._simulate(requests, self._deployment.layout)
+            table = table.assign(osl=requests.osl)
         else:
-            # With separate prefill workers, a decode worker computes only a prompt's last token.
-            prefill_groups = max(pools.prefill_workers, 1) * pools.prefill.dp
-            groups_per_decoder = max(round(prefill_groups / _groups(self._deployment)), 1)
-            prompts_only = replace(requests, osl=np.ones_like(requests.osl))
-            parts = [
-                self._simulate(prompts_only.shard(i, groups_per_decoder), pools.prefill)
-                for i in range(groups_per_decoder)
-            ]
-            first_ms = np.empty(len(requests))
-            for i, part in enumerate(parts):
-                first_ms[i::groups_per_decoder] = part["first_ms"]
-            order = np.argsort(first_ms, kind="stable")
-            decode_requests = Requests(
-                first_ms[order],
-                requests.isl[order],
-                requests.osl[order],
-                requests.isl[order] - 1,
-                in_flight=0,
-            )
-            table = self._simulate(decode_requests, self._deployment.layout)
-            arrived = requests.arrival_ms[order]
-            table = table.assign(arrived_ms=arrived, ttft_ms=decode_requests.arrival_ms - arrived)
-            requests = decode_requests
+            table = self._run_pools(requests, pools)
+
+        # A prefix in host memory delays the first token.
         wait_ms = self._deployment.exposed_fetch_ms(float(table["ttft_ms"].min()))
-        return table.assign(osl=requests.osl, ttft_ms=table["ttft_ms"] + wait_ms)
+        return table.assign(ttft_ms=table["ttft_ms"] + wait_ms)
+
+    def _run_pools(self, requests: Requests, pools: Pools) -> pd.DataFrame:
+        """Return requests that are prefilled and decoded by separate workers."""
+        # The prefill groups of this decode group share its prompts.
+        prefill_groups = max(pools.prefill_workers, 1) * pools.prefill.dp
+        groups_per_decoder = max(round(prefill_groups / _groups(self._deployment)), 1)
+        prompts_only = replace(requests, osl=np.ones_like(requests.osl))
+        first_ms = np.empty(len(requests))
+        for i in range(groups_per_decoder):
+            part = self._simulate(prompts_only.shard(i, groups_per_decoder), pools.prefill)
+            first_ms[i::groups_per_decoder] = part["first_ms"]
+
+        # Prompts arrive at the decode group when they are prefilled. It computes only their last
+        # token.
+        order = np.argsort(first_ms, kind="stable")
+        decode_requests = Requests(
+            arrival_ms=first_ms[order],
+            isl=requests.isl[order],
+            osl=requests.osl[order],
+            cached=requests.isl[order] - 1,
+            in_flight=0,
+        )
+        table = self._simulate(decode_requests, self._deployment.layout)
+
+        # The first token is ready after prefill, counted from the arrival at the prefill group.
+        arrived_ms = requests.arrival_ms[order]
+        return table.assign(
+            arrived_ms=arrived_ms,
+            ttft_ms=decode_requests.arrival_ms - arrived_ms,
+            osl=decode_requests.osl,
+        )
 
     def _simulate(self, requests: Requests, layout: Layout) -> pd.DataFrame:
+        """Return requests served by one group with a layout, for prefill, decode or both."""
         deployment = self._deployment
         batch = max(int(np.ceil(deployment.batch / layout.pp)), 1)
         longest = int((requests.isl + requests.osl).max())
@@ -196,17 +246,18 @@ class _GroupSimulator:
             tokens = load.tokens + padded * load.tokens_per_answer
             wait_ms = deployment.weight_wait_ms(tokens) / layout.pp
             return [
-                StageWork(self.slowdown * (work.ms + wait_ms), work.layers)
+                StageWork(ms=self.slowdown * (work.ms + wait_ms), layers=work.layers)
                 for work in times(load, padded)
             ]
 
-        used = deployment.memory(0, layout).total
-        free_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB - used
-        each = request_bytes(deployment.loaded_model, layout, deployment.formats, longest)
+        # The cache gets the memory that the weights leave.
+        used_bytes = deployment.memory(0, layout).total
+        free_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB - used_bytes
+        longest_bytes = request_bytes(deployment.loaded_model, layout, deployment.formats, longest)
         scheduler = Scheduler(
-            max(deployment.step_tokens, batch * (1 + deployment.drafted)),
-            batch,
-            free_bytes / each * longest,
+            step_tokens=max(deployment.step_tokens, batch * (1 + deployment.drafted)),
+            max_batch=batch,
+            cache_tokens=free_bytes / longest_bytes * longest,
             host=Host.for_system(deployment.system, layout.pp),
             drafted=deployment.drafted,
             accepted_tokens=deployment.accepted_tokens,
@@ -215,21 +266,34 @@ class _GroupSimulator:
 
     def _make_stage_times(self, layout: Layout, batch: int, longest: int) -> StageTimes:
         """Return the step times of a group and of its drafter."""
-        deployment, drafts = self._deployment, self._deployment.speculation
-        model, formats = deployment.model, deployment.formats
-        timer = self._timers(deployment.system, deployment.backend)
+        deployment = self._deployment
         tokens_per_request = deployment.drafted + 1
-        limits = deployment.step_tokens + batch * tokens_per_request, longest, batch
+        max_tokens = deployment.step_tokens + batch * tokens_per_request
+        timer = self._timers(deployment.system, deployment.backend)
+
         drafter = None
+        drafts = deployment.speculation
         if drafts is not None:
             drafter = StageTimes(
-                drafts.drafter(model),
+                drafts.drafter(deployment.model),
                 drafts.layout(layout),
-                drafts.formats(formats),
+                drafts.formats(deployment.formats),
                 timer,
-                *limits,
+                max_tokens=max_tokens,
+                max_context=longest,
+                max_answers=batch,
             )
-        return StageTimes(model, layout, formats, timer, *limits, tokens_per_request, drafter)
+        return StageTimes(
+            deployment.model,
+            layout,
+            deployment.formats,
+            timer,
+            max_tokens=max_tokens,
+            max_context=longest,
+            max_answers=batch,
+            tokens_per_answer=tokens_per_request,
+            draft_times=drafter,
+        )
 
 
 def _groups(deployment: Deployment) -> int:
@@ -240,11 +304,27 @@ def _groups(deployment: Deployment) -> int:
 
 def _steady_requests(deployment: Deployment) -> Requests:
     """Return requests that keep the deployment's number of requests in flight."""
-    load, in_flight = deployment.workload, max(round(deployment.batch), 1)
-    count = int(
-        np.clip(REQUESTS_PER_SLOT * in_flight, MIN_REQUESTS, max(MAX_REQUESTS, 3 * in_flight))
+    load = deployment.workload
+    in_flight = max(round(deployment.batch), 1)
+    max_requests = max(MAX_REQUESTS, FILLS_PER_RUN * in_flight)
+    count = int(np.clip(REQUESTS_PER_SLOT * in_flight, MIN_REQUESTS, max_requests))
+    return Requests.uniform(
+        np.zeros(count), isl=load.isl, osl=load.osl, cached=load.prefix, in_flight=in_flight
     )
-    return Requests.uniform(np.zeros(count), load.isl, load.osl, load.prefix, in_flight)
+
+
+def _random_requests(deployment: Deployment, per_s: float) -> Requests:
+    """Return requests that arrive at random, ``per_s`` per second."""
+    load = deployment.workload
+    count = int(np.clip(REQUESTS_PER_SLOT * deployment.batch, MIN_REQUESTS, MAX_REQUESTS))
+    return Requests.poisson(per_s, count=count, isl=load.isl, osl=load.osl, cached=load.prefix)
+
+
+def _steady_tpot_ms(server: _GroupSimulator, deployment: Deployment) -> float:
+    """Return the median time per token with the deployment's requests in flight."""
+    steady = server.run(_steady_requests(deployment))
+    settled = _drop_warmup(steady, deployment.batch)
+    return max(float(settled["tpot_ms"].median()), MIN_TPOT_MS)
 
 
 def _drop_warmup(table: pd.DataFrame, in_flight: float) -> pd.DataFrame:
@@ -252,3 +332,15 @@ def _drop_warmup(table: pd.DataFrame, in_flight: float) -> pd.DataFrame:
     dropped = max(int(WARMUP_SHARE * len(table)), int(np.ceil(in_flight)))
     settled = table.iloc[dropped : len(table) - dropped]
     return settled if len(settled) else table
+
+
+def _duration_s(table: pd.DataFrame, in_flight: int, is_trace: bool) -> float:
+    """Return the seconds in which the requests of a table were served."""
+    starts_ms = table["arrived_ms"]
+    ends_ms = table["last_ms"]
+    if in_flight:
+        # Little's law: between the ends of waves lies one wave too few.
+        return float((ends_ms - starts_ms).sum() / in_flight / 1e3)
+    # A trace counts from its first arrival, random requests from the first end.
+    first_ms = starts_ms.min() if is_trace else ends_ms.min()
+    return float((ends_ms.max() - first_ms) / 1e3)

@@ -7,10 +7,10 @@ from math import ceil, inf
 from typing import Literal, get_args
 
 from foretune.errors import ProblemError, UnknownName
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import divisors
+from foretune.plan.describe.system import System
 
 Precision = Literal["bf16", "fp8"]
 Attention = Literal["flash", "unfused"]

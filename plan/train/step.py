@@ -9,8 +9,8 @@ import pandas as pd
 from foretune.device import peak_rate
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import StepTimer
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.system import System
 from foretune.plan.train.recipe import Recipe, Recompute, TrainingLayout, TrainingTask, stage_layers
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,

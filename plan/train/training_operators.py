@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from foretune.plan.cost.decoder import attention_operators, dense_operators
 from foretune.plan.cost.operator import BF16_BYTES, Operator, Part, collective, gemm, rowwise
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 from foretune.plan.train.recipe import Recipe, TrainingTask
 from foretune.plan.train.training_memory import StageParameters
 from foretune.problem import Problem

@@ -10,9 +10,9 @@ import pandas as pd
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
+from foretune.plan.describe.system import System
 from foretune.plan.train.recipe import Recipe, TrainingTask, possible_recipes
 from foretune.plan.train.step import Calibration, predict_steps
 from foretune.plan.train.training_memory import (

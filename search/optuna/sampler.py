@@ -3,7 +3,8 @@
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -13,73 +14,27 @@ from optuna.trial import FrozenTrial, TrialState
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.models.covariance import LinearCovariance
-from foretune.models.gaussian_process import GaussianProcess, Posterior
-from foretune.models.guides.guide import make_guide
-from foretune.models.saved.lookup import NONE, PredictorSource, read_model
+from foretune.models.gaussian_process import Posterior
+from foretune.models.saved.lookup import NONE, PredictorSource
 from foretune.objective import Objective
-from foretune.problem import Problem
-from foretune.search.encoding import KernelRuns
-from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
+from foretune.search.blas_threads import one_blas_thread
+from foretune.search.design import farthest
+from foretune.search.optuna.dimensions import Dimensions
+from foretune.search.optuna.predictor_prior import PredictorPrior
+from foretune.search.optuna.study_history import SUGGESTED, Observations, StudyHistory
 from foretune.search.posterior import log_expected_improvement, log_probability_below
-from foretune.search.prior import predict_runs
+from foretune.search.prior import PriorValues
 from foretune.search.searcher import PRIOR_CHECKS
-from foretune.search.surrogate_process import (
-    FIT_STEPS,
-    MULTIPLE,
-    OFFSET,
-    REFIT_FACTOR,
-    one_blas_thread,
+from foretune.search.surrogate_model import (
+    Evidence,
+    FailureRule,
+    Points,
+    PriorScale,
+    SurrogateModel,
     subsample_measurements,
     surrogate_process,
 )
-from foretune.space import Configuration
 from foretune.values import Value
-
-MIN_P_VALID = 0.05  # lower bound of a predicted probability to run
-
-
-class PredictorPrior:
-    """Predicts log values of a problem's configurations, each once.
-
-    ``named`` is the predictor or any model (`foretune.models.saved.lookup`). ``device`` is by
-    default the predictor's only training device, or none for other models. Raises PredictorError,
-    TrackingError, UsageError if there is no such predictor, no problem is given, or the predictor
-    has several training devices and none is named.
-    """
-
-    def __init__(
-        self,
-        named: PredictorSource,
-        problem: Mapping[str, Value] | None,
-        device: Device | None = None,
-        objective: Objective = Objective.TIME,
-    ) -> None:
-        if problem is None:
-            raise UsageError("a predictor needs the problem: give problem={'M': …, 'N': …}")
-        guide = make_guide(read_model(named), device)
-        self._problem, self._objective = Problem(problem), objective
-        self._guide = guide
-        self._known: dict[Configuration, tuple[float, float]] = {}
-        self.foreign = bool(guide.mismatch)
-        """Whether it comes from another device, which the sampler checks early."""
-        self.spread = guide.log_spread()  # standard deviation of its log errors
-
-    def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return predicted log values and probabilities to run.
-
-        Raises PredictorError if a parameter that it learned from is missing.
-        """
-        configs = [Configuration(p) for p in params]
-        if new := [c for c in dict.fromkeys(configs) if c not in self._known]:
-            rows = KernelRuns([self._problem] * len(new), new, [{}] * len(new))
-            predicted = predict_runs(self._guide, rows, self._objective)
-            self._known.update(
-                zip(new, zip(*(s.tolist() for s in predicted), strict=True), strict=True)
-            )
-        logs, valid = np.array([self._known[c] for c in configs]).reshape(-1, 2).T
-        return logs, np.maximum(valid, MIN_P_VALID)
-
 
 INITIAL_DESIGN_SIZE = 8  # trials of the initial design
 MAX_GRID_SIZE = 8000  # maximum size of a search space that is enumerated
@@ -87,15 +42,18 @@ MAX_COVARIANCE_SIZE = 200_000
 """Maximum trials × candidates per suggestion; this many take about ten milliseconds."""
 MIN_CANDIDATES = 500  # minimum number of candidates
 EXPANDED_BEST = 5  # half of the candidates are near this many of the best trials
+FAILURES_ARE_BAD = FailureRule(margin=None, shift_losses=False)
 
 _SUGGEST_LOCK = threading.Lock()
 """Threads of one process suggest one at a time, so that each knows the others' running trials."""
 
 
-class _Fit(NamedTuple):
+@dataclass(frozen=True)
+class _RandomRows:
+    """Random rows of a large search space."""
+
     search_space: Mapping[str, BaseDistribution]
-    trials: int
-    process: GaussianProcess
+    rows: np.ndarray
 
 
 class SurrogateSampler(BaseSampler):
@@ -165,10 +123,11 @@ class SurrogateSampler(BaseSampler):
         self._search_space = search_space
         self._constants: dict[str, Any] = {}
         """Parameters with one value, which the predictor also needs."""
-        self._random_rows: tuple[Mapping[str, BaseDistribution], np.ndarray] | None = None
-        """Random rows of a large search space, kept because each is predicted."""
-        self._fits: dict[str, _Fit] = {}
-        """The last fit of each process, from which the next one starts."""
+        self._random_rows: _RandomRows | None = None
+        self._model = SurrogateModel()
+        """Keeps the last fit of each process, from which the next one starts."""
+        self._fitted_space: Mapping[str, BaseDistribution] = {}
+        """The search space of the fits."""
         self._history: StudyHistory | None = None
         """The last study's data."""
 
@@ -181,11 +140,16 @@ class SurrogateSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have, without those with one value."""
-        space = self._history_of(study).common_parameters() or self._search_space
-        single = {name: d for name, d in (space or {}).items() if d.single()}
-        only = {name: getattr(d, "low", 0.0) for name, d in single.items()}  # 0: the only choice
-        self._constants = {name: single[name].to_external_repr(v) for name, v in only.items()}
-        return {name: d for name, d in sorted((space or {}).items()) if name not in single}
+        space = self._history_of(study).common_parameters() or self._search_space or {}
+        self._constants = {}
+        varying: dict[str, BaseDistribution] = {}
+        for name, distribution in sorted(space.items()):
+            if distribution.single():
+                only_value = getattr(distribution, "low", 0.0)  # 0 is the index of the only choice
+                self._constants[name] = distribution.to_external_repr(only_value)
+            else:
+                varying[name] = distribution
+        return varying
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -231,139 +195,159 @@ class SurrogateSampler(BaseSampler):
         return history
 
     def _suggest(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
+        """Return the row to try next."""
         candidates = self._candidates(dimensions, evidence)
-        others = np.vstack([evidence.finished, evidence.running])
-        ran, prior = np.isfinite(evidence.losses).any(), self._prior
-        if prior is None:
-            explores = not ran or len(evidence.finished) < self._n_startup_trials
-        else:
-            explores = prior.foreign and len(others) in PRIOR_CHECKS
-        if explores:
-            units, known = dimensions.to_cube(candidates), dimensions.to_cube(others)
-            return candidates[self._farthest(units, known)]
-        logs, valid = self._predict(dimensions, candidates)
-        if not ran:
-            return candidates[np.argmin(logs - np.log(valid))]
-        score = np.log(valid)
+        any_ran = bool(np.isfinite(evidence.losses).any())
+
+        # The initial design, or a look at where the predictor was not checked yet.
+        if self._explores(evidence, any_ran):
+            others = np.vstack([evidence.finished, evidence.running])
+            if not len(others):
+                return candidates[self._rng.integers(len(candidates))]
+            positions = dimensions.to_cube(candidates)
+            known_positions = dimensions.to_cube(others)
+            return candidates[farthest(positions, known_positions, periodic=True)]
+
+        # Before the first success, only the predictor tells candidates apart.
+        predicted = self._predict(dimensions, candidates)
+        if not any_ran:
+            return candidates[np.argmin(predicted.log_mean - np.log(predicted.p_valid))]
+
+        # Expected improvement, times the probabilities to run and to satisfy the constraints.
+        if dimensions.search_space != self._fitted_space:
+            self._model = SurrogateModel()
+            self._fitted_space = dimensions.search_space
+        score = np.log(predicted.p_valid)
         if evidence.feasible.any():
-            posterior, best = self._objective_posterior(dimensions, evidence, candidates, logs)
-            score += log_expected_improvement(posterior, best)
+            score += self._log_improvement(dimensions, evidence, candidates, predicted.log_mean)
         if (evidence.violations > 0).any():
-            known = np.flatnonzero(np.isfinite(evidence.violations))
-            known = known[subsample_measurements(evidence.violations[known], self._rng)]
-            X, y = dimensions.points(evidence.finished[known]), evidence.violations[known]
-            process = surrogate_process(X.shape[1])
-            process = self._fitted("constraints", process, dimensions, X, y, len(evidence.finished))
-            constraint = Posterior(process, X, y, dimensions.points(candidates))
-            constraint.add(dimensions.points(evidence.running))
-            score += log_probability_below(constraint, 0.0)
+            score += self._log_probability_feasible(dimensions, evidence, candidates)
         return candidates[np.argmax(score)]
 
-    def _objective_posterior(
+    def _explores(self, evidence: Observations, any_ran: bool) -> bool:
+        """Whether the next trial is far from all others."""
+        if self._prior is None:
+            return not any_ran or len(evidence.finished) < self._n_startup_trials
+        count = len(evidence.finished) + len(evidence.running)
+        return self._prior.foreign and count in PRIOR_CHECKS
+
+    def _log_improvement(
         self,
         dimensions: Dimensions,
         evidence: Observations,
         candidates: np.ndarray,
-        logs: np.ndarray,
-    ) -> tuple[Posterior, float]:
-        """Return the candidates' posterior loss, and the smallest loss so far in its units.
+        log_mean: np.ndarray,
+    ) -> np.ndarray:
+        """Return the log expected improvement of ``candidates`` on the best feasible trial.
 
-        The process models the errors of the predictions ``logs`` in units of their spread, or the
-        scaled losses without a predictor. A failure counts as the worst of all others, at least one
-        unit above the median.
+        ``log_mean`` has the candidates' predicted log values; zeros without a predictor.
         """
         known = subsample_measurements(evidence.losses, self._rng)
-        rows = np.vstack([evidence.finished[known], evidence.running, candidates])
-        losses, ran = evidence.losses[known], np.isfinite(evidence.losses[known])
-        X, prior_mean = dimensions.points(rows), np.zeros(len(rows))
-        process, scale = surrogate_process(X.shape[1]), float(np.std(losses[ran])) or 1.0
-        if self._prior is not None:
-            predicted = self._predict(dimensions, rows[: -len(candidates)])[0]
-            prior_mean = (np.concatenate([predicted, logs]) - logs.mean()) / evidence.unit
-            scale = float(np.std(prior_mean[-len(candidates) :])) or 1.0
-            prior_mean /= scale
-            amplitude = float(np.clip(self._prior.spread / evidence.unit / scale, 0.2, 1.0))
-            axes = X.shape[1]
-            process = surrogate_process(axes, amplitude, (OFFSET, LinearCovariance(axes, MULTIPLE)))
-            X = np.column_stack([X, prior_mean])
-        y = losses / scale
-        y[~ran] = max(y[ran].max(), np.median(y[ran]) + 1.0)
-        y -= prior_mean[: len(y)]
-        offset = float(np.median(y[ran]))
-        process = self._fitted(
-            "objective", process, dimensions, X[: len(y)], y - offset, len(evidence.finished)
-        )
-        posterior = Posterior(
-            process,
-            X[: len(y)],
-            y - offset,
-            X[-len(candidates) :],
-            prior=prior_mean[-len(candidates) :] + offset,
-        )
-        posterior.add(X[len(y) : -len(candidates)])
-        return posterior, float(evidence.losses[evidence.feasible].min()) / scale
+        center = float(log_mean.mean())
+        candidate_points = self._points(dimensions, evidence, candidates, log_mean - center)
+        prior_scale = None
+        if self._prior is not None and candidate_points.prior_mean is not None:
+            spread = self._prior.spread / evidence.unit
+            prior_scale = PriorScale.of_prior(candidate_points.prior_mean, spread)
 
-    def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predicted log values of rows, and their probabilities to run."""
+        def points_of(rows: np.ndarray) -> Points:
+            row_mean = self._predict(dimensions, rows).log_mean
+            return self._points(dimensions, evidence, rows, row_mean - center)
+
+        posterior = self._model.condition(
+            Evidence(points_of(evidence.finished[known]), evidence.losses[known], FAILURES_ARE_BAD),
+            candidate_points,
+            key="objective",
+            n_measured=len(evidence.finished),
+            prior_scale=prior_scale,
+        )
+        best_loss = float(evidence.losses[evidence.feasible].min())
+        with posterior.pending(points_of(evidence.running)) as with_running:
+            return log_expected_improvement(with_running, best_loss)
+
+    def _points(
+        self,
+        dimensions: Dimensions,
+        evidence: Observations,
+        rows: np.ndarray,
+        predicted: np.ndarray,
+    ) -> Points:
+        """Return rows as the process sees them; ``predicted`` are log values around zero."""
+        if self._prior is None:
+            return Points(dimensions.points(rows))
+        return Points(dimensions.points(rows), prior_mean=predicted / evidence.unit)
+
+    def _log_probability_feasible(
+        self, dimensions: Dimensions, evidence: Observations, candidates: np.ndarray
+    ) -> np.ndarray:
+        """Return the log probability of each candidate to satisfy the constraints."""
+        known = np.flatnonzero(np.isfinite(evidence.violations))
+        known = known[subsample_measurements(evidence.violations[known], self._rng)]
+        violations = evidence.violations[known]
+        points = Points(dimensions.points(evidence.finished[known]))
+        inputs = points.inputs(unit=1.0)
+
+        process = self._model.fits.fitted(
+            "constraints",
+            start=surrogate_process(points),
+            inputs=inputs,
+            targets=violations,
+            n_measured=len(evidence.finished),
+        )
+        posterior = Posterior(process, inputs, violations, dimensions.points(candidates))
+        posterior.add(dimensions.points(evidence.running))
+        return log_probability_below(posterior, 0.0)
+
+    def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> PriorValues:
+        """Return what is predicted of rows; without a predictor, all are alike."""
         if self._prior is None or not len(rows):
-            return np.zeros(len(rows)), np.ones(len(rows))
+            return PriorValues(np.zeros(len(rows)), p_valid=np.ones(len(rows)))
         return self._prior.predict([{**self._constants, **dimensions.params(row)} for row in rows])
 
     def _candidates(self, dimensions: Dimensions, evidence: Observations) -> np.ndarray:
-        """Return candidate rows; in a finite search space, untried ones only."""
-        affordable = MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1)
-        n = int(np.clip(affordable, MIN_CANDIDATES, MAX_GRID_SIZE))
-        listed = math.prod(dimensions.sizes.tolist()) <= MAX_GRID_SIZE  # NumPy would overflow
-        if listed:
+        """Return candidate rows; in a finite search space, untried ones only.
+
+        They are the whole grid if it is small, else random rows and neighbors of the best.
+        """
+        n_affordable = MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1)
+        n = int(np.clip(n_affordable, MIN_CANDIDATES, MAX_GRID_SIZE))
+        grid_size = math.prod(dimensions.sizes.tolist())  # NumPy would overflow
+        is_listed = grid_size <= MAX_GRID_SIZE
+        if is_listed:
             rows = dimensions.grid()
         elif self._prior is None:
             rows = dimensions.random(n // 2, self._rng)
         else:
             n = MIN_CANDIDATES
-            if self._random_rows is None or self._random_rows[0] != dimensions.search_space:
-                grid = dimensions.random(MAX_GRID_SIZE, self._rng)
-                self._random_rows = dimensions.search_space, grid
-            rows = self._random_rows[1]
-        near = rows[:0]
-        if evidence.feasible.any() and not (listed and len(rows) <= n):
-            best = np.argsort(np.where(evidence.feasible, evidence.losses, np.inf))
-            best = best[: min(EXPANDED_BEST, evidence.feasible.sum())]
-            near = dimensions.neighbors(evidence.finished[best], n // 2, self._rng)
+            rows = self._predicted_rows(dimensions)
+
+        neighbors = rows[:0]
+        if evidence.feasible.any() and not (is_listed and len(rows) <= n):
+            neighbors = self._neighbors_of_best(dimensions, evidence, n // 2)
+
         if not evidence.repeatable:
-            taken = {row.tobytes() for row in np.vstack([evidence.finished, evidence.running])}
-            free = [row.tobytes() not in taken for row in rows]
-            rows = rows[free] if any(free) else rows
-            near = near[[row.tobytes() not in taken for row in near]]
+            tried = {row.tobytes() for row in np.vstack([evidence.finished, evidence.running])}
+            untried = np.array([row.tobytes() not in tried for row in rows], dtype=bool)
+            if untried.any():  # else the search space is exhausted
+                rows = rows[untried]
+            is_new = np.array([row.tobytes() not in tried for row in neighbors], dtype=bool)
+            neighbors = neighbors[is_new]
+
         if self._prior is None and len(rows) > n:
             rows = rows[self._rng.choice(len(rows), n // 2, replace=False)]
-        return np.vstack([rows, near])
+        return np.vstack([rows, neighbors])
 
-    def _farthest(self, units: np.ndarray, others: np.ndarray) -> int:
-        """Return the row that is farthest from all others.
+    def _predicted_rows(self, dimensions: Dimensions) -> np.ndarray:
+        """Return random rows of a large search space, always the same: each is predicted once."""
+        if self._random_rows is None or self._random_rows.search_space != dimensions.search_space:
+            rows = dimensions.random(MAX_GRID_SIZE, self._rng)
+            self._random_rows = _RandomRows(dimensions.search_space, rows)
+        return self._random_rows.rows
 
-        Distances wrap around the cube, because otherwise its corners come first.
-        """
-        if not len(others):
-            return int(self._rng.integers(len(units)))
-        apart = np.abs(units[:, None] - others)
-        squares = np.minimum(apart, 1 - apart) ** 2
-        return int(np.argmax(squares.sum(axis=2).min(axis=1)))
-
-    def _fitted(
-        self,
-        key: str,
-        process: GaussianProcess,
-        dimensions: Dimensions,
-        X: np.ndarray,
-        y: np.ndarray,
-        trials: int,
-    ) -> GaussianProcess:
-        """Return a fitted process; it is refitted when there is enough new data."""
-        last = self._fits.get(key)
-        if last and last.search_space == dimensions.search_space:
-            process = last.process
-            if last.trials <= trials < REFIT_FACTOR * last.trials:
-                return process
-        process = process.fitted(X, y, FIT_STEPS)
-        self._fits[key] = _Fit(dimensions.search_space, trials, process)
-        return process
+    def _neighbors_of_best(
+        self, dimensions: Dimensions, evidence: Observations, n: int
+    ) -> np.ndarray:
+        feasible_losses = np.where(evidence.feasible, evidence.losses, np.inf)
+        n_best = min(EXPANDED_BEST, evidence.feasible.sum())
+        best = np.argsort(feasible_losses)[:n_best]
+        return dimensions.neighbors(evidence.finished[best], n, self._rng)

@@ -50,6 +50,25 @@ class ReplayResult:
         return self.curves.shape[0]
 
 
+@dataclass(frozen=True)
+class _Repeat:
+    """One repeat of a replay; one value per evaluation, see `ReplayResult`."""
+
+    curve: np.ndarray
+    overhead_ms: np.ndarray
+
+
+@dataclass(frozen=True)
+class ReplayPrior:
+    """The prior of a replay, and the devices, or the user's model, that it comes from.
+
+    ``prior`` is None and ``sources`` is empty if the replay starts without one.
+    """
+
+    prior: Prior | None
+    sources: list[str]
+
+
 def replay(
     recorded: RecordedSpace,
     searcher: SearcherKind,
@@ -70,11 +89,9 @@ def replay(
     """
     if budget < 1 or repeats < 1:
         raise UsageError(f"budget {budget} and repeats {repeats}: give at least 1 of each")
-    # Of the space too: else spaces of one size would be drawn alike. They fit 32 bits with a sign.
-    whose = zlib.crc32(f"{recorded.kernel}/{recorded.device.name}/{recorded.problem}".encode())
-    seeds = np.random.SeedSequence([seed, whose]).generate_state(repeats) >> 1
+    seeds = _seeds(recorded, seed, repeats)
 
-    def run_repeats(part: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    def run_repeats(part: np.ndarray) -> list[_Repeat]:
         return [_search(recorded, searcher, budget, int(s), prior) for s in part]
 
     if n_jobs == 1:
@@ -82,35 +99,54 @@ def replay(
     else:
         from joblib import Parallel, cpu_count, delayed
 
+        # The space travels once per process: process j gets every repeat whose number modulo the
+        # number of processes is j.
         jobs = min(repeats, cpu_count() if n_jobs < 1 else n_jobs)
-        parts = [seeds[i::jobs] for i in range(jobs)]  # the space travels once per process
-        done = Parallel(n_jobs=jobs)(delayed(run_repeats)(part) for part in parts)
-        runs = [done[i % jobs][i // jobs] for i in range(repeats)]
-    curves, overheads = (np.array(rows) for rows in zip(*runs, strict=True))
-    return ReplayResult(recorded.name, searcher_name(searcher), curves, overheads)
+        parts = [seeds[i::jobs] for i in range(jobs)]
+        runs_of_parts = Parallel(n_jobs=jobs)(delayed(run_repeats)(part) for part in parts)
+        runs = [runs_of_parts[i % jobs][i // jobs] for i in range(repeats)]
+
+    return ReplayResult(
+        recorded.name,
+        searcher_name(searcher),
+        curves=np.array([run.curve for run in runs]),
+        overhead_ms=np.array([run.overhead_ms for run in runs]),
+    )
+
+
+def _seeds(recorded: RecordedSpace, seed: int, repeats: int) -> np.ndarray:
+    """Return one seed per repeat; they fit 32 bits with a sign."""
+    # They depend on the space, because otherwise spaces of one size would be drawn alike.
+    identity = f"{recorded.kernel}/{recorded.device.name}/{recorded.problem}"
+    sequence = np.random.SeedSequence([seed, zlib.crc32(identity.encode())])
+    return sequence.generate_state(repeats) >> 1
 
 
 def _search(
     recorded: RecordedSpace, kind: SearcherKind, budget: int, seed: int, prior: Prior | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return one repeat's curve and its overhead in milliseconds per evaluation."""
-    best, overhead_ms = np.full(budget, np.inf), np.full(budget, np.nan)
+) -> _Repeat:
+    """Search the space once."""
+    values = np.full(budget, np.inf)  # objective of each evaluation
+    overhead_ms = np.full(budget, np.nan)
     searcher = make_searcher(
         kind, recorded.space, recorded.objective, seed, prior, recorded.problem, recorded.device
     )
-    steps, searched_since = count(), time.perf_counter()
+    steps = count()
+    searched_since = time.perf_counter()
 
     def measure(configs: Sequence[Configuration]) -> list[Measurement]:
         nonlocal searched_since
-        (config,), n = configs, next(steps)
+        n = next(steps)
         overhead_ms[n] = 1e3 * (time.perf_counter() - searched_since)
+        (config,) = configs
         number = recorded.space.index(config)
-        best[n] = recorded.values[number]
+        values[n] = recorded.values[number]
         searched_since = time.perf_counter()
         return [recorded.measurements[number]]
 
     run(search(searcher, Stopping(min(budget, len(recorded)))), measure)
-    return recorded.optimum / np.minimum.accumulate(best), overhead_ms
+    best_so_far = np.minimum.accumulate(values)
+    return _Repeat(curve=recorded.optimum / best_so_far, overhead_ms=overhead_ms)
 
 
 def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
@@ -164,17 +200,16 @@ def check_prior_source(
 
 def prior_from_source(
     source: SpacePredictor | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
-) -> tuple[Prior | None, list[str]]:
+) -> ReplayPrior:
     """Return the prior of a model, or of a predictor trained on runs of other devices.
 
-    Also returns its training devices, or a user's model's name. The prior is None without a source.
     Raises PredictorError: see `check_prior_source`; or there are too few runs.
     """
     if source is None:
-        return None, []
+        return ReplayPrior(prior=None, sources=[])
     if isinstance(source, pd.DataFrame):
         source = Predictor(seed=seed).fit(runs_on_other_devices(source, recorded))
     guide = make_guide(source, recorded.device)
     prior = prior_from_guide(guide, recorded.problem, recorded.space, recorded.objective)
     devices = sorted(set(guide.training_runs()["device"].astype(str)))
-    return prior, devices or [str(guide)]
+    return ReplayPrior(prior, sources=devices or [str(guide)])

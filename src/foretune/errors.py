@@ -7,6 +7,15 @@ from typing import Any
 
 from foretune.redaction import redact
 
+MAX_CHARACTERS = 300
+"""Characters of an error's message that are kept."""
+MAX_LISTED = 40
+"""With more known names than this, a message lists only the nearest."""
+N_NEAREST = 5
+"""Number of nearest names that it lists then."""
+NEAREST_CUTOFF = 0.3
+"""Smallest similarity of such a name, from 0 to 1 (`difflib`)."""
+
 
 class ForetuneError(Exception):
     """Base of all deliberate errors; the message is one line that says what to do."""
@@ -22,11 +31,14 @@ class ForetuneError(Exception):
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, in text that UTF-8 can encode; never raises."""
+    # A kernel may raise anything, also an error whose message cannot be read.
     try:
         lines = str(error).strip().splitlines()
-    except Exception as e:  # a kernel may raise anything
+    except Exception as e:
         lines = [f"its message cannot be read: {type(e).__name__}"]
-    return lines[0][:300].encode("utf-8", "backslashreplace").decode() if lines else ""
+    if not lines:
+        return ""
+    return lines[0][:MAX_CHARACTERS].encode("utf-8", "backslashreplace").decode()
 
 
 def describe_error(error: BaseException) -> str:
@@ -63,23 +75,31 @@ class UsageError(ForetuneError, ValueError):
     exit_code = 2
 
 
-MAX_LISTED = 40  # with more names than this, a message lists only the nearest
-
-
 class UnknownName(UsageError):
     """A kernel, searcher, model or parameter of that name does not exist."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], suffix: str = "") -> None:
         choices = sorted(known)
         by_lower = {choice.lower(): choice for choice in choices}
-        found = difflib.get_close_matches(name.lower(), by_lower, n=1)
-        hint = f"did you mean {by_lower[found[0]]!r}? " if found else ""
-        if len(choices) > MAX_LISTED:
-            near = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.3)
-            rest = f"{len(choices) - len(near)} others" if near else f"{len(choices)}, none like it"
-            choices = [*(by_lower[f] for f in near), rest]
-        listed = "; ".join(filter(None, (", ".join(choices) or "none", suffix)))
+        similar = difflib.get_close_matches(name.lower(), by_lower, n=1)
+        hint = f"did you mean {by_lower[similar[0]]!r}? " if similar else ""
+        listed = _listed(name, choices, by_lower)
+        if suffix:
+            listed = f"{listed}; {suffix}"
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
+
+
+def _listed(name: str, choices: list[str], by_lower: dict[str, str]) -> str:
+    """Return the known names as text; of many, only the nearest to ``name`` and a number."""
+    if not choices:
+        return "none"
+    if len(choices) <= MAX_LISTED:
+        return ", ".join(choices)
+    nearest = difflib.get_close_matches(name.lower(), by_lower, n=N_NEAREST, cutoff=NEAREST_CUTOFF)
+    if not nearest:
+        return f"{len(choices)}, none like it"
+    names = [by_lower[lower] for lower in nearest]
+    return ", ".join([*names, f"{len(choices) - len(nearest)} others"])
 
 
 def require_known(what: str, names: str | Iterable[str], known: Iterable[str]) -> None:

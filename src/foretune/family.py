@@ -5,6 +5,7 @@ A family computes the work of a launch, and features, from the sizes of a proble
 ``foretune.features.families`` describe kernels that other tools measured.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ import numpy.typing as npt
 from foretune.support.code_hash import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
-Cells = Mapping[str, Any]  # values by short name: numbers for one run, arrays for many
+"""A number for one run, or an array with one for each of many."""
+Cells = Mapping[str, Any]
+"""Values by short name: numbers for one run, arrays for many."""
 
 
 def nan_to(value: Any, replacement: Any) -> Any:
     """Replace NaN in a number or an array."""
     if isinstance(value, float):
-        return replacement if value != value else value
+        return replacement if math.isnan(value) else value
     return np.where(np.isnan(value), replacement, value)
 
 
@@ -50,13 +53,17 @@ class Family(ABC):
     with arithmetic and NumPy functions only.
     """
 
-    name: str  # the run table's column ``kernel``
+    name: str
+    """Value of the run table's column ``kernel``."""
     has_cost_model: bool = True
     """Whether `cost` is meaningful; without it, predictors have no roofline."""
 
-    @cached_property  # pickled with a kernel from a script, whose code is nowhere else
+    @cached_property
     def source_hash(self) -> str:
-        """Hash of the code, 16 hexadecimal digits; see `foretune.support.code_hash`."""
+        """Hash of the code, 16 hexadecimal digits; see `foretune.support.code_hash`.
+
+        It is pickled with a kernel from a script, whose code another process cannot read.
+        """
         return code_hash(type(self), Family)
 
     @abstractmethod

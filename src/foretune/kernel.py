@@ -12,10 +12,14 @@ from foretune.problem import Problem, ProblemParameter, make_problem
 from foretune.relative_error import relative_error
 from foretune.space import Configuration, SearchSpace
 
-Inputs = dict[str, Any]  # named arrays, as `Kernel.make_inputs` returns them
+Inputs = dict[str, Any]
+"""Named arrays, as `Kernel.make_inputs` returns them."""
 
 Launch = Callable[[], Any]
 """Runs the kernel once and returns its output; everything untimed is already done."""
+
+MAX_HYPERCUBES = 100
+"""Latin hypercubes that are drawn to find enough different problems."""
 
 
 class Clock(Protocol):
@@ -174,14 +178,16 @@ def latin_hypercube_problems(
     """
     rng = np.random.default_rng(seed)
     problems: dict[Problem, None] = {}
-    for _ in range(100):
-        columns = {
-            name: rng.permutation(np.resize(rng.permutation(len(values)), n))
-            for name, values in choices.items()
-        }
+    for _ in range(MAX_HYPERCUBES):
+        # A column of n positions per parameter: each value about equally often, in random order.
+        positions = {}
+        for name, values in choices.items():
+            each_once = rng.permutation(len(values))
+            positions[name] = rng.permutation(np.resize(each_once, n))
+
         for i in range(n):
-            values = {name: choices[name][int(column[i])] for name, column in columns.items()}
-            problems.setdefault(kernel.problem(values))
+            problem_values = {name: choices[name][int(positions[name][i])] for name in choices}
+            problems.setdefault(kernel.problem(problem_values))
             if len(problems) == n:
                 return list(problems)
     return list(problems)

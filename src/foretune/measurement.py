@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from foretune.errors import RunTableError
 from foretune.problem import Problem
 from foretune.redaction import redact
@@ -66,7 +68,8 @@ class Measurement:
     environment: str = ""
 
     def __post_init__(self) -> None:
-        if self.error:  # what a program printed
+        # A program may print secrets.
+        if self.error:
             object.__setattr__(self, "error", redact(self.error))
 
     @property
@@ -76,7 +79,11 @@ class Measurement:
 
     def check(self, power_limit_w: float = math.inf) -> None:
         """Raise RunTableError if the row is contradictory or impossible."""
-        reasons = [f.message.format(f.values) for f in row_faults(self, power_limit_w) if f.rows]
+        reasons = [
+            fault.message.format(fault.values)
+            for fault in row_faults(self, power_limit_w)
+            if fault.rows
+        ]
         if not self.problem and not self.config:
             reasons.append("both problem and configuration are empty")
         for reason in reasons:
@@ -97,26 +104,34 @@ def row_faults(row: Any, power_limit_w: Any) -> list[RowFault]:
 
     ``row`` is a `Measurement`, or has arrays of its attributes: the operators work for both.
     """
-    ok, failed = row.status == "ok", row.status != "ok"
-    time_ms, power_w, energy_mj = row.time_ms, row.power_w, row.energy_mj
-    untimed, unmetered = time_ms != time_ms, power_w != power_w  # NaN is not equal to itself
-    of_ok, of_failed = "status is ok but time_ms is {}", "the run failed but time_ms is {}"
-    no_meter = "power_w is {}: leave it empty without a meter"
-    above = "power_w is {}, far above the device's power limit"
-    excess = power_w > power_limit_w * POWER_MARGIN
+    ok = row.status == "ok"
+    failed = row.status != "ok"
+    time_ms = row.time_ms
+    power_w = row.power_w
+    energy_mj = row.energy_mj
+    untimed = np.isnan(time_ms)
+    unmetered = np.isnan(power_w)
+    too_much_power = power_w > power_limit_w * POWER_MARGIN
+
+    time_of_ok = "status is ok but time_ms is {}"
+    time_of_failed = "the run failed but time_ms is {}"
+    no_power = "power_w is {}: leave it empty without a meter"
+    above_limit = "power_w is {}, far above the device's power limit"
+    no_energy = "energy_mj is {}"
     return [
         RowFault("no kernel", "kernel is empty", row.kernel == "", row.kernel),
         RowFault("no device", "device is empty", row.device == "", row.device),
-        RowFault("time is not a number", of_ok, ok & untimed & unmetered, time_ms),
-        RowFault("time is zero", of_ok, ok & (time_ms == 0), time_ms),
-        RowFault("time is negative", of_ok, ok & (time_ms < 0), time_ms),
-        RowFault("time is infinite", of_ok, ok & (time_ms == math.inf), time_ms),
-        RowFault("time of a failed run", of_failed, failed & (time_ms == time_ms), time_ms),
-        RowFault("power is not positive", no_meter, _no_amount(power_w), power_w),
-        RowFault("power is far above the device's limit", above, excess, power_w),
-        RowFault("energy is not positive", "energy_mj is {}", _no_amount(energy_mj), energy_mj),
+        RowFault("time is not a number", time_of_ok, ok & untimed & unmetered, time_ms),
+        RowFault("time is zero", time_of_ok, ok & (time_ms == 0), time_ms),
+        RowFault("time is negative", time_of_ok, ok & (time_ms < 0), time_ms),
+        RowFault("time is infinite", time_of_ok, ok & (time_ms == math.inf), time_ms),
+        RowFault("time of a failed run", time_of_failed, failed & ~untimed, time_ms),
+        RowFault("power is not positive", no_power, _is_no_amount(power_w), power_w),
+        RowFault("power is far above the device's limit", above_limit, too_much_power, power_w),
+        RowFault("energy is not positive", no_energy, _is_no_amount(energy_mj), energy_mj),
     ]
 
 
-def _no_amount(value: Any) -> Any:
+def _is_no_amount(value: Any) -> Any:
+    """Return whether a value is zero, negative or infinite; NaN is none of them."""
     return (value <= 0) | (value == math.inf)

@@ -62,6 +62,11 @@ class Objective(StrEnum):
 LIMITABLE_COLUMNS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 """Columns that can be limited, besides every ``static.<name>`` that a kernel's runs report."""
 POWER_COLUMNS = ("power_w", "energy_mj")
+"""Columns that need a power meter."""
+NORMAL_QUANTILE_95 = 1.645
+"""A 90 % interval is so many standard deviations to each side."""
+MIN_SPREAD = 1e-6
+"""Smallest standard deviation of a predicted logarithm."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,8 @@ class Limit:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a limit such as ``power_w=300``."""
-        column, equals, number = (part.strip() for part in text.partition("="))
-        if not equals:
+        column, equals_sign, number = (part.strip() for part in text.partition("="))
+        if not equals_sign:
             raise UsageError(f"limit {text!r} has no '=': give COLUMN=VALUE, like power_w=300")
         if column not in LIMITABLE_COLUMNS and not column.startswith("static."):
             raise UnknownName("limit", column, [*LIMITABLE_COLUMNS, "static.…"])
@@ -114,16 +119,16 @@ class Limit:
         """Return the predicted probability of staying within the limit.
 
         ``predicted`` holds the columns of `Predictor.predict`; without the limited one, the
-        probability is 1. Errors of the logarithm are taken as normal: the 90 % interval is 1.645
-        standard deviations to each side.
+        probability is 1. Errors of the logarithm are taken as normal.
         """
         from scipy.special import ndtr
 
         if self.column not in predicted:
             return np.ones(len(predicted["p_valid"]))
         value = np.asarray(predicted[self.column])
-        spread = np.log(predicted[f"{self.column}_high"] / value) / 1.645
-        return np.asarray(ndtr(np.log(self.maximum / value) / np.maximum(spread, 1e-6)))
+        spread = np.log(predicted[f"{self.column}_high"] / value) / NORMAL_QUANTILE_95
+        distance = np.log(self.maximum / value)
+        return np.asarray(ndtr(distance / np.maximum(spread, MIN_SPREAD)))
 
 
 @dataclass(frozen=True)
@@ -135,20 +140,24 @@ class ConstrainedObjective:
 
     def value_of(self, measurement: Measurement) -> float:
         """Return the objective of a measurement: infinite if it failed or breaks a limit."""
-        within = all(limit.is_satisfied_by(measurement) for limit in self.limits)
-        return self.objective.value_of(measurement) if within else math.inf
+        if not all(limit.is_satisfied_by(measurement) for limit in self.limits):
+            return math.inf
+        return self.objective.value_of(measurement)
 
     def is_known(self, measurement: Measurement) -> bool:
         """Whether the measurement has every column that is needed; True if it failed."""
-        figures = [limit.value_of(measurement) for limit in self.limits]
-        figures.append(self.objective.value_of(measurement))
-        return not (measurement.ok and any(map(math.isnan, figures)))
+        if not measurement.ok:
+            return True
+        needed = [limit.value_of(measurement) for limit in self.limits]
+        needed.append(self.objective.value_of(measurement))
+        return not any(map(math.isnan, needed))
 
 
 def limitable_columns_of(measurement: Measurement) -> list[str]:
     """Return the columns of a measurement that can be limited."""
-    taken = [name for name in LIMITABLE_COLUMNS if not math.isnan(getattr(measurement, name))]
-    return [*taken, *(f"static.{name}" for name in measurement.static)]
+    measured = [name for name in LIMITABLE_COLUMNS if not math.isnan(getattr(measurement, name))]
+    static = [f"static.{name}" for name in measurement.static]
+    return measured + static
 
 
 def violated_limits(limits: Sequence[Limit], runs: Sequence[Measurement]) -> str:
@@ -160,9 +169,11 @@ def violated_limits(limits: Sequence[Limit], runs: Sequence[Measurement]) -> str
         return ""
     if not all(m.ok for m in runs):
         return "it no longer runs"
-    medians = {limit: float(np.median([limit.value_of(m) for m in runs])) for limit in limits}
-    return ", ".join(
-        f"{limit.column} {figure:.4g} > {limit.maximum:g}"
-        for limit, figure in medians.items()
-        if not figure <= limit.maximum
-    )
+
+    violated = []
+    for limit in dict.fromkeys(limits):
+        median = float(np.median([limit.value_of(m) for m in runs]))
+        # A column that was not measured is no proof: NaN violates the limit.
+        if not median <= limit.maximum:
+            violated.append(f"{limit.column} {median:.4g} > {limit.maximum:g}")
+    return ", ".join(violated)

@@ -17,22 +17,30 @@ from foretune.support.lazy import require
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MEASURED, PREDICTED, FAILED, OTHER = "#0072b2", "#e69f00", "#d55e00", "0.45"
+MEASURED = "#0072b2"
+PREDICTED = "#e69f00"
+FAILED = "#d55e00"
+OTHER = "0.45"
+"""Colors; these differ for color-blind readers, too."""
+LARGE_RANGE = 10
+"""Values that span more than this factor get a logarithmic axis."""
 
 
 def history(result: Any, ax: "Axes | None" = None) -> "Axes":
     """Draw every measurement of a search in order, the best so far, and the default."""
-    ax, table = _axes(ax), _table(result)
+    ax = _axes(ax)
+    table = _table(result)
     number = np.arange(1, len(table) + 1)
     failed = ~np.isfinite(table["objective"])
     ax.plot(number, table["objective"], "o", color=MEASURED, label="measured")
     ax.step(number, table["best"], where="post", color=MEASURED, label="best so far")
-    default = getattr(getattr(result, "result", result), "searched_default", None)
+    default = getattr(_search_of(result), "searched_default", None)
     if default is not None:
         ax.axhline(default, ls="--", lw=1, color=OTHER, label="default")
     if failed.any():
-        height = [float(table["best"].max())] * int(failed.sum())
-        ax.plot(number[failed], height, "x", color=FAILED, label="failed")
+        # Failures have no value: draw them as high as the first success.
+        height = float(table["best"].max())
+        ax.plot(number[failed], np.full(failed.sum(), height), "x", color=FAILED, label="failed")
     _scale(ax, table["objective"])
     return _labeled(ax, "measurement", _unit(result))
 
@@ -43,15 +51,16 @@ def predicted_measured(result: Any, ax: "Axes | None" = None) -> "Axes":
     ``result`` is a search with a predictor, a training, or a table with the columns ``truth``,
     ``prediction``, ``low`` and ``high``.
     """
-    ax, table = _axes(ax), _held_out(result)
+    ax = _axes(ax)
+    table = _held_out(result)
     if table.empty:
         raise UsageError("nothing was predicted: tune with a predictor, or validate a training")
-    low, high = table["prediction"] - table["low"], table["high"] - table["prediction"]
-    ends = [table[["truth", "prediction"]].min().min(), table[["truth", "prediction"]].max().max()]
+    below = table["prediction"] - table["low"]
+    above = table["high"] - table["prediction"]
     ax.errorbar(
         table["truth"],
         table["prediction"],
-        [low.clip(lower=0), high.clip(lower=0)],
+        [below.clip(lower=0), above.clip(lower=0)],
         fmt="o",
         ms=4,
         lw=1,
@@ -59,8 +68,13 @@ def predicted_measured(result: Any, ax: "Axes | None" = None) -> "Axes":
         mfc=MEASURED,
         mec=MEASURED,
     )
+
+    # On the diagonal, predictions are right.
+    times = table[["truth", "prediction"]]
+    ends = [times.min().min(), times.max().max()]
     ax.plot(ends, ends, lw=1, color=OTHER)
     ax.set(xscale="log", yscale="log")
+
     if table["low"].notna().any():
         inside = table["truth"].between(table["low"], table["high"]).mean()
         ax.set_title(f"{inside:.0%} of {len(table)} in the 90 % interval")
@@ -73,21 +87,28 @@ def importance(result: Any, ax: "Axes | None" = None) -> "Axes":
     ``result`` is a search, for the medians of its measurements, or the table of
     `foretune.models.parameter_importance`, for predictions.
     """
-    ax, table = _axes(ax), result
-    if not (isinstance(result, pd.DataFrame) and "factor" in result):
-        measured, rows = _measured(result), []
-        for name, column in _knobs(measured).items():
-            medians = measured.groupby(column)["objective"].median()
-            rows.append((name, medians.max() / medians.min()))
-        table = pd.DataFrame(rows, columns=["parameter", "factor"])
+    ax = _axes(ax)
+    is_importance = isinstance(result, pd.DataFrame) and "factor" in result
+    table = result if is_importance else _measured_importance(result)
     table = table.sort_values("factor")
     ax.barh(table["parameter"].astype(str), table["factor"] - 1, left=1, color=MEASURED)
     return _labeled(ax, "slowest over fastest value", "")
 
 
+def _measured_importance(result: Any) -> pd.DataFrame:
+    """Return each knob's slowest median over its fastest."""
+    measured = _measured(result)
+    rows = []
+    for name, column in _knobs(measured).items():
+        medians = measured.groupby(column)["objective"].median()
+        rows.append((name, medians.max() / medians.min()))
+    return pd.DataFrame(rows, columns=["parameter", "factor"])
+
+
 def slice(result: Any, knob: str, ax: "Axes | None" = None) -> "Axes":
     """Draw the objective over the values of one knob, with the best of each value."""
-    ax, table = _axes(ax), _measured(result)
+    ax = _axes(ax)
+    table = _measured(result)
     column = _column(table, knob)
     positions, labels = _places(table[column])
     ax.plot(positions, table["objective"], "o", alpha=0.6, color=MEASURED, label="measured")
@@ -100,13 +121,18 @@ def slice(result: Any, knob: str, ax: "Axes | None" = None) -> "Axes":
 
 def contour(result: Any, knobs: Sequence[str], ax: "Axes | None" = None) -> "Axes":
     """Draw a heat map of two knobs: the best that was measured of each pair of values."""
-    ax, table = _axes(ax), _measured(result)
-    try:
-        across, up = knobs
-    except ValueError:
-        own = ", ".join(_knobs(table))
-        raise UsageError(f"a heat map needs two knobs: give knobs=(X, Y) out of {own}") from None
-    grid = table.pivot_table("objective", _column(table, up), _column(table, across), "min")
+    ax = _axes(ax)
+    table = _measured(result)
+    if len(knobs) != 2:
+        known = ", ".join(_knobs(table))
+        raise UsageError(f"a heat map needs two knobs: give knobs=(X, Y) out of {known}")
+    across, up = knobs
+    grid = table.pivot_table(
+        values="objective",
+        index=_column(table, up),
+        columns=_column(table, across),
+        aggfunc="min",
+    )
     image = ax.imshow(grid, origin="lower", aspect="auto", cmap="viridis_r")
     ax.set_xticks(range(grid.shape[1]), map(str, grid.columns))
     ax.set_yticks(range(grid.shape[0]), map(str, grid.index))
@@ -119,16 +145,27 @@ def ratios(result: Any, ax: "Axes | None" = None) -> "Axes":
 
     ``result`` is a search, or a campaign, whose winners are drawn.
     """
-    ax, result = _axes(ax), getattr(result, "result", result)
-    if hasattr(result, "contenders"):
-        shown = [(c.name, c) for c in result.contenders[1:]]
+    ax = _axes(ax)
+    search_or_campaign = _search_of(result)
+    if hasattr(search_or_campaign, "contenders"):
+        # The first is the default itself.
+        named = [(c.name, c) for c in search_or_campaign.contenders[1:]]
     else:
-        shown = [(str(r.problem), r.winner) for r in result.results]
-    shown = [(name, c) for name, c in shown if math.isfinite(c.ratio)]
+        named = [(str(r.problem), r.winner) for r in search_or_campaign.results]
+    shown = [(name, contender) for name, contender in named if math.isfinite(contender.ratio)]
+    contenders = [contender for _, contender in shown]
+
     rows = range(len(shown))
-    middle = [c.ratio for _, c in shown]
-    ends = [[c.ratio - c.ratio_low for _, c in shown], [c.ratio_high - c.ratio for _, c in shown]]
-    ax.errorbar(middle, rows, xerr=ends, fmt="o", color=MEASURED, capsize=3)
+    below = [c.ratio - c.ratio_low for c in contenders]
+    above = [c.ratio_high - c.ratio for c in contenders]
+    ax.errorbar(
+        [c.ratio for c in contenders],
+        rows,
+        xerr=[below, above],
+        fmt="o",
+        color=MEASURED,
+        capsize=3,
+    )
     ax.axvline(1, ls="--", lw=1, color=OTHER)
     ax.set_yticks(rows, [name for name, _ in shown])
     return _labeled(ax, "speed against the default (99 % interval)", "")
@@ -138,18 +175,20 @@ def pareto_front(
     result: Any, x: str = "time_ms", y: str = "energy_mj", ax: "Axes | None" = None
 ) -> "Axes":
     """Draw the verified configurations of a Pareto front by two of their columns."""
-    ax, table = _axes(ax), _table(result)
+    ax = _axes(ax)
+    table = _table(result)
     require_known("column", (x, y), table.columns)
     front = table[table["front"]].sort_values(x)
-    rest = table[~table["front"]]
-    ax.plot(rest[x], rest[y], "o", color=OTHER, label="dominated")
+    dominated = table[~table["front"]]
+    ax.plot(dominated[x], dominated[y], "o", color=OTHER, label="dominated")
     ax.step(front[x], front[y], where="post", marker="o", color=MEASURED, label="front")
     return _labeled(ax, x, y)
 
 
 def learning_curve(curve: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
     """Draw the table of `foretune.models.learning_curve`: error over training rows."""
-    if not (isinstance(curve, pd.DataFrame) and {"rows", "median_ape"} <= {*curve}):
+    is_curve = isinstance(curve, pd.DataFrame) and {"rows", "median_ape"} <= set(curve)
+    if not is_curve:
         raise UsageError("give the table of foretune.models.learning_curve, not a result")
     ax = _axes(ax)
     ax.plot(curve["rows"], 100 * curve["median_ape"], "o-", color=MEASURED)
@@ -159,7 +198,8 @@ def learning_curve(curve: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
 
 def power(result: Any, ax: "Axes | None" = None) -> "Axes":
     """Draw the mean power of every metered measurement, in order."""
-    ax, table = _axes(ax), _table(result)
+    ax = _axes(ax)
+    table = _table(result)
     if not table["power_w"].notna().any():
         raise UsageError("power was not metered: tune with power=True on a machine with a meter")
     ax.plot(np.arange(1, len(table) + 1), table["power_w"], "o-", color=MEASURED)
@@ -167,23 +207,35 @@ def power(result: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def _axes(ax: "Axes | None") -> "Axes":
+    """Return the given axes, or those of a new figure."""
     require("matplotlib", "plot", "foretune.plot")
     from matplotlib import pyplot
 
-    return pyplot.subplots(layout="constrained")[1] if ax is None else ax
+    if ax is not None:
+        return ax
+    _, new_axes = pyplot.subplots(layout="constrained")
+    return new_axes
 
 
 def _scale(ax: "Axes", values: pd.Series) -> None:
     """Make the y-axis logarithmic if the values span a factor of ten."""
-    known = values[np.isfinite(values)]
-    ax.set_yscale("log" if known.max() > 10 * known.min() > 0 else "linear")
+    finite = values[np.isfinite(values)]
+    is_large = finite.max() > LARGE_RANGE * finite.min() > 0
+    ax.set_yscale("log" if is_large else "linear")
 
 
 def _labeled(ax: "Axes", x: str, y: str) -> "Axes":
+    """Label the axes, and add a legend if anything has a label."""
     ax.set(xlabel=x, ylabel=y)
-    if ax.get_legend_handles_labels()[0]:
+    handles, _ = ax.get_legend_handles_labels()
+    if handles:
         ax.legend(frameon=False)
     return ax
+
+
+def _search_of(result: Any) -> Any:
+    """Return the search in the result of a tuned function; other results unchanged."""
+    return getattr(result, "result", result)
 
 
 def _table(result: Any) -> pd.DataFrame:
@@ -191,11 +243,13 @@ def _table(result: Any) -> pd.DataFrame:
 
 
 def _measured(result: Any) -> pd.DataFrame:
+    """Return the rows that did not fail."""
     table = _table(result)
     return table[np.isfinite(table["objective"])]
 
 
 def _held_out(result: Any) -> pd.DataFrame:
+    """Return predictions beside the truth: of a training's first target, or of a search."""
     held_out = getattr(getattr(result, "validation", result), "held_out", None)
     if held_out is not None:
         if not held_out:
@@ -207,16 +261,21 @@ def _held_out(result: Any) -> pd.DataFrame:
 
 
 def _unit(result: Any) -> str:
-    objective = getattr(getattr(result, "result", result), "objective", None)
-    return "objective" if objective is None else f"{objective.value}, {objective.unit}"
+    """Return name and unit of the objective, for the label of an axis."""
+    objective = getattr(_search_of(result), "objective", None)
+    if objective is None:
+        return "objective"
+    return f"{objective.value}, {objective.unit}"
 
 
 def _knobs(table: pd.DataFrame) -> dict[str, str]:
+    """Return the knobs with more than one value, and their columns."""
     columns = [c for c in table if c.startswith("config.") and table[c].nunique() > 1]
     return {column.removeprefix("config."): column for column in columns}
 
 
 def _column(table: pd.DataFrame, knob: str) -> str:
+    """Return a knob's column; raise UnknownName if there is none."""
     known = [c.removeprefix("config.") for c in table if c.startswith("config.")]
     require_known("knob", knob, known)
     return f"config.{knob}"
@@ -224,5 +283,6 @@ def _column(table: pd.DataFrame, knob: str) -> str:
 
 def _places(values: pd.Series) -> tuple[np.ndarray, list[str]]:
     """Return each value's rank among the sorted distinct values, and these as labels."""
-    known = sorted(values.unique(), key=lambda v: (isinstance(v, str), v))
-    return np.array([known.index(v) for v in values]), [str(v) for v in known]
+    numbers_first = sorted(values.unique(), key=lambda value: (isinstance(value, str), value))
+    ranks = [numbers_first.index(value) for value in values]
+    return np.array(ranks), [str(value) for value in numbers_first]

@@ -64,17 +64,31 @@ def make_problem(
     Raises UnknownName if a name is not one of the parameters; ProblemError if a required one is
     missing, or a value is illegal.
     """
-    declared = {p.name: p for p in parameters}
-    values = FrozenParameters(values)
-    require_known(f"problem parameter of {owner}", values, declared)
-    missing = [p.name for p in declared.values() if p.default is None and p.name not in values]
+    declared = {parameter.name: parameter for parameter in parameters}
+    given = FrozenParameters(values)
+    require_known(f"problem parameter of {owner}", given, declared)
+
+    required = [name for name, parameter in declared.items() if parameter.default is None]
+    missing = [name for name in required if name not in given]
     if missing:
-        example = ",".join(f"{p.name}=…" for p in declared.values() if p.default is None)
+        example = ",".join(f"{name}=…" for name in required)
         raise ProblemError(f"{owner} needs {', '.join(missing)}: write {example}")
-    return Problem({p.name: p.check(values.get(p.name, p.default)) for p in declared.values()})
+
+    return Problem(
+        {
+            name: parameter.check(given.get(name, parameter.default))
+            for name, parameter in declared.items()
+        }
+    )
 
 
 def shared_values(problems: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     """Return the values that several problems share, to print them once; none for one problem."""
     first, *others = problems
-    return {n: v for n, v in first.items() if others and all(p.get(n) == v for p in others)}
+    if not others:
+        return {}
+    return {
+        name: value
+        for name, value in first.items()
+        if all(problem.get(name) == value for problem in others)
+    }

@@ -12,7 +12,9 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 HIDDEN = "***"
-MIN_CHARACTERS = 6  # shorter secrets are hidden only next to their name
+"""Replaces a secret."""
+MIN_CHARACTERS = 6
+"""Shorter secrets are hidden only next to their name."""
 
 _NAME = (
     r"[\w.-]*(?:passw(?:or)?d|passphrase|pwd|token|secret|credentials?|"
@@ -31,6 +33,7 @@ _NAMED = re.compile(
 _NO_SECRET = re.compile(r"\{\w+\}|\d{1,6}|")
 """Values that are not secrets: placeholders of knobs, counts (of tokens), empty text."""
 _SHELL_OPTION = re.compile(r"[-/]\w*c")
+"""Option of a shell before a command line: ``-c``, ``-lc``, ``/c``."""
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -43,31 +46,56 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
         if len(secret) >= MIN_CHARACTERS:
             text = text.replace(secret, HIDDEN)
     if "://" in text:
-        text = _ADDRESS.sub(lambda m: f"{m[1]}{'' if m[2] is None else m[2] + ':'}{HIDDEN}@", text)
+        text = _ADDRESS.sub(_hide_in_address, text)
+    # The search for names takes long: first look whether there may be one.
     if not _HINT.search(text):
         return text
     text = _QUERY.sub(rf"\1{HIDDEN}", text)
-    return _NAMED.sub(lambda m: m[0] if _NO_SECRET.fullmatch(m[2]) else m[1] + HIDDEN, text)
+    return _NAMED.sub(_hide_named, text)
+
+
+def _hide_in_address(match: re.Match[str]) -> str:
+    """Hide the password of ``SCHEME://USER:PASSWORD@``, or the token of ``SCHEME://TOKEN@``."""
+    scheme, user = match.groups()
+    if user is None:
+        return f"{scheme}{HIDDEN}@"
+    return f"{scheme}{user}:{HIDDEN}@"
+
+
+def _hide_named(match: re.Match[str]) -> str:
+    """Hide a value behind a name that suggests a secret."""
+    name, value = match.groups()
+    if _NO_SECRET.fullmatch(value):
+        return match[0]
+    return f"{name}{HIDDEN}"
 
 
 def redact_command(words: Sequence[str]) -> tuple[list[str], set[str]]:
     """Return the words of a command with ``***`` in place of secrets, and the secrets."""
-    shown, secrets, before = [], set[str](), ""
+    shown: list[str] = []
+    secrets: set[str] = set()
+    previous = ""
     for word in words:
-        name, equals, value = word.partition("=")
-        if len(words) == 1 or _SHELL_OPTION.fullmatch(before):
-            name, value = word, ""
+        name, equals_sign, value = word.partition("=")
+        is_command_line = len(words) == 1 or _SHELL_OPTION.fullmatch(previous)
+        follows_secret_option = (
+            previous.startswith("-")
+            and _IS_NAME.fullmatch(previous.lstrip("-"))
+            and not word.startswith("-")
+        )
+        if is_command_line:
             secrets |= _secrets_in_line(word)
-        elif before.startswith("-") and _IS_NAME.fullmatch(before.lstrip("-")) and word[:1] != "-":
-            name, value = "", word
-        elif not (equals and is_secret(name.lstrip("-"), value)):
-            name, value = word, ""
-        if _NO_SECRET.fullmatch(value):
             shown.append(word)
-        else:
-            shown.append(f"{name}={HIDDEN}" if name else HIDDEN)
+        elif follows_secret_option and not _NO_SECRET.fullmatch(word):
+            secrets.add(word)
+            shown.append(HIDDEN)
+        elif not follows_secret_option and equals_sign and is_secret(name.lstrip("-"), value):
             secrets.add(value)
-        before = word
+            shown.append(f"{name}={HIDDEN}")
+        else:
+            shown.append(word)
+        previous = word
+    # A secret may occur in other words, too.
     return [redact(word, secrets) for word in shown], secrets
 
 
@@ -79,12 +107,17 @@ def is_secret(name: str, value: str) -> bool:
 def _secrets_in_line(line: str) -> set[str]:
     """Return the secrets in a command line, as in ``sh -c 'PASSWORD=x program'``."""
     parser = shlex.shlex(line, posix=True, punctuation_chars=True)
-    parser.whitespace_split, parser.commenters = True, ""
+    parser.whitespace_split = True
+    parser.commenters = ""
     try:
         words = list(parser)
-    except ValueError:  # a quotation that does not end
+    except ValueError:
+        # A quotation does not end: this is no command line.
         return set()
-    return redact_command(words)[1] if len(words) > 1 else set()
+    if len(words) < 2:
+        return set()
+    _, secrets = redact_command(words)
+    return secrets
 
 
 @functools.cache

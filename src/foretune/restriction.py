@@ -1,8 +1,9 @@
 """Restrictions: rules between tunable parameters, checked on whole columns at once."""
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,23 +11,30 @@ import numpy.typing as npt
 from foretune.errors import SpaceError
 from foretune.support.expression import Columns, Expression
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 class Restriction:
     """A rule that every legal configuration satisfies.
 
     It is an expression over parameters, e.g. ``"BLOCK_M * BLOCK_N <= 4096"``, or a function whose
-    arguments are parameters. Expressions are a subset of Python (see `Expression`), so a space read
-    from a file cannot run code. Raises SpaceError if the rule is invalid, or uses a name that is
-    not a parameter.
+    arguments are parameters. An argument with a default need not be one; ``**others`` gets all
+    parameters that have no argument of their own, ``*values`` the values of all, in order.
+    Expressions are a subset of Python (see `Expression`), so a space read from a file cannot run
+    code. Raises SpaceError if the rule is invalid, or uses a name that is not a parameter.
     """
 
-    def __init__(self, rule: str | Callable[..., bool], names: set[str]) -> None:
+    def __init__(self, rule: str | Callable[..., bool], names: Collection[str]) -> None:
         self.rule = rule if callable(rule) else Expression(rule)
         if isinstance(self.rule, Expression):
             self.names = self.rule.names
+            required = self.names
         else:
-            self.names = frozenset(inspect.signature(self.rule).parameters)
-        if unknown := self.names - names:
+            self._arguments = _RuleArguments.of_function(self.rule, names, str(self))
+            self.names = self._arguments.parameters
+            required = self._arguments.required
+        unknown = required - {*names}
+        if unknown:
             raise SpaceError(
                 f"restriction {self} uses {', '.join(sorted(unknown))}, "
                 f"which is not a parameter; parameters: {', '.join(sorted(names))}"
@@ -38,9 +46,10 @@ class Restriction:
         return getattr(self.rule, "__name__", "rule")
 
     def _allows(self, values: dict[str, Any]) -> bool:
+        """Call the function; raise SpaceError if it fails."""
         assert callable(self.rule)
         try:
-            return bool(self.rule(**values))
+            return bool(self._arguments.call(self.rule, values))
         except Exception as e:
             arguments = ", ".join(f"{name}={value}" for name, value in values.items())
             raise SpaceError(
@@ -52,26 +61,86 @@ class Restriction:
         """Return a boolean per row of ``columns``: arrays of equal length by parameter."""
         if isinstance(self.rule, Expression):
             return self.rule.holds(columns)
-        # Call the function once per distinct combination of its arguments.
+
+        # Number the distinct combinations of its arguments.
         names = sorted(self.names)
-        key = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
+        n_rows = len(next(iter(columns.values())))
+        combination = np.zeros(n_rows, dtype=np.int64)
         for name in names:
-            codes, distinct = _codes(columns[name])
-            key = key * distinct + codes
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        rows = ({n: columns[n][row : row + 1].tolist()[0] for n in names} for row in first)
-        return np.array([self._allows(row) for row in rows], dtype=bool)[inverse]
+            codes, n_distinct = _codes(columns[name])
+            combination = combination * n_distinct + codes
+        _, first_rows, number = np.unique(combination, return_index=True, return_inverse=True)
+
+        # Call the function once for each of them.
+        values = {name: columns[name][first_rows].tolist() for name in names}
+        allowed = [
+            self._allows({name: values[name][i] for name in names}) for i in range(len(first_rows))
+        ]
+        return np.array(allowed, dtype=bool)[number]
+
+
+@dataclass(frozen=True)
+class _RuleArguments:
+    """How to call a rule.
+
+    Attributes:
+        required: arguments without a default.
+        parameters: parameters of the space that the rule gets.
+        positional: those that can only be passed by position, in order.
+    """
+
+    required: frozenset[str]
+    parameters: frozenset[str]
+    positional: tuple[str, ...]
+
+    @classmethod
+    def of_function(cls, rule: Callable[..., bool], names: Collection[str], text: str) -> Self:
+        """Return the arguments of a function; SpaceError if Python does not know them."""
+        try:
+            arguments = inspect.signature(rule).parameters.values()
+        except (TypeError, ValueError):
+            raise SpaceError(
+                f"restriction {text} does not tell its arguments: write a lambda that calls it"
+            ) from None
+        kinds = {a.kind for a in arguments}
+        named = [a for a in arguments if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD)]
+        required = frozenset(a.name for a in named if a.default is a.empty)
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            return cls(required=required, parameters=frozenset(names), positional=tuple(names))
+
+        parameters = required | {a.name for a in named if a.name in names}
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            parameters |= {*names}
+        positional_only = [a.name for a in named if a.kind is a.POSITIONAL_ONLY]
+        return cls(
+            required=required,
+            parameters=parameters,
+            positional=tuple(name for name in positional_only if name in parameters),
+        )
+
+    def call(self, rule: Callable[..., bool], values: Mapping[str, Any]) -> bool:
+        """Call the rule with the values of its parameters."""
+        by_position = [values[name] for name in self.positional]
+        by_name = {name: v for name, v in values.items() if name not in self.positional}
+        return rule(*by_position, **by_name)
 
 
 def adapt_mapping_rule(rule: Callable[..., bool], names: tuple[str, ...]) -> Callable[..., bool]:
     """Turn a rule that takes one mapping of all parameters into one that takes the parameters."""
-    arguments = list(inspect.signature(rule).parameters)
-    if len(arguments) != 1 or arguments[0] in names:
+    try:
+        arguments = inspect.signature(rule).parameters.values()
+    except (TypeError, ValueError):
+        return rule  # `Restriction` explains it
+    required = [a for a in arguments if a.kind in POSITIONAL and a.default is a.empty]
+    others = [a for a in arguments if a.kind not in POSITIONAL or a.name in names]
+    if len(required) != 1 or others:
         return rule
     return _MappingRule(rule, names)
 
 
 class _MappingRule:
+    """A rule whose arguments are parameters, and which calls one that takes a mapping of them."""
+
     def __init__(self, rule: Callable[..., bool], names: tuple[str, ...]) -> None:
         self.rule = rule
         self.__name__ = getattr(rule, "__name__", "rule")
@@ -87,5 +156,6 @@ def _codes(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
     if column.dtype.kind != "O":
         distinct, codes = np.unique(column, return_inverse=True)
         return codes, len(distinct)
-    numbers: dict[Any, int] = {}
-    return np.array([numbers.setdefault(v, len(numbers)) for v in column.tolist()]), len(numbers)
+    code_of: dict[Any, int] = {}
+    codes = [code_of.setdefault(value, len(code_of)) for value in column.tolist()]
+    return np.array(codes), len(code_of)

@@ -67,21 +67,29 @@ def plain(value: Any, as_json: bool = False) -> Any:
         return value.value
     if as_json and isinstance(value, float) and not math.isfinite(value):
         return None
-    return value.item() if as_json and hasattr(value, "item") else value
+    is_numpy_number = hasattr(value, "item")
+    return value.item() if as_json and is_numpy_number else value
 
 
 def _compared(value: Any, hidden: bool = False) -> dict[str, Any]:
+    """Return the fields of a dataclass that count in comparisons; with ``hidden``, all fields."""
     return {f.name: getattr(value, f.name) for f in fields(value) if f.compare or hidden}
 
 
 def _same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal at every depth; NaN is equal to NaN."""
     if is_dataclass(one) and type(one) is type(other):
         return _same(_compared(one), _compared(other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        if one.keys() != other.keys():
+            return False
+        return all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if hasattr(one, "equals"):  # a table
+        if len(one) != len(other):
+            return False
+        return all(map(_same, one, other))
+    is_table = hasattr(one, "equals")
+    if is_table:
         return type(one) is type(other) and bool(one.equals(other))
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)

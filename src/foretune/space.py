@@ -18,12 +18,18 @@ from foretune.errors import SpaceError
 from foretune.restriction import Restriction
 from foretune.values import FrozenParameters, Value, plain_value
 
-MAX_VALUES = 2**16  # maximum values of one parameter: codes have 16 bits
-MAX_CONFIGURATIONS = 4_000_000  # maximum rows of the table; with 20 parameters, it takes 160 MB
-MAX_COMBINATIONS = 2**62  # maximum number of combinations that fit a 64-bit index
+MAX_VALUES = 2**16
+"""Maximum number of values of one parameter: codes have 16 bits."""
+MAX_CONFIGURATIONS = 4_000_000
+"""Maximum number of rows of the table; with 20 parameters, it takes 160 MB."""
+MAX_COMBINATIONS = 2**62
+"""Maximum number of combinations that fit a 64-bit index."""
 MAX_PARTIAL_CONFIGURATIONS = 20_000
 """Partial configurations kept while sampling from a space too large to enumerate."""
-ABSENT = ""  # value of a parameter that a configuration of a `ListedSpace` lacks
+MAX_COLUMN_INTEGER = 2**63
+"""Integers of NumPy's columns are smaller."""
+ABSENT = ""
+"""Value of a parameter that a configuration of a `ListedSpace` lacks."""
 
 
 class Configuration(FrozenParameters):
@@ -53,7 +59,7 @@ class SearchSpace:
         restrictions: Sequence[str | Callable[..., bool]] = (),
     ) -> None:
         self.parameters = {name: _values(name, values) for name, values in parameters.items()}
-        self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
+        self.restrictions = [Restriction(rule, list(self.parameters)) for rule in restrictions]
 
     @classmethod
     def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
@@ -61,18 +67,31 @@ class SearchSpace:
 
         Raises SpaceError if there are none, or they do not have the same parameters.
         """
-        known = (c if isinstance(c, Configuration) else Configuration(c) for c in configs)
-        distinct = list(dict.fromkeys(known))
+        given = (c if isinstance(c, Configuration) else Configuration(c) for c in configs)
+        distinct = list(dict.fromkeys(given))
         if not distinct:
             raise SpaceError("no configurations were given for the space")
-        names = list(distinct[0])
-        if any(c.keys() != distinct[0].keys() for c in distinct):
+        if any(config.keys() != distinct[0].keys() for config in distinct):
             raise SpaceError("the configurations do not have the same parameters")
-        values = {n: {(isinstance(c[n], str), c[n]) for c in distinct} for n in names}
-        space = cls({n: [v for _, v in sorted(found)] for n, found in values.items()})  # texts last
-        position = {n: {v: i for i, v in enumerate(vs)} for n, vs in space.parameters.items()}
-        table = np.array([[position[n][c[n]] for n in names] for c in distinct], dtype=np.uint16)
-        space._table = table[np.argsort(space._keys(table))]  # not their product
+
+        # Each parameter has the values that occur: sorted, numbers before texts.
+        names = list(distinct[0])
+        values = {
+            name: sorted({config[name] for config in distinct}, key=_numbers_first)
+            for name in names
+        }
+        space = cls(values)
+
+        # The space is these configurations, not all combinations of their values.
+        code_of = {
+            name: {value: code for code, value in enumerate(values)}
+            for name, values in space.parameters.items()
+        }
+        table = np.array(
+            [[code_of[name][config[name]] for name in names] for config in distinct],
+            dtype=np.uint16,
+        )
+        space._table = table[np.argsort(space._keys(table))]
         return space
 
     @property
@@ -89,7 +108,10 @@ class SearchSpace:
     def __getitem__(self, index: int) -> Configuration:
         codes = self.codes_of(index)
         return Configuration(
-            {n: v[c] for (n, v), c in zip(self.parameters.items(), codes, strict=True)}
+            {
+                name: values[code]
+                for (name, values), code in zip(self.parameters.items(), codes, strict=True)
+            }
         )
 
     def __contains__(self, config: object) -> bool:
@@ -129,29 +151,37 @@ class SearchSpace:
         """Return the indices of configurations given by codes; -1 if not in the space."""
         keys = self._keys(codes)
         if self.is_too_large_to_enumerate:
-            legal = [self._legal(rule, codes) for rule in self.restrictions]
-            return np.where(np.all(legal, axis=0), keys, -1) if legal else keys
-        known, order = self._sorted_keys
-        positions = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[positions] == keys, order[positions], -1)
+            # Their keys are the indices.
+            if not self.restrictions:
+                return keys
+            legal = np.all([self._legal(rule, codes) for rule in self.restrictions], axis=0)
+            return np.where(legal, keys, -1)
+
+        # Look the keys up in the table's.
+        table_keys, row_of_key = self._sorted_keys
+        positions = np.minimum(np.searchsorted(table_keys, keys), len(table_keys) - 1)
+        is_in_table = table_keys[positions] == keys
+        return np.where(is_in_table, row_of_key[positions], -1)
 
     def columns(self, indices: npt.ArrayLike | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the values of all (or the given) configurations as one array per parameter."""
         codes = self.codes if indices is None else self.codes_of(indices)
-        columns = zip(self.parameters.items(), codes.T, strict=True)
-        return {name: _array(values)[column] for (name, values), column in columns}
+        return {
+            name: _array(values)[column]
+            for (name, values), column in zip(self.parameters.items(), codes.T, strict=True)
+        }
 
     def index(self, config: Mapping[str, Any]) -> int:
         """Return the index of ``config``.
 
         Raises SpaceError, which names the value or restriction, if it is not in the space.
         """
-        found = self.index_or_none(config)
-        if found is None:
+        index = self.index_or_none(config)
+        if index is None:
             raise SpaceError(
                 f"{Configuration(config)} is not in the space: {self._explain_absence(config)}"
             )
-        return found
+        return index
 
     def index_or_none(self, config: Mapping[str, Any]) -> int | None:
         """Return the index of ``config``; None if it is not in the space."""
@@ -172,18 +202,23 @@ class SearchSpace:
         """
         if not self.is_too_large_to_enumerate:
             return rng.choice(len(self), size=min(n, len(self)), replace=False)
+
+        # Extend partial configurations by one parameter after the other. Before each, keep a random
+        # part of them, so that their number stays within the limit.
         order = self._expansion_order()
         table = np.zeros((1, len(order)), dtype=np.uint16)
         max_rows = max(MAX_PARTIAL_CONFIGURATIONS, 4 * n)
         for i, name in enumerate(order, start=1):
-            if len(table) > (kept := max(max_rows // len(self.parameters[name]), 1)):
-                table = table[rng.choice(len(table), kept, replace=False)]
+            n_kept = max(max_rows // len(self.parameters[name]), 1)
+            if len(table) > n_kept:
+                table = table[rng.choice(len(table), n_kept, replace=False)]
             table = self._expand(table, order[:i])
-        found = self._keys(table)
-        if not len(found):
+
+        indices = self._keys(table)
+        if not len(indices):
             rules = "; ".join(map(str, self.restrictions))
             raise SpaceError(f"found no configuration that satisfies the restrictions: {rules}")
-        return rng.choice(found, size=min(n, len(found)), replace=False)
+        return rng.choice(indices, size=min(n, len(indices)), replace=False)
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Configuration]:
         """Return ``n`` different random configurations; all if there are fewer."""
@@ -192,13 +227,16 @@ class SearchSpace:
     def neighbor_indices(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the indices of configurations that differ from a given one in one parameter."""
         codes = self.codes_of(indices)
-        candidates = [codes[:0]]
-        for i, values in enumerate(self.parameters.values()):
+        neighbors = [codes[:0]]
+        for column, values in enumerate(self.parameters.values()):
+            # Every configuration with each value of this parameter, except its own.
             changed = np.repeat(codes, len(values), axis=0)
-            changed[:, i] = np.tile(np.arange(len(values)), len(codes))
-            candidates.append(changed[changed[:, i] != np.repeat(codes[:, i], len(values))])
-        found = self.indices_of(np.concatenate(candidates))
-        return np.unique(found[found >= 0])
+            own_code = changed[:, column].copy()
+            changed[:, column] = np.tile(np.arange(len(values)), len(codes))
+            neighbors.append(changed[changed[:, column] != own_code])
+        neighbor_indices = self.indices_of(np.concatenate(neighbors))
+        is_legal = neighbor_indices >= 0
+        return np.unique(neighbor_indices[is_legal])
 
     def neighbors(self, config: Mapping[str, Any]) -> list[Configuration]:
         """Return the legal configurations that differ from ``config`` in one parameter."""
@@ -226,33 +264,44 @@ class SearchSpace:
 
     def _expansion_order(self) -> list[str]:
         """Return the parameters in an order in which restrictions prune early."""
-        open_rules = [set(r.names) for r in self.restrictions]
+        missing_names = [set(rule.names) for rule in self.restrictions]
         order: list[str] = []
-        while len(order) < len(self.parameters):
-            free = [n for n in self.parameters if n not in order]
-            smallest = min((r for r in open_rules if r), key=len, default=None)
-            pick = next(n for n in free if smallest is None or n in smallest)
-            order.append(pick)
-            for rule in open_rules:
-                rule.discard(pick)
+        remaining = list(self.parameters)
+        while remaining:
+            # Next is a parameter of the restriction that lacks the fewest.
+            incomplete = [names for names in missing_names if names]
+            candidates = min(incomplete, key=len) if incomplete else set(remaining)
+            chosen = next(name for name in remaining if name in candidates)
+            order.append(chosen)
+            remaining.remove(chosen)
+            for names in missing_names:
+                names.discard(chosen)
         return order
 
     def _expand(self, table: npt.NDArray[np.uint16], known: list[str]) -> npt.NDArray[np.uint16]:
         """Extend partial configurations by every value of the last of the ``known`` parameters."""
         name = known[-1]
         choices = np.arange(len(self.parameters[name]), dtype=np.uint16)
-        wider = np.repeat(table, len(choices), axis=0)
-        wider[:, self.names.index(name)] = np.tile(choices, len(table))
+        extended = np.repeat(table, len(choices), axis=0)
+        extended[:, self.names.index(name)] = np.tile(choices, len(table))
+
+        # Apply the restrictions that this parameter completes; constant ones at each.
         for rule in self.restrictions:
-            names = rule.names or {name}  # a rule may be constant
-            if name in names and names <= {*known}:
-                wider = wider[self._legal(rule, wider)]
-        return wider
+            names = rule.names or {name}
+            if name in names and names <= set(known):
+                extended = extended[self._legal(rule, extended)]
+        return extended
 
     def _legal(self, rule: Restriction, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
-        columns = zip(self.parameters.items(), codes.T, strict=True)
+        """Return whether each row of codes satisfies a restriction."""
         used = rule.names or self.parameters
-        return rule.holds({n: _array(values)[c] for (n, values), c in columns if n in used})
+        return rule.holds(
+            {
+                name: _array(values)[column]
+                for (name, values), column in zip(self.parameters.items(), codes.T, strict=True)
+                if name in used
+            }
+        )
 
     def _keys(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[Any]:
         """Return a sort key per row: an integer, or bytes if integers overflow."""
@@ -272,14 +321,17 @@ class SearchSpace:
         return keys[order], order
 
     def _explain_absence(self, config: Mapping[str, Any]) -> str:
+        """Return why a configuration is not in the space."""
         if config.keys() != self.parameters.keys():
             return f"its parameters are {', '.join(self.parameters)}"
         for name, values in self.parameters.items():
             if config[name] not in values:
                 return f"{name}={config[name]} is not one of {values}"
         row = {name: _array([value]) for name, value in config.items()}
-        violated = [str(r) for r in self.restrictions if not r.holds(row)[0]]
-        return f"it breaks {'; '.join(violated)}" if violated else "it is not one of those listed"
+        violated = [str(rule) for rule in self.restrictions if not rule.holds(row)[0]]
+        if violated:
+            return f"it breaks {'; '.join(violated)}"
+        return "it is not one of those listed"
 
 
 class ListedSpace(SearchSpace):
@@ -294,14 +346,17 @@ class ListedSpace(SearchSpace):
         if not self._configs:
             raise SpaceError("no configurations were given for the space")
         self._index_by_config = {config: i for i, config in enumerate(self._configs)}
+
+        # A parameter's values are in the order of their first occurrence.
         names = dict.fromkeys(name for config in self._configs for name in config)
-        columns = {n: [c.get(n, ABSENT) for c in self._configs] for n in names}
-        self.parameters = {n: tuple(dict.fromkeys(values)) for n, values in columns.items()}
+        columns = {name: [config.get(name, ABSENT) for config in self._configs] for name in names}
+        self.parameters = {name: tuple(dict.fromkeys(column)) for name, column in columns.items()}
         self.restrictions = []
+
         codes = np.zeros((len(self._configs), len(columns)), dtype=np.uint16)
-        for i, (name, values) in enumerate(columns.items()):
-            position = {value: code for code, value in enumerate(self.parameters[name])}
-            codes[:, i] = [position[value] for value in values]
+        for i, (name, column) in enumerate(columns.items()):
+            code_of = {value: code for code, value in enumerate(self.parameters[name])}
+            codes[:, i] = [code_of[value] for value in column]
         self._table = codes
 
     def __getitem__(self, index: int) -> Configuration:
@@ -309,13 +364,16 @@ class ListedSpace(SearchSpace):
 
     def index_or_none(self, config: Mapping[str, Any]) -> int | None:
         """Return the index of ``config``; None if it is not in the list."""
-        config = config if isinstance(config, Configuration) else Configuration(config)
-        if ABSENT in config.values() and config not in self._index_by_config:
-            config = Configuration({n: v for n, v in config.items() if v != ABSENT})
-        return self._index_by_config.get(config)
+        given = config if isinstance(config, Configuration) else Configuration(config)
+        index = self._index_by_config.get(given)
+        if index is None and ABSENT in given.values():
+            present = Configuration({n: v for n, v in given.items() if v != ABSENT})
+            index = self._index_by_config.get(present)
+        return index
 
 
 def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
+    """Return a parameter's values as plain ones; raise SpaceError if they are no list of values."""
     if isinstance(values, (str, bool, int, float)):
         raise SpaceError(f"parameter {name!r} is {values!r}: give a list of its values")
     plain = tuple(plain_value(name, v) for v in values)
@@ -328,7 +386,16 @@ def _values(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
     return plain
 
 
+def _numbers_first(value: Value) -> tuple[bool, Value]:
+    return isinstance(value, str), value
+
+
 def _array(values: Sequence[Value]) -> npt.NDArray[Any]:
-    kinds = {type(v) for v in values}
-    mixed = str in kinds and len(kinds) > 1  # NumPy would turn the numbers into text
-    return np.array(values, dtype=object if mixed else None)
+    """Return values as an array; of objects if NumPy would change them.
+
+    It would turn numbers beside text into text, and large integers into fractions.
+    """
+    types = {type(value) for value in values}
+    is_mixed = str in types and len(types) > 1
+    is_large = any(isinstance(v, int) and v >= MAX_COLUMN_INTEGER for v in values)
+    return np.array(values, dtype=object if is_mixed or is_large else None)

@@ -10,6 +10,8 @@ from foretune.errors import UsageError
 
 Value = int | float | bool | str
 """Types of values in a problem or configuration: those a run table can store."""
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
+"""Smallest and largest integer that a run table can store."""
 
 
 class FrozenParameters(Mapping[str, Value]):
@@ -23,7 +25,8 @@ class FrozenParameters(Mapping[str, Value]):
     __slots__ = ("_hash", "_items")
 
     def __init__(self, values: Mapping[str, Any] = {}, /, **named: Any) -> None:
-        self._items = {name: plain_value(name, v) for name, v in {**values, **named}.items()}
+        given = {**values, **named}
+        self._items = {name: plain_value(name, value) for name, value in given.items()}
         self._hash = hash(frozenset(self._items.items()))
 
     def __getitem__(self, name: str) -> Value:
@@ -66,24 +69,27 @@ class FrozenParameters(Mapping[str, Value]):
         Raises UsageError if a part has no ``=`` or a name occurs twice.
         """
         values: dict[str, Value] = {}
-        for part in filter(None, (p.strip() for p in text.split(","))):
-            name, equals, value = part.partition("=")
-            missing_comma = "=" in value and " " in value.strip()  # M=300 N=700
-            if not equals or not name.strip() or not value.strip() or missing_comma:
+        for part in map(str.strip, text.split(",")):
+            if not part:
+                continue
+            name, _, value = map(str.strip, part.partition("="))
+            lacks_comma = "=" in value and " " in value  # M=300 N=700
+            if not name or not value or lacks_comma:
                 raise UsageError(f"cannot read {part!r}: write NAME=VALUE,NAME=VALUE")
-            if name.strip() in values:
-                raise UsageError(f"{name.strip()!r} is given twice in {text!r}")
-            values[name.strip()] = parse_value(value.strip())
+            if name in values:
+                raise UsageError(f"{name!r} is given twice in {text!r}")
+            values[name] = parse_value(value)
         return cls(values)
 
 
 def plain_value(name: str, value: Any) -> Value:
     """Return ``value`` as a plain Python number, boolean or string; reject NaN and other types."""
-    if getattr(value, "ndim", None) == 0:  # NumPy scalars
+    is_numpy_scalar = getattr(value, "ndim", None) == 0
+    if is_numpy_scalar:
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
         raise UsageError(f"{name} is NaN: leave out names without a value")
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+    if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
         raise UsageError(f"{name} has more than 64 bits, which no run table can store")
     if isinstance(value, (bool, int, float, str)):
         return value
@@ -106,21 +112,26 @@ def parse_value(text: str) -> Value:
 
 def canonical_value(value: Value) -> Value:
     """Return one representative of equal values: a column with gaps turns 64 into 64.0."""
-    integral = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
-    return int(value) if integral else value
+    is_whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return int(value) if is_whole else value
 
 
 def counted(n: int, noun: str, plural: str = "") -> str:
     """Return ``n`` with the noun in singular or plural."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {plural or f'{noun}s'}"
+    if n == 1:
+        return f"{n:,} {noun}"
+    return f"{n:,} {plural or f'{noun}s'}"
 
 
 def percent(fraction: float) -> str:
     """Return a fraction as a percentage, ``3.1 %``; a dash if it is not finite."""
-    return f"{100 * fraction:.1f} %" if math.isfinite(fraction) else "–"
+    if not math.isfinite(fraction):
+        return "–"
+    return f"{100 * fraction:.1f} %"
 
 
 def short_number(value: float, digits: int = 3) -> str:
     """Return ``value`` with a few significant digits; large ones are whole, without exponent."""
     text = f"{value:.{digits}g}"
-    return f"{value:,.0f}" if "e+" in text else text
+    has_exponent = "e+" in text
+    return f"{value:,.0f}" if has_exponent else text

@@ -183,7 +183,7 @@ def test_tune_for_people(capsys, predictor):
 def test_campaign_and_report(capsys, monkeypatch, place, template):
     (place / "mlflow.db").write_bytes(template.read_bytes())
     monkeypatch.setitem(PRESETS, "quick", Preset(3, 6, 2, 1, 3, 0.01, 0.05))
-    monkeypatch.setattr("foretune.models.training.DEFAULT_SPLITS", ("grouped",))
+    monkeypatch.setattr("foretune.models.validation.cross_validation.DEFAULT_SPLITS", ("grouped",))
     line = ["campaign", "toy", "--problem", PROBLEM, "--preset", "quick", "--carbon", "380"]
     done = run_json(capsys, *line)
     assert done["carbon"]["source"] == "380 g/kWh, as given"

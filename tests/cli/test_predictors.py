@@ -41,14 +41,14 @@ def made(tmp_path_factory):
     """Runs of half of the problems in ``old``, of the others in ``new``, a predictor of ``old``."""
     folder, monkeypatch = tmp_path_factory.mktemp("made"), pytest.MonkeyPatch()
     monkeypatch.setitem(registry._BUILTIN["kernels"], "toy", "toy_kernel:Toy")
-    registry.registered.cache_clear()
+    registry.reset()
     problems = Toy().training_problems(8)
     write_runs(folder / "old.parquet", measured(problems[:4]))
     write_runs(folder / "new.parquet", measured(problems[4:], seed=1))
     arguments = ["train", str(folder / "old.parquet"), "--out", str(folder / "predictor")]
     assert main([*arguments, "--seed", "3", *FIT_ONLY]) == 0
     monkeypatch.undo()
-    registry.registered.cache_clear()
+    registry.reset()
     return folder
 
 

@@ -167,3 +167,19 @@ class TestStore:
         two = ("--objective", "time", "--objective", "energy")
         line = fails(capsys, 2, *TUNE, *two, "--budget", "auto")
         assert line == "a Pareto search has no regret: give a number as --budget"
+
+
+def test_tune_verify_again_repeats_verification(capsys, monkeypatch):
+    runner = FakeRunner()
+    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda *_, **__: runner)
+    words = ("tune", "toy", "--problem", "n=100", "--predictor", "none", "--budget", "8")
+    run_json(capsys, *words)
+
+    compared = []
+    compare = runner.compare_interleaved
+    runner.compare_interleaved = lambda *about: compared.append(about) or compare(*about)
+    run_json(capsys, *words)
+    assert compared == []
+    run_json(capsys, *words, "--verify-again", "--verify-seconds", "3")
+    assert len(compared) >= 3
+    assert "--verify-seconds 0 leaves no time" in fails(capsys, 2, *words, "--verify-seconds", "0")

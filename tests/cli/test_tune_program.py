@@ -13,7 +13,7 @@ from foretune.cli import main
 from foretune.cli.tune_program import parse_argument, parse_values
 from foretune.collect import Timing
 from foretune.errors import UsageError
-from foretune.tune import verifier
+from foretune.tune import tuner, verifier
 from foretune.tune.functions import tuning
 
 SCRIPT = "import sys; print(f'took {8.0 / int(sys.argv[1])} us, sum 0x1f {sys.argv[2:]}')"
@@ -24,7 +24,7 @@ FAST = ("--repeats", "1", "--time", r"took (\S+) us", "--time-unit", "us")
 @pytest.fixture(autouse=True)
 def _place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+    monkeypatch.setattr(tuner, "MIN_VERIFY_S", 0.05)
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
 
 
@@ -158,7 +158,8 @@ def test_a_source_file(capsys, tmp_path):
     assert main(["tune", "scale.c", "--json", *arguments]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["config"] == {"work": 1}
-    assert best["problem"] == {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500}
+    arguments = {"x": "float32", "x_0": 500, "by": "float32", "by_0": 500, "n": 500}
+    assert best["problem"] == {**arguments, "n_": 500}  # and the launch size
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from foretune.collect import machine_load
-from foretune.collect.machine_load import LoadMonitor, MachineLoad, wait_until_idle
+from foretune.collect.machine_load import CpuSeconds, LoadMonitor, MachineLoad, wait_until_idle
 from foretune.device import Device
 
 CPU, GPU = Device("a CPU", "cpu"), Device("a GPU", "gpu")
@@ -36,7 +36,9 @@ def test_what_we_start_is_not_others():
     assert 0.0 <= ours.steal <= 1.0
     shares = []
     for own in (True, False):
-        times = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 0.1, 1.0 if own else 0.2)])
+        times = iter(
+            [CpuSeconds(0.0, 0.0, 0.0, 0.0), CpuSeconds(2.0, 1.0, 0.1, 1.0 if own else 0.2)]
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(machine_load, "_cpu_seconds", lambda times=times: next(times))
             with LoadMonitor(CPU) as watch:
@@ -65,7 +67,7 @@ def test_words(monkeypatch):
 
 def test_reasons_for_a_slow_cpu(monkeypatch):
     counts = iter([{"heat": 3, "quota": 1}, {"heat": 3, "quota": 4}])
-    seconds = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 0.0, 1.0)])
+    seconds = iter([CpuSeconds(0.0, 0.0, 0.0, 0.0), CpuSeconds(2.0, 1.0, 0.0, 1.0)])
     monkeypatch.setattr(machine_load, "_throttle_counts", lambda: next(counts))
     monkeypatch.setattr(machine_load, "_cpu_seconds", lambda: next(seconds))
     with LoadMonitor(CPU) as watch:

@@ -8,14 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 from foretune.cli import main
+from foretune.collect.networks.calls import Call, TensorSpec
 from foretune.collect.networks.measuring import collect_network
-from foretune.collect.networks.operators import (
-    Call,
-    TensorSpec,
-    network_of,
-    operator_of,
-    read_network,
-)
+from foretune.collect.networks.network import network_of, read_network
+from foretune.collect.networks.operators import operator_of
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneError, PredictorError, UsageError
 from foretune.models.network import NetworkPredictor, roofline_ms
@@ -112,7 +108,7 @@ def test_neighbors_run_and_differ_in_one_size(network, threads):
 def test_a_neighbor_keeps_the_order_in_memory():
     spec = TensorSpec((2, 16, 8), (128, 1, 16), torch.float32, is_weight=False)
     assert spec.resized((2, 32, 8)).stride == (256, 1, 32)
-    assert not spec._on("meta").is_contiguous()
+    assert not spec.without_data("meta").is_contiguous()
     assert spec.allocate().stride() == spec.stride
 
 

@@ -10,20 +10,13 @@ from foretune.space import Configuration
 
 torch = pytest.importorskip("torch")
 
+from foretune.collect.torch_operators.attention import decode, prefill
+from foretune.collect.torch_operators.experts import busiest_rank_counts, combine_experts, experts
 from foretune.collect.torch_operators.measuring import build, cannot_run  # they import torch
-from foretune.collect.torch_operators.operators import (
-    FORMATS,
-    KINDS,
-    combine_experts,
-    decode,
-    experts,
-    prefill,
-    random_tensor,
-    rms_norm,
-    rope,
-    silu_and_mul,
-)
-from foretune.collect.torch_operators.operators import _counts as counts_of
+from foretune.collect.torch_operators.operators import CLASSES
+from foretune.collect.torch_operators.products import FORMATS
+from foretune.collect.torch_operators.row_operations import rms_norm, rope, silu_and_mul
+from foretune.collect.torch_operators.tensors import random_tensor
 from foretune.plan.cost.operator import Operator
 
 LIMITS = {
@@ -184,7 +177,7 @@ def test_what_is_built_has_the_shapes_of_a_rank(asked, shape):
     output = build(asked, "cpu")()
     assert output.shape == shape
     assert bool(output.float().isfinite().all())
-    needed = KINDS[asked.kernel].memory_bytes(asked.problem, asked.config)
+    needed = CLASSES[asked.kernel].memory_bytes(asked.problem, asked.config)
     assert needed > 2 * output.numel()
 
 
@@ -211,18 +204,18 @@ def test_the_busiest_rank_has_the_most_wanted_expert(ep):
     problem = Problem(
         tokens=64, hidden=8, intermediate=8, top_k=2, experts=16, distribution="power_law_1.2"
     )
-    counts = counts_of(problem, config)
+    counts = busiest_rank_counts(problem, config)
     assert len(counts) == 16 // ep
     assert max(counts) == counts[0] <= 64
     total = sum(counts)
     assert total == 128 if ep == 1 else 128 / ep < total < 128
-    even = counts_of(Problem({**problem, "distribution": "balanced"}), config)
+    even = busiest_rank_counts(Problem({**problem, "distribution": "balanced"}), config)
     assert even == [8] * (16 // ep)
 
 
 def test_one_token_reaches_an_expert():
     problem = Problem(tokens=1, hidden=8, intermediate=8, top_k=2, experts=64)
-    counts = counts_of(problem, Configuration(format="bf16", ep=8))
+    counts = busiest_rank_counts(problem, Configuration(format="bf16", ep=8))
     assert counts[0] == 1
     assert max(counts) == 1
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from commands import run_json
 
+from foretune import registry
 from foretune.kernel import Kernel
-from foretune.registry import get_kernel, registered
+from foretune.registry import get_kernel
 from foretune.support.code_hash import uninstalled_sources
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kernels"
@@ -28,9 +29,9 @@ def _alone(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [p for p in sys.path if Path(p).resolve() != FOLDER])
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where it is unset
-    registered.cache_clear()
+    registry.reset()
     yield
-    registered.cache_clear()
+    registry.reset()
 
 
 @pytest.mark.parametrize("location", KERNELS)

@@ -1,4 +1,4 @@
-"""Rows: a run table's columns as arrays, the same for one row as in company."""
+"""A run table's columns as arrays: `features/arrays.py`."""
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ TABLE = pd.DataFrame(
 
 
 @pytest.mark.parametrize("column", TABLE)
-def test_columns_are_arrays(column):
+def test_rows_columns_are_arrays(column):
     rows = Rows(TABLE)
     np.testing.assert_array_equal(rows[column], as_array(TABLE[column]))
     assert rows[column] is rows[column]  # converted once
@@ -35,7 +35,7 @@ def test_columns_are_arrays(column):
     "column", [c for c in TABLE if c not in ("config.gaps", "config.mixed", "config.switch")]
 )
 @pytest.mark.parametrize("row", range(len(TABLE)))
-def test_one_row_reads_as_in_company(column, row):
+def test_rows_one_row_reads_as_among_others(column, row):
     alone, together = Rows(TABLE.iloc[[row]]), Rows(TABLE)
     np.testing.assert_array_equal(alone[column], together[column][[row]])
     assert alone[column].dtype.kind == together[column].dtype.kind
@@ -43,14 +43,14 @@ def test_one_row_reads_as_in_company(column, row):
 
 @pytest.mark.parametrize("column", TABLE)
 @pytest.mark.parametrize("row", range(len(TABLE)))
-def test_values_as_text(column, row):
+def test_as_text_values(column, row):
     text, codes = Rows(TABLE).distinct(column)
     own, [code] = Rows(TABLE.iloc[[row]]).distinct(column)
     assert text[codes[row]] == own[code]
 
 
 @pytest.mark.parametrize("row", range(len(TABLE)))
-def test_how_cells_are_written(row):
+def test_as_text_cells(row):
     texts = ["True", "1", "8", "0.5", "a", "auto", "x", str(1 << 60), ""]
     alone = Rows(TABLE.iloc[[row]])
     for column in TABLE:
@@ -58,7 +58,7 @@ def test_how_cells_are_written(row):
         assert [mask.item() for mask in alone.text_masks(column, texts)] == together
 
 
-def test_what_is_written_alike_is_one_value():
+def test_distinct_equal_texts_are_one_value():
     column = pd.Series(["auto", True, 1, "1", "True", 1.0, "auto"], dtype=object)
     for values in (column, column.astype("category")):
         groups = groups_of(pd.DataFrame({"config.switch": values}), ["config.switch"])
@@ -66,7 +66,7 @@ def test_what_is_written_alike_is_one_value():
         assert len(groups.names) == 2
 
 
-def test_whole_numbers_as_text_are_those_of_each():
+def test_as_text_whole_numbers():
     values = [3.0, -0.0, 12345678.0, 2.0**52, -7.0]
     for extra in ([], [0.5], [1e300], [np.nan], [np.inf]):
         text, codes = Rows(pd.DataFrame({"x": [*values, *extra]})).distinct("x")
@@ -75,7 +75,7 @@ def test_whole_numbers_as_text_are_those_of_each():
     assert each[:5] == ["3", "0", "12345678", str(2**52), "-7"]
 
 
-def test_without_columns():
+def test_without_leaves_columns_out():
     rows = Rows(TABLE)
     rest = rows.without(["config.flag", "config.text"])
     assert "config.flag" in rows
@@ -92,7 +92,7 @@ def test_without_columns():
     assert rows.without([]) is rows
 
 
-def test_what_is_made_of_rows_is_made_once():
+def test_memoized_is_computed_once():
     rows, made = Rows(TABLE), []
 
     def make():
@@ -103,7 +103,7 @@ def test_what_is_made_of_rows_is_made_once():
     assert rows.without(["device"]).memoized("it", make) == 2  # of other columns
 
 
-def test_rows_of_rows():
+def test_from_table_of_rows_is_the_same():
     rows = Rows(TABLE)
     assert Rows.from_table(rows) is rows
     assert len(Rows.from_table(TABLE)) == len(rows) == len(TABLE)

@@ -1,4 +1,4 @@
-"""Families: work counted by hand, and the same for columns of many runs as for one."""
+"""Families: work counted by hand, and equal for one run and for columns: `features/families/`."""
 
 import numpy as np
 import pytest
@@ -194,14 +194,14 @@ MESSAGE = {"message_bytes": 1024, "devices": 4}
         ("all_reduce", {**MESSAGE, "devices": 1}, {}, 0, 1, "fp32"),  # nobody to send to
     ],
 )
-def test_work_counted_by_hand(name, problem, config, flops, moved, dtype):
+def test_cost_equals_count_by_hand(name, problem, config, flops, moved, dtype):
     cost = family(name).cost(problem, config)
     assert float(cost.flops) == pytest.approx(flops)
     assert float(cost.bytes_moved) == pytest.approx(moved)
     assert str(cost.dtype) == dtype
 
 
-def test_experts_of_one_rank_that_get_every_token():
+def test_moe_rank_that_gets_every_token():
     """With as many choices as experts all are active, and each gets every token."""
     problem = {**MOE, "top_k": 8}
     cost = family("moe").cost(problem, {"format": "bf16"})
@@ -213,7 +213,7 @@ def test_experts_of_one_rank_that_get_every_token():
     assert str(cost.dtype) == "bf16"
 
 
-def test_one_token_wakes_its_own_experts_only():
+def test_moe_one_token_reads_its_experts_only():
     moe, one = family("moe"), {**MOE, "tokens": 1}
     derived = moe.derived(one, {}, {})
     assert 2 ** float(derived["log2_active"]) == pytest.approx(2)
@@ -223,7 +223,7 @@ def test_one_token_wakes_its_own_experts_only():
     assert moved == pytest.approx(2 * weights + 2 * traffic)
 
 
-def test_ranks_share_experts_and_matrices():
+def test_moe_ranks_share_experts_and_matrices():
     moe = family("moe")
     whole, half = (moe.cost(MOE, {"tp": tp, "ep": 1}) for tp in (1, 2))
     assert float(whole.flops) == pytest.approx(2 * float(half.flops))
@@ -233,7 +233,7 @@ def test_ranks_share_experts_and_matrices():
 
 
 @pytest.mark.parametrize("exponent", ["power_law_1.01", "power_law_1.2", "power_law"])
-def test_the_busiest_rank_has_more_than_its_share(exponent):
+def test_moe_busiest_rank_has_more_than_its_share(exponent):
     even = max_rank_load(4096, 2, 64, 8, "balanced")
     assert (float(even.pairs), float(even.active), float(even.largest)) == (1024, 8, 128)
     uneven = max_rank_load(4096, 2, 64, 8, exponent)
@@ -244,7 +244,7 @@ def test_the_busiest_rank_has_more_than_its_share(exponent):
     assert float(alone.pairs) == pytest.approx(8192)
 
 
-def test_loads_of_rows_are_those_of_each():
+def test_moe_loads_of_rows_equal_single_rows():
     tokens, ranks = np.array([1.0, 512.0, np.nan, 512.0]), np.array([1, 8, 1, 0])
     kinds = np.array(["balanced", "power_law_1.2", "balanced", "balanced"])
     load = max_rank_load(tokens, 2, 64, ranks, kinds)
@@ -357,7 +357,7 @@ def _kind(values):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_arrays_equal_scalars(name):
+def test_cost_of_columns_equals_single_rows(name):
     """What a family says of a table is what it says of every row alone."""
     known = family(name)
     together = known.cost(arrays(PROBLEMS[name]), arrays(CONFIGS))
@@ -376,7 +376,7 @@ def test_arrays_equal_scalars(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_work_and_quantities_are_finite(name):
+def test_cost_and_derived_are_finite(name):
     known = family(name)
     cost = known.cost(arrays(PROBLEMS[name]), arrays(CONFIGS))
     assert (np.broadcast_to(cost.bytes_moved, 3) > 0).all()
@@ -386,7 +386,7 @@ def test_work_and_quantities_are_finite(name):
         assert np.isfinite(value).all(), quantity
 
 
-def test_a_working_set_is_compared_with_the_last_cache_there_is():
+def test_working_set_uses_last_known_cache():
     device = {name: np.array(values) for name, values in DEVICES.items()}
     (share,) = cache_features("weights", np.full(3, 2.0**25), device).values()
     np.testing.assert_allclose(2**share, [0.64, 1 / 3, 1.0])
@@ -395,7 +395,7 @@ def test_a_working_set_is_compared_with_the_last_cache_there_is():
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_more_work_is_never_less(name):
+def test_cost_grows_with_sizes(name):
     """Doubling any size of a problem takes at least as many operations and bytes."""
     known, sizes = family(name), arrays(PROBLEMS[name])
     before = known.cost(sizes, arrays(CONFIGS))
@@ -408,12 +408,12 @@ def test_more_work_is_never_less(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_families_are_named_as_they_are_registered(name):
+def test_family_name_is_registered_name(name):
     assert family(name).name == name
     assert family(name).source_hash
 
 
-def test_waves():
+def test_waves_of_tiles():
     features = wave_features("t", np.array([4.0, 5.0, 8.0]), {"cores": np.array([4.0, 4.0, 4.0])})
     np.testing.assert_allclose(features["waves_t"], [0, 1, 1])  # 1, 2 and 2 whole waves
     np.testing.assert_allclose(features["fill_t"], [1, 5 / 8, 1])
@@ -421,11 +421,11 @@ def test_waves():
     assert unknown["fill_t"][0] == wave_features("t", 128.0, {})["fill_t"] == 1.0  # 128 cores
 
 
-def test_padding():
+def test_padding_of_tiles():
     assert padding(np.array([64, 65, 1]), 64).tolist() == [1.0, 65 / 128, 1 / 64]
 
 
-def test_formats_know_sizes_and_precision():
+def test_formats_size_and_precision():
     kinds = np.array(["fp16", "int8_wo", "nvfp4"])
     assert formats.weight_bytes(kinds).tolist() == [2, 1, 0.5 + 1 / 16]
     assert formats.activation_bytes(kinds).tolist() == [2, 2, 0.5 + 1 / 16]
@@ -433,12 +433,12 @@ def test_formats_know_sizes_and_precision():
 
 
 @pytest.mark.parametrize("strange", ["fp3", "", np.nan])
-def test_an_unknown_format_is_taken_for_16_bits(strange):
+def test_formats_unknown_counts_as_16_bits(strange):
     assert float(formats.weight_bytes(strange)) == 2.0
     assert str(formats.compute_dtype(np.array([strange]))[0]) == "fp16"
 
 
-def test_every_format_has_a_rate_on_some_device():
+def test_formats_have_a_rate_on_some_device():
     specs = {"fp64_gflops": 1.0, "fp32_gflops": 2.0}
     for kind in formats.FORMATS:
         assert peak_rate(str(formats.compute_dtype(kind)), specs) in (1.0, 2.0)

@@ -1,4 +1,4 @@
-"""Features: named columns of a run, the same however the run comes."""
+"""The feature columns of runs: `features/featureset.py`, `candidates.py`, `roofline.py`."""
 
 import numpy as np
 import pandas as pd
@@ -69,18 +69,18 @@ def test_columns_that_never_vary_are_left_out(fitted, toy_runs):
     assert (fitted.transform(toy_runs).nunique() > 1).all()
 
 
-def test_measured_columns_are_never_features(fitted):
+def test_fit_measured_columns_are_never_features(fitted):
     assert not [c for c in fitted.columns_ if c.startswith(("time", "power", "energy", "static"))]
 
 
-def test_one_row_has_the_same_features_as_in_company(fitted, toy_runs):
+def test_transform_one_row_equals_many(fitted, toy_runs):
     everything = fitted.transform(toy_runs)
     for i in (0, 60, len(toy_runs) - 1):
         alone = fitted.transform(toy_runs.iloc[[i]])
         np.testing.assert_array_equal(alone.to_numpy()[0], everything.to_numpy()[i])
 
 
-def test_no_rows(fitted, toy_runs):
+def test_transform_no_rows(fitted, toy_runs):
     assert fitted.transform(toy_runs.iloc[:0]).shape == (0, len(fitted.columns_))
 
 
@@ -94,7 +94,7 @@ def test_categorical_and_text_columns_are_the_same(fitted, matmul, toy_runs):
     pd.testing.assert_frame_equal(other.transform(toy_runs), fitted.transform(toy_runs))
 
 
-def test_an_unseen_category_sets_no_indicator(fitted, toy_runs):
+def test_transform_unseen_category_sets_no_indicator(fitted, toy_runs):
     strange = toy_runs.head(3).assign(**{"config.order": ["zzz", "mnk", "mnk"]})
     indicators = fitted.transform(strange).filter(like="config.order=")
     assert indicators.shape[1] > 1
@@ -107,12 +107,12 @@ def test_text_where_training_had_numbers(fitted, toy_runs):
 
 
 @pytest.mark.parametrize("column", ["config.micro_m", "config.order"])
-def test_a_missing_column_is_named(fitted, toy_runs, column):
+def test_transform_missing_column_is_named(fitted, toy_runs, column):
     with pytest.raises(PredictorError, match=f"the runs lack column '{column}'"):
         fitted.transform(toy_runs.drop(columns=column))
 
 
-def test_what_a_descriptor_does_not_say_is_unknown(matmul, toy_runs):
+def test_transform_missing_spec_is_nan(matmul, toy_runs):
     two = pd.concat(
         [toy_runs, toy_runs.assign(device="other", **{"device.l9_kib": 2.0})], ignore_index=True
     )
@@ -126,7 +126,7 @@ def test_runs_that_lack_what_the_kernel_needs(matmul, toy_runs):
         FeatureSet(matmul).fit(toy_runs.drop(columns="problem.K"))
 
 
-def test_a_kernel_that_has_changed_since(fitted, toy_runs):
+def test_transform_changed_kernel_is_refused(fitted, toy_runs):
     fitted.columns_ = [*fitted.columns_, "gone"]
     with pytest.raises(PredictorError, match=r"feature 'gone' cannot be computed.*train it again"):
         fitted.transform(toy_runs)
@@ -137,7 +137,7 @@ def test_unfitted(matmul, toy_runs):
         FeatureSet(matmul).transform(toy_runs)
 
 
-def test_it_is_an_estimator(fitted, matmul, toy_runs):
+def test_featureset_follows_estimator_contract(fitted, matmul, toy_runs):
     copy = clone(fitted)
     assert copy.get_params()["family"].name == matmul.name
     assert not hasattr(copy, "columns_")
@@ -145,7 +145,7 @@ def test_it_is_an_estimator(fitted, matmul, toy_runs):
     pd.testing.assert_frame_equal(copy.fit_transform(toy_runs), fitted.transform(toy_runs))
 
 
-def test_an_unknown_kernel_has_its_raw_columns():
+def test_fit_unknown_kernel_has_raw_columns():
     runs = raw(
         **{
             "problem.n": [8, 8, 16],
@@ -171,14 +171,14 @@ def test_an_unknown_kernel_has_its_raw_columns():
     assert not features.roofline_known_
 
 
-def test_alignments_of_sizes():
+def test_transform_alignment_of_sizes():
     sizes = [1, 6, 96, 1024, 1.5, 0, None, 2**60]
     X = FeatureSet().fit_transform(raw(**{"problem.n": sizes}))
     expected = [0, 1, 5, 8, np.nan, np.nan, np.nan, np.nan]  # up to 256; not of such large ones
     np.testing.assert_array_equal(X["alignment.n"], expected)
 
 
-def test_launch_geometry_is_a_feature():
+def test_transform_launch_geometry():
     blocks = raw(**{"config.block_size_x": [16, 64, 128], "problem.size_0": [256, 256, 1000]})
     X = FeatureSet().fit_transform(blocks)
     assert X["log2_threads"].tolist() == [4, 6, 7]
@@ -186,7 +186,7 @@ def test_launch_geometry_is_a_feature():
 
 
 @pytest.mark.parametrize("group", ["static", "counter"])
-def test_what_compiled_code_and_counters_show_if_asked_for(group):
+def test_fit_extra_columns(group):
     runs = raw(**{"config.x": [1, 2, 3], f"{group}.value": [32.0, 64.0, 96.0]})
     assert FeatureSet().fit(runs).columns_ == ["config.x"]
     features = FeatureSet(extra_columns=(group,)).fit(runs)
@@ -196,13 +196,13 @@ def test_what_compiled_code_and_counters_show_if_asked_for(group):
         features.transform(runs.drop(columns=f"{group}.value"))
 
 
-def test_no_such_group_of_columns():
+def test_fit_unknown_group_is_refused():
     with pytest.raises(UnknownName, match="did you mean 'counter'"):
         FeatureSet(extra_columns=("counters",)).fit(raw(**{"config.x": [1, 2, 3]}))
 
 
 @pytest.mark.parametrize("column", ["problem.n", "config.x"])
-def test_infinite_values_are_refused(column):
+def test_fit_infinite_values_are_refused(column):
     runs = raw(**{"problem.n": [8.0, 16.0], "config.x": [1.0, 2.0]})
     features = FeatureSet().fit(runs)
     infinite = runs.assign(**{column: [1.0, np.inf]})
@@ -211,7 +211,7 @@ def test_infinite_values_are_refused(column):
             use(infinite)
 
 
-def test_what_cannot_be_computed_is_not_known(matmul, toy_runs):
+def test_transform_undefined_feature_is_nan(matmul, toy_runs):
     """Logarithms of nothing, and numbers beyond single precision, are gaps."""
     nothing = toy_runs.head(3).assign(**{"problem.M": [0, 64, 96]})
     X = FeatureSet(matmul).fit(toy_runs).transform(nothing)
@@ -225,12 +225,12 @@ def test_text_where_the_cost_needs_a_number(matmul, toy_runs):
         FeatureSet(matmul).fit(toy_runs.assign(**{"problem.M": "many"}))
 
 
-def test_nothing_varies():
+def test_fit_constant_table_keeps_one_column():
     runs = raw(**{"config.x": [3, 3], "time_ms": [1.0, 2.0]})
     assert FeatureSet().fit(runs).transform(runs).to_numpy().tolist() == [[3.0], [3.0]]
 
 
-def test_a_column_that_is_sometimes_missing_is_information():
+def test_fit_gaps_are_information():
     runs = raw(**{"config.x": [3, None, 3], "config.y": [1, 2, 3]})
     assert FeatureSet().fit(runs).columns_ == ["config.x", "config.y"]
 
@@ -238,7 +238,7 @@ def test_a_column_that_is_sometimes_missing_is_information():
 MIXED = {"split": ("auto", 1, 4, 0.5), "x": (1, 2)}
 
 
-def test_a_column_that_mixes_text_and_numbers():
+def test_fit_mixed_column_is_text():
     space = SearchSpace(MIXED)
     device = Device("d", "cpu")
     rows = candidate_rows("theirs", Problem(n=1), space, device)
@@ -265,7 +265,7 @@ def test_candidate_rows_equal_rows_of(matmul, toy_runs, toy_device, fitted):
     pd.testing.assert_frame_equal(fitted.transform(fast), fitted.transform(slow))
 
 
-def test_candidate_rows_are_the_whole_space_unless_told():
+def test_candidate_rows_of_space_or_indices():
     space = SearchSpace({"x": (1, 2, 3), "flag": (False, True)}, ["x < 3 or flag"])
     rows = candidate_rows(
         "k", Problem(n=4, mode="a"), space, Device("d", "cpu", specs={"cores": 2})
@@ -281,7 +281,7 @@ def test_candidate_rows_are_the_whole_space_unless_told():
     assert len(none) == 0
 
 
-def test_a_parameter_of_many_texts():
+def test_candidate_rows_many_texts():
     values = tuple(f"v{i:05}" for i in range(40_000))
     rows = candidate_rows("k", Problem(n=1), SearchSpace({"x": values}), Device("d", "cpu"))
     assert rows["config.x"].tolist() == list(values)
@@ -297,7 +297,7 @@ def test_costs_and_rooflines_are_per_row(matmul, toy_runs, toy_device):
     assert roofline[i] == pytest.approx(float(toy_device.roofline_ms(expected)))
 
 
-def test_an_unknown_device_has_the_roofline_of_a_generic_one(matmul, toy_runs):
+def test_roofline_of_unknown_device_is_generic(matmul, toy_runs):
     bare = toy_runs.drop(columns=[c for c in toy_runs if c.startswith("device.")])
     assert np.isnan(row_roofline_ms(matmul, bare)).all()
     cpu = {f"device.{spec}": float(v) for spec, v in GENERIC_CPU.specs.items()}
@@ -311,7 +311,7 @@ def test_an_unknown_device_has_the_roofline_of_a_generic_one(matmul, toy_runs):
     np.testing.assert_array_equal(one, expected.iloc[[5]])
 
 
-def test_a_known_name_brings_its_rates():
+def test_with_rates_known_device_has_its_rates():
     runs = pd.DataFrame(
         {"problem.M": [64, 128], "problem.N": 64, "problem.K": 64, "config.format": "fp32"}
     )
@@ -322,7 +322,7 @@ def test_a_known_name_brings_its_rates():
     assert partly["device.memory_gbps"].tolist() == [100.0, 4800.0]
 
 
-def test_tables_of_anything_stay_as_they_are():
+def test_with_rates_unnamed_device_is_unchanged():
     work = UserDefinedCost("unnamed", "n", "n")
     runs = raw(**{"problem.n": [1.0, 2.0]}).assign(kernel="unnamed", device="unnamed")
     for family in (None, work):
@@ -332,7 +332,7 @@ def test_tables_of_anything_stay_as_they_are():
         assert "device.memory_gbps" in with_rates(work, Rows(runs.assign(device="mine")))
 
 
-def test_the_roofline_of_half_known_devices(matmul, toy_runs):
+def test_roofline_of_partly_known_devices(matmul, toy_runs):
     half = toy_runs.assign(**{"device.fp32_gflops": np.nan})
     expected = row_cost(matmul, toy_runs).bytes_moved / (toy_runs["device.memory_gbps"] * 1e6)
     np.testing.assert_allclose(row_roofline_ms(matmul, half), expected)
@@ -346,7 +346,7 @@ def test_limits_by_the_hand(matmul, toy_runs):
     np.testing.assert_array_equal(row_roofline_ms(matmul, toy_runs), limits.max(axis=1))
 
 
-def test_work_that_is_nothing_by_one_limit():
+def test_row_parts_without_work_in_one_limit():
     runs = raw(
         **{"problem.message_bytes": [1e6], "problem.devices": [2], "device.memory_gbps": 1.0}
     )
@@ -354,7 +354,7 @@ def test_work_that_is_nothing_by_one_limit():
     assert limits[0].tolist() == [1e-9, 0.5]  # half a megabyte at 1 GB/s, and no operations
 
 
-def test_groups_are_what_rows_have_in_common():
+def test_groups_of_common_columns():
     table = pd.DataFrame(
         {"a": ["x", "y", "x", None], "b": pd.Series([1, 1.0, "z", 1], dtype=object)}
     )
@@ -365,7 +365,7 @@ def test_groups_are_what_rows_have_in_common():
     assert groups_of(table.iloc[:0], ["a"]).names == []
 
 
-def test_text_that_tells_runs_apart():
+def test_text_columns_that_distinguish_runs():
     runs = raw(**{"config.mode": ["a", "b"], "config.same": ["c", "c"], "config.x": [1, 2]})
     assert text_columns(runs) == ["config.mode"]
     assert text_columns(runs.head(1)) == text_columns(runs.head(0)) == []
@@ -382,7 +382,7 @@ def test_text_that_tells_runs_apart():
         (pd.Categorical([4, None, 8]), [4.0, np.nan, 8.0]),
     ],
 )
-def test_numbers_become_floats(column, expected):
+def test_as_array_numbers_are_floats(column, expected):
     values = as_array(pd.Series(column))
     assert values.dtype == np.float64
     np.testing.assert_array_equal(values, expected)
@@ -397,7 +397,7 @@ def test_numbers_become_floats(column, expected):
         (pd.Series(["a", 1, 2.0, True, None], dtype=object), ["a", "1", "2", "1", ""]),
     ],
 )
-def test_text_has_empty_strings_in_gaps(column, expected):
+def test_as_array_text_gaps_are_empty(column, expected):
     values = as_array(pd.Series(column))
     assert values.dtype.kind == "U"
     assert values.tolist() == expected
@@ -410,7 +410,7 @@ def on_two_devices(**columns):
     return raw(**sizes, **columns).assign(kernel="gemm", **fixed)
 
 
-def test_working_sets_are_compared_with_caches_where_these_differ():
+def test_fit_cache_features_need_different_caches():
     names = ["weights_of_cache", "bytes_of_cache"]
     several = FeatureSet(Gemm()).fit(on_two_devices(**{"device.l2_kib": [1024.0, 65536.0]}))
     X = several.transform(on_two_devices(**{"device.l2_kib": [64.0, 2048.0]}))
@@ -425,7 +425,7 @@ def test_working_sets_are_compared_with_caches_where_these_differ():
     assert unknown[names].isna().all(axis=None)
 
 
-def test_a_name_may_hold_an_equals_sign():
+def test_fit_name_with_equals_sign():
     runs = pd.DataFrame({"problem.M": [1, 2, 3], "config.x=1": ["u", "v", "u"]})
     features = FeatureSet().fit(runs).transform(runs)
     assert features["config.x=1=u"].tolist() == [1, 0, 1]

@@ -1,4 +1,4 @@
-"""Launch geometry: what the names of tunable parameters say about blocks, tiles and waves."""
+"""Launch geometry from names of tunable parameters: `features/geometry.py`."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def geometry(problem, config, device=None):
     return {name: float(np.ravel(value)[0]) for name, value in found.items()}
 
 
-def test_a_block_of_threads_that_each_do_some_work():
+def test_geometry_block_times_work_per_thread():
     found = geometry(
         {"size_0": 1000, "size_1": 256},
         {"block_size_x": 16, "block_size_y": 3, "tile_size_x": 2, "tile_size_y": 8},
@@ -34,14 +34,14 @@ def test_a_block_of_threads_that_each_do_some_work():
     assert found["padding"] == pytest.approx(1000 * 256 / (tiles * 32 * 24))
 
 
-def test_tiles_that_divide_the_problem_have_no_padding():
+def test_geometry_dividing_tiles_have_no_padding():
     config = {"block_size_x": 16, "block_size_y": 4, "tile_size_x": 2}
     assert geometry({"size_0": 4096, "size_1": 64}, config)["padding"] == 1
     assert geometry({"size_0": 4096, "size_1": 66}, config)["padding"] < 1
     assert "padding" not in geometry({}, config)
 
 
-def test_a_block_without_axes_is_one_of_x():
+def test_geometry_block_without_axis_is_x():
     found = geometry({"size_0": 4096}, {"block_size": 128, "work_per_thread": 4})
     assert found["log2_threads"] == 7
     assert found["log2_tile_x"] == 9
@@ -49,13 +49,13 @@ def test_a_block_without_axes_is_one_of_x():
     assert "log2_tile_aspect" not in found
 
 
-def test_other_names_for_a_block():
+def test_geometry_other_names_of_blocks():
     assert geometry({}, {"block_dim_x": 8, "block_dim_y": 8}) == geometry(
         {}, {"block_size_x": 8, "block_size_y": 8}
     )
 
 
-def test_a_filter_loads_more_than_its_tile():
+def test_geometry_filter_loads_border():
     found = geometry(
         {"filter_width": 5, "filter_height": 3},
         {"block_size_x": 16, "block_size_y": 4, "tile_size_x": 2},
@@ -71,7 +71,7 @@ def test_a_filter_loads_more_than_its_tile():
 CLBLAST = {"MWG": 64, "NWG": 32, "KWG": 16, "MDIMC": 8, "NDIMC": 16, "SA": 1, "SB": 0}
 
 
-def test_a_matrix_product_of_clblast():
+def test_geometry_clblast_gemm():
     found = geometry({"size_0": 100, "size_1": 64}, CLBLAST, {"cores": 4})
     assert found["log2_threads"] == 7
     assert (found["log2_work_m"], found["log2_work_n"], found["log2_work"]) == (3, 1, 4)
@@ -87,17 +87,17 @@ def test_a_matrix_product_of_clblast():
     [{}, {"x": 3}, {name: CLBLAST[name] for name in ("MWG", "MDIMC")}],
     ids=["nothing", "unknown names", "half of CLBlast's"],
 )
-def test_names_that_say_nothing(config):
+def test_geometry_unknown_names_give_nothing(config):
     assert geometry({"size_0": 4}, config) == {}
 
 
 @pytest.mark.parametrize("name", ["block_size_x", "MWG"])
-def test_text_is_no_size(name):
+def test_geometry_text_is_no_size(name):
     config = {k: np.array([v]) for k, v in CLBLAST.items()} if name == "MWG" else {}
     assert launch_geometry({}, {**config, name: np.array(["auto"])}, {}) == {}
 
 
-def test_many_rows_at_once():
+def test_geometry_of_many_rows_equals_single_rows():
     rng = np.random.default_rng(0)
     config = {f"block_size_{a}": 2.0 ** rng.integers(0, 6, 20) for a in "xyz"}
     problem = {"size_0": rng.integers(1, 5000, 20) * 1.0}

@@ -1,4 +1,4 @@
-"""Launches of kernels that multiply tiles, as columns."""
+"""Features of tiled launches: `features/launches.py`."""
 
 import dataclasses
 
@@ -52,22 +52,22 @@ def product(m, n, k, stages=3, warps=4, size=4096, bits=16, exact=0.0):
         (product(32, 224, 64, stages=8), H100, True),
     ],
 )
-def test_what_does_not_fit_shared_memory_is_known(launch, device, fits):
+def test_launch_features_fits_shared_memory_and_registers(launch, device, fits):
     assert launch_features([launch, launch], device).fits.tolist() == [fits, fits]
 
 
-def test_the_law_prefers_tiles_that_are_used_again():
+def test_analytic_time_prefers_tiles_with_reuse():
     columns = launch_features([product(16, 16, 32), product(128, 128, 32)], A100)
     assert columns.analytic_log_time[1] == 0 < columns.analytic_log_time[0]
 
 
-def test_the_law_counts_registers_that_spill():
+def test_analytic_time_counts_register_spills():
     columns = launch_features([product(256, 256, 32, warps=w) for w in (2, 8)], A100)
     assert columns.analytic_log_time[0] > columns.analytic_log_time[1]
 
 
 @pytest.mark.parametrize("specs", [{}, {"cores": 80.0}])
-def test_an_unknown_device_has_all_columns(specs):
+def test_launch_features_unknown_device_has_all_columns(specs):
     device = Device("new", "gpu", "sm_999", specs)
     columns = launch_features([product(64, 64, 32), product(128, 32, 64, exact=1.0)], device)
     assert np.isfinite(columns.values).all()
@@ -75,7 +75,7 @@ def test_an_unknown_device_has_all_columns(specs):
     assert np.isfinite(columns.analytic_log_time).all()
 
 
-def test_columns_are_relative_to_the_device():
+def test_launch_features_are_relative_to_the_device():
     """Twice the device for twice the work: nothing that counts cores or waves changes."""
     small = Device("a", "gpu", "sm_80", {**A100.specs, "cores": 64.0})
     large = Device("b", "gpu", "sm_80", {n: 2 * v for n, v in small.specs.items()})

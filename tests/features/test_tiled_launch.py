@@ -1,4 +1,4 @@
-"""Launches in tiles: the parts of their time, counted by hand."""
+"""Parts of the time of a tiled launch, counted by hand: `features/families/tiles.py`."""
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ def launch(**changed):
     return TiledLaunch(**{**sizes, **changed})
 
 
-def test_parts_counted_by_hand():
+def test_parts_ms_equals_count_by_hand():
     parts = launch().parts_ms(DEVICE)
     assert parts["operations"] == pytest.approx(3 * 10 * 1e6 / (4000e6 / 4))  # three whole waves
     assert parts["cache"] == pytest.approx(9 * 10 * 16384 / (L2_SPEEDUP * 1000e6))
@@ -66,19 +66,19 @@ def test_parts_counted_by_hand():
         ({"sums": 64.0, "step_bytes": 64.0, "warps": 1.0}, 32),
     ],
 )
-def test_how_many_blocks_fit(changed, held):
+def test_resident_blocks_per_core(changed, held):
     """By shared memory, threads, registers; one at least, thirty-two at most."""
     assert launch(**changed).resident(DEVICE) == held
 
 
-def test_what_tells_launches_apart_does_not_grow_with_the_device():
+def test_ratio_of_launches_does_not_depend_on_device_size():
     """Twice the device and twice the blocks are alike."""
     one = launch().features(DEVICE)
     twice = launch(blocks=18.0).features({**DEVICE, "cores": 8.0})
     assert one == pytest.approx(twice)
 
 
-def test_rows_have_the_parts_of_their_launch():
+def test_row_parts_of_known_launch():
     rows = pd.DataFrame([RUN, {**RUN, "config.BLOCK_M": 128.0}])
     parts = row_parts_ms(InductorMm(), rows)
     assert parts.shape == (2, 4)
@@ -89,7 +89,7 @@ def test_rows_have_the_parts_of_their_launch():
     assert np.isnan(row_parts_ms(InductorMm(), unknown)).all()
 
 
-def test_without_a_known_launch_the_limits_are_the_parts():
+def test_row_parts_without_launch_are_the_limits():
     rows = pd.DataFrame([RUN]).drop(columns=["problem.mat1_dtype", "problem.mat2_dtype"])
     np.testing.assert_array_equal(row_parts_ms(Gemm(), rows), row_limits_ms(Gemm(), rows))
     assert np.isnan(row_parts_ms(None, rows)).all()

@@ -1,4 +1,4 @@
-"""The tile that ran: found in the configuration, and used for waves and padding."""
+"""The tile of a configuration, its waves and padding: `features/families/tiles.py`."""
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ PROBLEM = {"M": 1000.0, "N": 520.0, "K": 256.0, "dtype": "fp32"}
         "TileM TileN TileK",
     ],
 )
-def test_whatever_the_columns_are_called(names):
+def test_tile_of_finds_known_names(names):
     m, n, k = names.split()
     assert tile_of({m: 128.0, n: 64.0, k: 32.0, "num_warps": 4.0}) == {"m": 128, "n": 64, "k": 32}
 
@@ -38,7 +38,7 @@ def test_whatever_the_columns_are_called(names):
         ("sm80_xmma_gemm_f32f32_tilesize64x256x16_stage4", (64, 256)),
     ],
 )
-def test_the_name_of_the_kernel_tells_more_than_labels(name, edges):
+def test_tile_of_kernel_name_comes_before_labels(name, edges):
     tile = tile_of({"kernel": np.array([name]), "block_m": np.array([8.0]), "block_n": [8.0]})
     assert (tile["m"][0], tile["n"][0]) == edges
 
@@ -53,13 +53,13 @@ def test_the_name_of_the_kernel_tells_more_than_labels(name, edges):
         {"M": 64.0, "N": 64.0},
     ],
 )
-def test_nothing_is_guessed(config):
+def test_tile_of_unclear_names_is_none(config):
     assert tile_of(config) == {}
     assert "waves_tile" not in Gemm().derived(PROBLEM, config, DEVICE)
     assert Gemm().launch_parts_ms(PROBLEM, config, DEVICE) == {}
 
 
-def test_rows_without_a_tile_have_the_time_of_their_operations():
+def test_rows_without_tile_have_plain_roofline():
     config = {"kernel": np.array(["gemm_64x64", "gemv"])}
     problem = {name: np.array([v, v]) for name, v in PROBLEM.items()}
     features = Gemm().derived(problem, config, DEVICE)
@@ -70,7 +70,7 @@ def test_rows_without_a_tile_have_the_time_of_their_operations():
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096), st.sampled_from([16, 64, 128, 256]))
-def test_whole_waves_of_whole_tiles_take_at_least_as_long(m, n, tile):
+def test_waves_take_at_least_as_long_as_operations(m, n, tile):
     problem = {**PROBLEM, "M": float(m), "N": float(n)}
     config = {"block_m": float(tile), "block_n": float(tile)}
     plain = 2.0 * m * n * 256 / 29_000e6
@@ -80,7 +80,7 @@ def test_whole_waves_of_whole_tiles_take_at_least_as_long(m, n, tile):
     assert time_ms == pytest.approx(waves * 46 * 2.0 * tile * tile * 256 / 29_000e6)
 
 
-def test_groups_are_products_of_their_share():
+def test_grouped_products_share_the_rows():
     problem = {**PROBLEM, "M": 400.0, "groups": 4.0}
     config = {"BM": 64.0, "BN": 64.0}
     features = GroupedGemm().derived(problem, config, DEVICE)
@@ -89,7 +89,7 @@ def test_groups_are_products_of_their_share():
     assert features == pytest.approx(one, nan_ok=True)
 
 
-def test_features_of_a_table_have_them():
+def test_featureset_has_tile_features():
     from foretune.features.featureset import FeatureSet
 
     runs = pd.DataFrame(

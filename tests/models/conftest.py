@@ -21,7 +21,7 @@ def predictor(runs):
 def short_fits():
     """Few hold-outs and steps, for tests in which it does not matter how good a predictor is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("foretune.models.gaussian_process.MAX_STEPS", 3)
-        patch.setattr("foretune.models.target_model.MORE_HOLDOUTS", 2)
-        patch.setattr("foretune.models.target_model.PROBLEM_FOLDS", 2)
+        patch.setattr("foretune.models.feature_process.MAX_STEPS", 3)
+        patch.setattr("foretune.models.regime.MORE_HOLDOUTS", 2)
+        patch.setattr("foretune.models.holdouts.PROBLEM_FOLDS", 2)
         yield

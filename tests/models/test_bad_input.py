@@ -1,4 +1,4 @@
-"""What is wrong with runs is said in one line; what is merely strange is flagged, not guessed."""
+"""Predictors refuse bad runs in one line, and flag strange ones."""
 
 import math
 
@@ -71,7 +71,7 @@ def one_line(caught):
         (lambda t: pd.concat([t, t.assign(kernel="softmax")]), "2 kernels"),
     ],
 )
-def test_runs_that_cannot_teach(runs, change, says):
+def test_fit_bad_runs_are_refused(runs, change, says):
     with pytest.raises((PredictorError, RunTableError), match=says) as caught:
         Predictor(parameters=QUICK).fit(change(runs))
     one_line(caught)
@@ -88,13 +88,13 @@ def test_runs_that_cannot_teach(runs, change, says):
         (lambda t: t.assign(kernel=["softmax", *t["kernel"][1:]]), "hold 2 kernels"),
     ],
 )
-def test_runs_that_cannot_be_predicted(predictor, runs, change, says):
+def test_predict_bad_runs_are_refused(predictor, runs, change, says):
     with pytest.raises(PredictorError, match=says) as caught:
         predictor.predict(change(runs.head(3)))
     one_line(caught)
 
 
-def test_what_predicting_does_not_need(predictor, runs):
+def test_predict_needs_no_measured_columns(predictor, runs):
     """Measured columns, the kernel's name, and what never varied."""
     bare = runs.drop(columns=["kernel", "status", "time_ms", "power_w", "energy_mj"])
     columns = ["time_ms", "power_w", "p_valid"]
@@ -114,9 +114,7 @@ def test_what_predicting_does_not_need(predictor, runs):
         ({"device.memory_gbps": 80.0}, 2.0),
     ],
 )
-def test_what_training_never_saw_is_flagged_and_its_interval_is_wider(
-    predictor, runs, change, octaves
-):
+def test_predict_outside_rows_are_flagged_with_wider_interval(predictor, runs, change, octaves):
     row = runs[(runs["problem.M"] == 1024)].head(1)
     inside, outside = predictor.predict(row), predictor.predict(row.assign(**change))
     assert inside["outside"].iloc[0] == 0
@@ -131,7 +129,7 @@ def test_what_training_never_saw_is_flagged_and_its_interval_is_wider(
     assert relative_width(outside) > 1.2 * relative_width(inside)
 
 
-def test_a_format_nobody_ran_is_flagged(gemm):
+def test_predict_unseen_format_is_flagged(gemm):
     strange = gemms(5, **{"config.format": "fp3"})
     predicted = gemm.predict(strange)
     assert (predicted["outside"] == 1).all()
@@ -142,23 +140,23 @@ def test_a_format_nobody_ran_is_flagged(gemm):
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_sizes_that_mean_nothing_are_flagged(gemm, size):
+def test_predict_meaningless_sizes_are_flagged(gemm, size):
     assert (gemm.predict(gemms(5, **{"problem.M": size}))["outside"] > 10).all()
 
 
-def test_a_size_that_is_missing(gemm):
+def test_predict_missing_size_is_refused(gemm):
     with pytest.raises(PredictorError, match=r"row 0 lacks a size"):
         gemm.predict(gemms(5, **{"problem.M": np.nan}))
 
 
-def test_gaps_in_sizes_that_training_had(runs):
+def test_fit_gaps_in_sizes_warns_and_predicts(runs):
     gaps = runs.assign(**{"problem.M": runs["problem.M"].where(runs.index % 7 > 0)})
     with pytest.warns(DataWarning, match="rows 0, 7, 14, .* have no roofline"):
         fitted = Predictor(parameters=QUICK).fit(gaps)
     assert np.isfinite(fitted.predict(gaps)).all(axis=None)
 
 
-def test_a_kernel_of_families_that_lacks_their_columns():
+def test_fit_family_kernel_without_its_columns():
     """Then nothing is known of its cost, and it is learned from its own columns."""
     bare = gemms().drop(columns="problem.K")
     fitted = Predictor(parameters=QUICK).fit(bare)
@@ -167,7 +165,7 @@ def test_a_kernel_of_families_that_lacks_their_columns():
 
 
 @pytest.mark.parametrize("columns", [{}, {"problem.M": 64}], ids=["five problems", "one problem"])
-def test_five_rows(columns):
+def test_fit_five_rows(columns):
     five = gemms(5, **columns)
     fitted = Predictor(parameters=QUICK).fit(five)
     predicted = fitted.predict(gemms(20))
@@ -180,7 +178,7 @@ def test_five_rows(columns):
     assert training.scores["time_ms"]["random"]["xgboost"]["rows"] == 4
 
 
-def test_one_group_only(runs):
+def test_fit_one_group_only(runs):
     one = runs[runs["problem.M"] == 96].reset_index(drop=True)
     assert len(one) >= 5
     training = train_predictor(one, parameters=QUICK)
@@ -191,7 +189,7 @@ def test_one_group_only(runs):
     assert (predicted["outside"][elsewhere] > 0).all()
 
 
-def test_a_constant_target():
+def test_fit_constant_target():
     constant = gemms(time_ms=0.25)
     predicted = Predictor(parameters=QUICK).fit(constant).predict(constant)
     np.testing.assert_allclose(predicted["time_ms"], 0.25, rtol=0.3)
@@ -201,13 +199,13 @@ def test_a_constant_target():
     assert (predicted["time_ms_low"] <= predicted["time_ms"]).all()
 
 
-def test_repeated_rows_are_one(runs):
+def test_fit_repeated_rows_count_once(runs):
     doubled = pd.concat([runs, runs], ignore_index=True)
     fitted = Predictor(parameters=QUICK).fit(doubled)
     assert fitted.training_["rows"] == len(runs)
 
 
-def test_rows_keep_their_index(predictor, runs):
+def test_predict_keeps_index(predictor, runs):
     shuffled = runs.sample(frac=1.0, random_state=0)
     predicted = predictor.predict(shuffled)
     pd.testing.assert_index_equal(predicted.index, shuffled.index)

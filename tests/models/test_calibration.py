@@ -7,8 +7,8 @@ from matrix_products import HERE, THERE, products
 
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.models.training import count_seen_before
 from foretune.models.validation.drift import check_drift
+from foretune.models.validation.evaluation import count_seen_before
 
 SLOWER = 1.6
 
@@ -18,7 +18,7 @@ def predictor():
     return Predictor(parameters={"rounds": 60, "rate": 0.2}).fit(products(HERE, 400, 0))
 
 
-def test_other_devices_are_predicted_as_before(predictor):
+def test_calibrate_leaves_other_devices_unchanged(predictor):
     calibrated = predictor.calibrate(products(THERE, 30, 7, SLOWER))
     rows = products(HERE, 20, 9)
     rows["problem.M"] *= 2.0 ** np.arange(20)
@@ -28,7 +28,7 @@ def test_other_devices_are_predicted_as_before(predictor):
         pd.testing.assert_frame_equal(with_runs.predict(rows), predictor.predict(rows))
 
 
-def test_it_comes_back_from_disk_the_same(predictor, tmp_path):
+def test_load_calibrated_predicts_as_the_saved_one(predictor, tmp_path):
     calibrated = predictor.calibrate(products(THERE, 60, 7, SLOWER))
     calibrated.save(tmp_path / "p")
     rows = products(THERE, 20, 9)
@@ -42,14 +42,14 @@ def test_too_few_runs(predictor):
         predictor.calibrate(products(THERE, 4, 7))
 
 
-def test_the_device_is_no_longer_outside(predictor):
+def test_calibrate_puts_device_inside_the_range(predictor):
     rows = products(THERE, 20, 9)
     assert (predictor.predict(rows)["outside"] > 0).all()
     calibrated = predictor.calibrate(products(THERE, 200, 7))
     assert (calibrated.predict(rows)["outside"] == 0).all()
 
 
-def test_runs_of_before_still_count(predictor, tmp_path):
+def test_calibrate_again_keeps_earlier_runs(predictor, tmp_path):
     """Two small calibrations are one of all runs, saved in between or not."""
     runs, there = products(THERE, 60, 7, SLOWER), products(THERE, 300, 5, SLOWER)
     first = predictor.calibrate(runs[:30])
@@ -59,7 +59,7 @@ def test_runs_of_before_still_count(predictor, tmp_path):
         pd.testing.assert_frame_equal(before.calibrate(runs[30:]).predict(there), both, rtol=1e-6)
 
 
-def test_another_device_is_added(predictor):
+def test_calibrate_adds_another_device(predictor):
     there = products(THERE, 30, 7, SLOWER)
     other = products("NVIDIA A100-SXM4-80GB", 30, 8, 0.7)
     calibrated = predictor.calibrate(there).calibrate(other)
@@ -69,14 +69,14 @@ def test_another_device_is_added(predictor):
     assert len(calibrated.measured_runs()) == 400 + 30 + 30
 
 
-def test_a_parameter_that_only_another_device_has_is_not_asked_for(predictor):
+def test_calibrate_ignores_parameters_of_other_devices(predictor):
     other = products("NVIDIA A100-SXM4-80GB", 30, 8, 0.7).assign(**{"config.warps": [4, 8] * 15})
     there = products(THERE, 30, 7, SLOWER)
     predicted = predictor.calibrate(other).calibrate(there).predict(there)
     pd.testing.assert_frame_equal(predicted, predictor.calibrate(there).predict(there))
 
 
-def test_power_there_tells_nothing_of_time(predictor):
+def test_calibrate_power_alone_keeps_device_outside(predictor):
     both = products(HERE, 100, 0)
     watts = Predictor(parameters={"rounds": 20}).fit(
         both.assign(power_w=100.0 + both["problem.M"] / 100)
@@ -87,7 +87,7 @@ def test_power_there_tells_nothing_of_time(predictor):
     assert (calibrated.predict(there)["outside"] > 0).all()
 
 
-def test_drift_knows_what_it_was_calibrated_with(predictor):
+def test_drift_uses_calibration(predictor):
     runs = products(THERE, 60, 7, SLOWER)
     slower = runs.assign(time_ms=runs["time_ms"] * 1.5)
     found = check_drift(predictor.calibrate(runs), slower)["time_ms"]
@@ -95,7 +95,7 @@ def test_drift_knows_what_it_was_calibrated_with(predictor):
     assert found.change == pytest.approx(0.5, abs=0.02)
 
 
-def test_runs_of_another_kernel_or_too_few_of_one_device(predictor):
+def test_calibrate_other_kernel_or_few_runs_is_refused(predictor):
     there = products(THERE, 30, 7)
     with pytest.raises(PredictorError, match="knows 'gemm', not 'other'"):
         predictor.calibrate(there.assign(kernel="other"))
@@ -104,7 +104,7 @@ def test_runs_of_another_kernel_or_too_few_of_one_device(predictor):
         predictor.calibrate(pd.concat([there, few], ignore_index=True))
 
 
-def test_measurements_in_another_unit_are_refused(predictor):
+def test_calibrate_other_unit_is_refused(predictor):
     runs = products(THERE, 10, 7)
     with pytest.raises(
         PredictorError, match=r"differ from the prediction by a factor of over.*check the unit"
@@ -112,7 +112,7 @@ def test_measurements_in_another_unit_are_refused(predictor):
         predictor.calibrate(runs.assign(time_ms=runs["time_ms"] * 1000))
 
 
-def test_the_typical_interval_is_that_of_the_correction(predictor):
+def test_log_spread_of_calibrated_device_is_that_of_correction(predictor):
     noisy = products(THERE, 60, 7)
     noisy["time_ms"] *= np.exp(np.random.default_rng(0).normal(0, 0.4, 60))
     calibrated = predictor.calibrate(noisy)

@@ -1,4 +1,4 @@
-"""The folder a predictor is saved in: whole or not at all, and nobody else's files."""
+"""The folder of a saved predictor: `models/card.py`."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_numbers_of_numpy_are_saved_as_plain_ones(toy_runs, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
-def test_a_place_that_cannot_be_written(predictor, tmp_path):
+def test_save_unwritable_folder_is_refused(predictor, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write the predictor"):
         predictor.save(tmp_path / "file")
@@ -31,7 +31,7 @@ def test_a_place_that_cannot_be_written(predictor, tmp_path):
         predictor.save(tmp_path / "file" / "model")
 
 
-def test_other_files_are_left_alone(predictor, tmp_path):
+def test_save_leaves_other_files_alone(predictor, tmp_path):
     folder = tmp_path / "p"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
@@ -49,7 +49,7 @@ def test_other_files_are_left_alone(predictor, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
-def test_a_link_is_followed(predictor, tmp_path, monkeypatch):
+def test_save_follows_link(predictor, tmp_path, monkeypatch):
     predictor.save(tmp_path / "p")
     (tmp_path / "link").symlink_to("p")
     predictor.save(tmp_path / "link")
@@ -60,7 +60,7 @@ def test_a_link_is_followed(predictor, tmp_path, monkeypatch):
     assert Predictor.load(tmp_path / "p").targets_.keys() == predictor.targets_.keys()
 
 
-def test_a_place_that_is_taken_meanwhile(predictor, tmp_path, monkeypatch):
+def test_save_failure_keeps_previous_predictor(predictor, tmp_path, monkeypatch):
     """What was there stays if the new one cannot be put in its place."""
     folder = tmp_path / "p"
     predictor.save(folder)
@@ -78,7 +78,7 @@ def test_a_place_that_is_taken_meanwhile(predictor, tmp_path, monkeypatch):
     Predictor.load(folder)
 
 
-def test_saving_before_fitting(tmp_path):
+def test_save_before_fit_is_refused(tmp_path):
     with pytest.raises(Exception, match="not fitted"):
         Predictor().save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
@@ -124,7 +124,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_folder(predictor, tmp_path, damage):
+def test_load_damaged_folder_is_refused(predictor, tmp_path, damage):
     hurt, message = DAMAGE[damage]
     predictor.save(tmp_path)
     hurt(tmp_path)
@@ -133,13 +133,13 @@ def test_a_damaged_folder(predictor, tmp_path, damage):
     assert "\n" not in str(caught.value)
 
 
-def test_a_forest_that_is_no_forest(toy_runs, tmp_path):
+def test_load_damaged_forest_is_refused(toy_runs, tmp_path):
     Predictor("random_forest", ("time_ms",)).fit(toy_runs).save(tmp_path)
     (tmp_path / "time_ms" / "tree.npz").write_bytes(b"PK\x03\x04 nonsense")
     with pytest.raises(PredictorError, match="is damaged"):
         Predictor.load(tmp_path)
 
 
-def test_no_folder(tmp_path):
+def test_load_missing_folder_is_refused(tmp_path):
     with pytest.raises(PredictorError, match="holds no predictor"):
         Predictor.load(tmp_path / "none")

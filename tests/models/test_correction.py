@@ -1,4 +1,4 @@
-"""Correction: a few runs on another device move predictions to where they were measured."""
+"""The correction of one target on one device: `models/correction.py`."""
 
 import numpy as np
 import pandas as pd
@@ -7,8 +7,10 @@ from matrix_products import HERE, THERE, products
 
 from foretune.features.arrays import Rows
 from foretune.models import Predictor
-from foretune.models.calibration import WORK_FEATURES, Correction, CorrectionFeatures
-from foretune.models.interval import conformal_quantile
+from foretune.models.conformal import conformal_quantile
+from foretune.models.correction import Correction, CorrectionFeatures
+from foretune.models.feature_process import WORK_FEATURES
+from foretune.models.target_model import TargetPrediction
 
 SLOWER = 1.6
 
@@ -23,7 +25,7 @@ def error(predictor, runs):
 
 
 @pytest.mark.parametrize("n", [10, 60])
-def test_a_few_runs_find_the_scale(predictor, n):
+def test_calibrate_few_runs_find_the_scale(predictor, n):
     there = products(THERE, 300, 5, SLOWER)
     before = error(predictor, there)
     calibrated = predictor.calibrate(products(THERE, n, 7, SLOWER))
@@ -31,13 +33,13 @@ def test_a_few_runs_find_the_scale(predictor, n):
     assert error(predictor, there) == before, "the predictor itself is unchanged"
 
 
-def test_very_few_runs_do_no_harm(predictor):
+def test_calibrate_ten_runs_do_no_harm(predictor):
     there = products(THERE, 300, 5)
     calibrated = predictor.calibrate(products(THERE, 10, 7))
     assert error(calibrated, there) < 1.2 * error(predictor, there)
 
 
-def test_what_binds_a_row_is_known_beyond_the_measured_sizes(predictor):
+def test_calibrate_learns_memory_bound_rows(predictor):
     """Half the bandwidth shows in rows that memory binds, and in no others."""
     there = products(THERE, 300, 5)
     bound = 2.0 ** (there["problem.M"].to_numpy() < 256)
@@ -47,14 +49,15 @@ def test_what_binds_a_row_is_known_beyond_the_measured_sizes(predictor):
     assert error(calibrated, there.assign(time_ms=there["time_ms"] * bound)) < 0.12
 
 
-def test_the_features_of_work_are_those_that_predictors_have(predictor):
+def test_work_features_exist_in_predictors(predictor):
     assert set(WORK_FEATURES) <= set(predictor.features_.columns_)
 
 
 def evidence_of(n):
-    return CorrectionFeatures.from_prediction(
-        ["log2_flops", "fill"], np.zeros((n, 2)), np.zeros(n), np.full((n, 1), np.nan)
+    predicted = TargetPrediction(
+        log_value=np.zeros(n), half_width=np.zeros(n), expert_differences=np.full((n, 1), np.nan)
     )
+    return CorrectionFeatures.from_prediction(["log2_flops", "fill"], np.zeros((n, 2)), predicted)
 
 
 def test_intervals_hold_for_nine_of_ten():
@@ -100,7 +103,7 @@ def test_runs_that_differ_in_nothing_have_their_mean_error():
     assert (width > 0).all()
 
 
-def test_what_jumps_is_followed_and_comes_back_from_disk(tmp_path):
+def test_correction_follows_jumps_and_loads_as_saved(tmp_path):
     """A size's last bits decide: a smooth process cannot know, trees can."""
     rng = np.random.default_rng(0)
     points = rng.normal(size=(1000, 3))

@@ -1,4 +1,4 @@
-"""Terms: their covariances, their gradients, their means, their hyperpriors."""
+"""Terms of a covariance: `models/covariance.py`."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def covariance(term, parameters, X, X2):
 @every_term
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, derandomize=True, deadline=None)
-def test_the_gradient_is_that_of_finite_differences(term, seed):
+def test_gradient_equals_finite_differences(term, seed):
     X, parameters = points(7, seed), parameters_of(term, seed)
     slope = np.random.default_rng(seed).normal(size=(7, 7))
     slope += slope.T  # as those of all losses
@@ -58,7 +58,7 @@ def test_the_gradient_is_that_of_finite_differences(term, seed):
 
 
 @every_term
-def test_a_covariance_is_one(term):
+def test_covariance_has_variance_on_diagonal_and_is_positive(term):
     X, parameters = points(9), parameters_of(term)
     own = covariance(term, parameters, X, X)
     variance = np.broadcast_to(term.variance(parameters, X), len(X))
@@ -68,7 +68,7 @@ def test_a_covariance_is_one(term):
 
 @every_term
 @pytest.mark.parametrize("rows", [0, 1, CHUNK_CELLS // 20 + 7])
-def test_means_are_covariances_times_weights(term, rows):
+def test_mean_function_equals_covariance_times_weights(term, rows):
     X, Z, parameters = points(20), points(rows, 1), parameters_of(term)
     weights = np.random.default_rng(2).normal(size=20)
     expected = covariance(term, parameters, Z, X) @ weights
@@ -76,7 +76,7 @@ def test_means_are_covariances_times_weights(term, rows):
     assert np.allclose(mean, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_matern_by_hand():
+def test_matern_equals_formula():
     X, Z = np.array([[0.0], [3.0]]), np.array([[2.0]])
     for smoothness, expected in (
         (1.5, lambda d: (1 + 3**0.5 * d) * np.exp(-(3**0.5) * d)),
@@ -87,13 +87,13 @@ def test_matern_by_hand():
         assert np.allclose(found, [3 * expected(1.0), 3 * expected(0.5)])
 
 
-def test_labels_are_the_same_or_not_and_nan_is_like_nothing():
+def test_group_covariance_nan_equals_no_label():
     X = np.array([[1.0], [2.0], [np.nan]])
     found = GroupCovariance(0, EXPECTED).covariance(np.log([0.3]), X, X)
     assert np.allclose(found, np.diag([0.3, 0.3, 0.0]))
 
 
-def test_lengths_are_expected_to_grow_with_the_number_of_inputs():
+def test_length_prior_grows_with_number_of_inputs():
     term = MaternCovariance(slice(0, 4), Hyperprior(0.1), Hyperprior(1.5, 0.8), 1.5)
     variance, *lengths = term.hyperpriors
     assert variance.median == 0.1
@@ -101,7 +101,7 @@ def test_lengths_are_expected_to_grow_with_the_number_of_inputs():
     assert {h.width for h in lengths} == {0.8}
 
 
-def test_a_hyperprior_is_open_bounded_or_fixed():
+def test_hyperprior_is_open_bounded_or_fixed():
     assert Hyperprior(2.0).bounds == (-np.inf, np.inf)
     assert Hyperprior(2.0, 1.0, np.exp(-4), np.e).bounds == pytest.approx((-4.0, 1.0))
     assert Hyperprior(2.0, 0.0).bounds == (np.log(2.0), np.log(2.0))

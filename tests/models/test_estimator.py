@@ -1,4 +1,4 @@
-"""The predictor among scikit-learn's tools: cloned, in pipelines, searched for parameters."""
+"""The predictor among scikit-learn's tools: clones, pipelines, parameter search."""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ def fitted(runs):
     return Predictor(parameters=QUICK).fit(runs)
 
 
-def test_a_clone_has_the_same_parameters_and_learns_the_same(fitted, runs):
+def test_clone_learns_the_same(fitted, runs):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
     assert copy.parameters is not fitted.parameters
@@ -41,7 +41,7 @@ def test_a_clone_has_the_same_parameters_and_learns_the_same(fitted, runs):
     pd.testing.assert_frame_equal(copy.fit(runs).predict(runs), fitted.predict(runs))
 
 
-def test_parameters_are_handed_to_the_model(runs):
+def test_parameters_reach_the_trees(runs):
     few, many = (Predictor(parameters={**QUICK, "rounds": n}).fit(runs) for n in (1, 30))
     assert few.make_regressor().rounds == 1
     tree_of = [p.targets_["time_ms"].experts.tree for p in (few, many)]
@@ -53,7 +53,7 @@ def test_parameters_are_handed_to_the_model(runs):
     assert seeded.make_regressor().seed == 7
 
 
-def test_parameters_the_model_does_not_have(runs):
+def test_parameters_unknown_to_the_model_are_refused(runs):
     with pytest.raises(UnknownName, match=r"parameter of xgboost 'round': did you mean 'rounds'"):
         Predictor(parameters={"round": 3}).fit(runs)
     with pytest.raises(UnknownName, match="unknown model 'xgbost'"):
@@ -67,7 +67,7 @@ def test_parameters_are_saved(fitted, runs, tmp_path):
     assert clone(loaded).fit(runs).make_regressor().rounds == 30
 
 
-def test_the_score_is_the_r2_of_logarithms(fitted, runs):
+def test_score_is_r2_of_logarithms(fitted, runs):
     expected = r2_score(np.log(runs["time_ms"]), np.log(fitted.predict(runs)["time_ms"]))
     assert fitted.score(runs) == pytest.approx(expected)
     with_failures = pd.concat([runs, runs.head(3).assign(status="timeout", time_ms=np.nan)])
@@ -75,12 +75,12 @@ def test_the_score_is_the_r2_of_logarithms(fitted, runs):
     assert fitted.score(with_failures) == pytest.approx(expected)  # these teach nothing
 
 
-def test_the_score_of_a_constant_target(runs):
+def test_score_of_constant_target(runs):
     constant = runs.assign(time_ms=0.25)
     assert Predictor(parameters=QUICK).fit(constant).score(constant) in (0.0, 1.0)
 
 
-def test_in_a_pipeline(fitted, runs):
+def test_predictor_in_a_pipeline(fitted, runs):
     pipeline = Pipeline([("predictor", Predictor(parameters=QUICK))]).fit(runs)
     pd.testing.assert_frame_equal(pipeline.predict(runs), fitted.predict(runs))
     assert pipeline.score(runs) == fitted.score(runs)
@@ -94,7 +94,7 @@ def test_features_in_a_pipeline(runs):
     assert {"config.x", "config.mode=a", "alignment.n"} <= set(names)
 
 
-def test_a_search_for_parameters(runs):
+def test_grid_search_over_parameters(runs):
     grid = {"parameters": [{"rounds": 1}, QUICK], "model": ["xgboost"]}
     search = GridSearchCV(Predictor(), grid, cv=2, error_score="raise").fit(runs)
     tried = [params["parameters"] for params in search.cv_results_["params"]]

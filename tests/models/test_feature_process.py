@@ -1,16 +1,11 @@
-"""The process of features: what it learns and how well it says it knows it."""
+"""The Gaussian process on features, and its files: `models/feature_process.py`, `gp_files.py`."""
 
 import numpy as np
 import pytest
 
-from foretune.models.gaussian_process import (
-    LENGTH_PRIOR,
-    Posterior,
-    Scaling,
-    fit_process,
-    process_arrays,
-    process_from_arrays,
-)
+from foretune.models.feature_process import LENGTH_PRIOR, Scaling, fit_process
+from foretune.models.gaussian_process import Posterior
+from foretune.models.gp_files import process_arrays, process_from_arrays
 
 GRADUAL, INPUTS = 2, 4
 
@@ -33,12 +28,12 @@ def lengths(process):
     return np.exp(gradual[1:])
 
 
-def test_it_finds_which_input_matters(fitted):
+def test_fit_process_finds_relevant_input(fitted):
     found = lengths(fitted.process)
     assert found[0] < 0.5 * found[1]
 
 
-def test_it_predicts_and_says_how_well(data, fitted):
+def test_fit_process_predicts_with_calibrated_spread(data, fitted):
     mean, deviation = fitted.predict(data[0][80:])
     misses = np.abs(mean - data[1][80:])
     assert misses.mean() < 0.12
@@ -50,7 +45,7 @@ def test_far_away_nothing_is_known(fitted):
     assert far > 2 * near
 
 
-def test_few_values_leave_lengths_as_expected(data):
+def test_fit_process_few_values_keep_prior_lengths(data):
     few = fit_process(data[0][:5], data[1][:5], GRADUAL)
     assert np.all(np.abs(np.log(lengths(few) / (LENGTH_PRIOR.median * np.sqrt(GRADUAL)))) < 1.0)
 

@@ -1,4 +1,4 @@
-"""A process: what it expects, what it finds out, what it leaves alone."""
+"""Parameters of a Gaussian process, and their fit: `models/gaussian_process.py`."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def moved(process, seed=1):
     return process.parameters + off
 
 
-def test_the_gradient_is_that_of_the_loss():
+def test_loss_gradient_equals_finite_differences():
     X, y = example(30)
     at = moved(PROCESS)
     steps = 1e-5 * np.eye(len(at))
@@ -46,14 +46,14 @@ def test_the_gradient_is_that_of_the_loss():
     assert np.allclose(PROCESS._loss(at, X, y)[1], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_covariance_is_the_sum_of_the_terms():
+def test_covariance_is_sum_of_terms():
     X, _ = example(6)
     expected = sum(t.covariance(own, X, X) for t, own in PROCESS.terms_with_parameters())
     assert np.allclose(PROCESS.covariance(X, X), expected)
     assert np.allclose(np.diag(expected), PROCESS.variance(X))
 
 
-def test_fitting_finds_which_input_matters_and_keeps_what_is_fixed():
+def test_fitted_finds_relevant_input_and_keeps_fixed_parameters():
     X, y = example(60)
     fitted = PROCESS.fitted(X, y, 30)
     (_, smooth), _, _, (_, label), (_, constant) = fitted.terms_with_parameters()
@@ -63,12 +63,12 @@ def test_fitting_finds_which_input_matters_and_keeps_what_is_fixed():
     assert 1e-5 <= np.exp(fitted.parameters[-1]) <= 1.0
 
 
-def test_few_values_leave_lengths_as_expected():
+def test_fitted_few_values_keep_prior_lengths():
     (_, smooth), *_ = PROCESS.fitted(*example(4), 30).terms_with_parameters()
     assert np.all(np.abs(smooth[1:] - np.log(0.5 * INPUTS**0.5)) < 1.0)
 
 
-def test_a_step_too_far_is_taken_back():
+def test_fitted_recovers_from_invalid_step():
     X, y = example(5)
     too_far = np.full(len(PROCESS.parameters), 300.0)
     loss, gradient = PROCESS._loss(too_far, np.vstack([X, X]), np.append(y, y))
@@ -77,7 +77,7 @@ def test_a_step_too_far_is_taken_back():
 
 
 @pytest.mark.parametrize("steps", [1, 50])
-def test_points_without_inputs_have_a_noise_and_an_offset(steps):
+def test_fitted_without_inputs_finds_noise_and_offset(steps):
     process = GaussianProcess.from_prior([ConstantCovariance(ANY)], ANY)
     fitted = process.fitted(np.empty((6, 0)), np.full(6, 0.3), steps)
     assert np.isfinite(fitted.parameters).all()

@@ -1,4 +1,4 @@
-"""Neighbours: the rows beside a row, found as by looking at all of them."""
+"""Features of adjacent runs: `models/neighbors.py`, `models/axis_positions.py`."""
 
 from itertools import product
 
@@ -63,20 +63,23 @@ def beside_by_looking_at_all(axis, rows, values, wanted):
     st.lists(PLACES, min_size=1, max_size=40, unique=True),
     st.lists(PLACES, min_size=0, max_size=12),
 )
-def test_neighbours_are_those_that_looking_at_all_finds(rows, wanted):
+def test_adjacent_equals_search_over_all_runs(rows, wanted):
     around = hood()
     assert [axis.column for axis in around.axes] == AXES
     values = np.arange(len(rows)) * 1.0
     asked = table(wanted) if wanted else table(rows).iloc[:0]
     known, places = around.locate(table(rows)), around.locate(asked)
     for i, axis in enumerate(AXES):
-        found = np.array(known.adjacent(i, values, places)).T
+        adjacent = known.adjacent(i, values, places)
+        found = np.column_stack(
+            [adjacent.below, adjacent.step_below, adjacent.above, adjacent.step_above]
+        )
         expected = [beside_by_looking_at_all(axis, rows, values, row) for row in wanted]
         np.testing.assert_allclose(found, np.array(expected).reshape(-1, 4), atol=1e-9)
 
 
 @given(st.lists(PLACES, min_size=1, max_size=30, unique=True), PLACES)
-def test_what_is_seen_is_what_the_neighbours_say(rows, wanted):
+def test_neighbor_features_hold_values_of_neighbors(rows, wanted):
     around = hood()
     values = np.linspace(-1, 1, len(rows))
     look = around.neighbor_features(
@@ -114,14 +117,14 @@ def powers():
     return around, places, values
 
 
-def test_between_neighbours_a_straight_law_is_met(powers):
+def test_neighbor_features_interpolate_linear_law_exactly(powers):
     around, places, values = powers
     look = around.neighbor_features(places, values, around.locate(line([3.0, 48.0])))
     np.testing.assert_allclose(look[:, -2], 3.0 * np.log2([3.0, 48.0]), rtol=1e-6)
     assert (look[:, -1] > 5).all()  # and much is trusted: nothing was ever missed
 
 
-def test_beyond_all_runs_the_last_one_speaks_and_is_trusted_less(powers):
+def test_neighbor_features_beyond_runs_repeat_last_with_less_trust(powers):
     around, places, values = powers
     near, far, between = around.neighbor_features(
         places, values, around.locate(line([200.0, 4096.0, 48.0]))
@@ -133,7 +136,7 @@ def test_beyond_all_runs_the_last_one_speaks_and_is_trusted_less(powers):
     assert np.isnan(seen["problem.N.above"])
 
 
-def test_a_run_at_the_very_place_is_no_neighbour(powers):
+def test_neighbor_features_ignore_run_at_same_position(powers):
     around, places, values = powers
     wrong = values.copy()
     wrong[3] = 1000.0
@@ -141,7 +144,7 @@ def test_a_run_at_the_very_place_is_no_neighbour(powers):
     assert look[0, -2] == pytest.approx(9.0)
 
 
-def test_neighbours_above_can_be_ignored(powers):
+def test_neighbor_features_one_sided_ignore_upper_neighbors(powers):
     around, places, values = powers
     asked = around.locate(line([3.0, 3.0]))
     both, below = around.neighbor_features(places, values, asked, np.array([False, True]))
@@ -149,7 +152,7 @@ def test_neighbours_above_can_be_ignored(powers):
     assert below[-2] == values[1]
 
 
-def test_an_unseen_series_has_no_neighbours():
+def test_neighbor_features_unknown_series_is_nan():
     runs = line(np.tile(2.0 ** np.arange(4), 2), **{"config.mode": ["a"] * 4 + ["b"] * 4})
     around = NeighborIndex.from_runs(runs)
     places, values = around.locate(runs), np.arange(8.0)
@@ -161,7 +164,7 @@ def test_an_unseen_series_has_no_neighbours():
     assert np.isnan(around.neighbor_features(places, values, other)).all()
 
 
-def test_gaps_have_no_neighbours_and_are_none():
+def test_neighbor_features_gaps_are_no_neighbors():
     runs = line([1.0, 2.0, np.nan, 8.0, 16.0])
     around = NeighborIndex.from_runs(runs)
     look = around.neighbor_features(
@@ -171,7 +174,7 @@ def test_gaps_have_no_neighbours_and_are_none():
     assert np.isnan(look[1]).all()
 
 
-def test_no_rows_and_no_runs(powers):
+def test_neighbor_features_without_rows_or_runs(powers):
     around, places, values = powers
     assert around.neighbor_features(places, values, around.locate(line([]))).shape == (
         0,
@@ -181,7 +184,7 @@ def test_no_rows_and_no_runs(powers):
     assert np.isnan(nobody).all()
 
 
-def test_no_axes():
+def test_neighbor_features_without_axes():
     runs = pd.DataFrame({"device": ["d"] * 4, "config.mode": list("abab")})
     around = NeighborIndex.from_runs(runs)
     assert around.columns == ["interpolation", "trust"]
@@ -190,7 +193,7 @@ def test_no_axes():
     assert np.isnan(around.neighbor_features(places, np.zeros(4), places)).all()
 
 
-def test_axes_and_series():
+def test_from_runs_separates_axes_and_groups():
     n = 64
     columns = {f"problem.x{i}": np.arange(n) % (3 + i) for i in range(MAX_AXES + 2)}
     runs = line(np.ones(n), **columns, **{"config.two": np.arange(n) % 2, "config.mode": "only"})
@@ -203,7 +206,7 @@ def test_axes_and_series():
     np.testing.assert_array_equal(around.locate(bare).shared, around.locate(runs).shared)
 
 
-def test_wide_positive_axes_are_in_octaves():
+def test_from_runs_wide_positive_axes_are_in_octaves():
     wide, narrow, negative = (
         NeighborIndex.from_runs(line(sizes)).axes[0] for sizes in ([1, 2, 8], [4, 5, 6], [-8, 1, 8])
     )
@@ -218,7 +221,7 @@ def on_devices(speeds):
     return pd.DataFrame(rows, columns=["device", "device.memory_gbps", "problem.N"])
 
 
-def test_the_same_work_on_another_device_is_a_neighbour():
+def test_device_axis_same_work_elsewhere_is_a_neighbor():
     runs = on_devices({"slow": 100.0, "middle": 400.0, "fast": 1600.0})
     around = NeighborIndex.from_runs(runs)
     assert [axis.column for axis in around.axes] == ["device.memory_gbps", "problem.N"]
@@ -232,7 +235,7 @@ def test_the_same_work_on_another_device_is_a_neighbour():
     assert np.isnan(seen["problem.N.below"])  # none of this device's runs is known
 
 
-def test_a_device_as_fast_as_a_known_one_is_another():
+def test_device_axis_same_bandwidth_is_another_device():
     runs = on_devices({"slow": 100.0, "fast": 1600.0})
     around = NeighborIndex.from_runs(runs)
     twin = on_devices({"twin": 1600.0})
@@ -243,7 +246,7 @@ def test_a_device_as_fast_as_a_known_one_is_another():
     assert seen["device.memory_gbps.step_below"].tolist() == [4.0] * 4  # to the slow one
 
 
-def test_a_device_of_unknown_speed_has_no_neighbours():
+def test_device_axis_unknown_bandwidth_has_no_neighbors():
     runs = on_devices({"slow": 100.0, "fast": 1600.0})
     around = NeighborIndex.from_runs(runs)
     nameless = on_devices({"new": 0.0}).drop(columns="device.memory_gbps")
@@ -257,13 +260,13 @@ def test_a_device_of_unknown_speed_has_no_neighbours():
     [{"only": 100.0}, {"a": 100.0, "twin": 100.0}, {"a": 100.0, "unknown": np.nan}],
     ids=["one device", "two of one speed", "one unknown"],
 )
-def test_devices_that_do_not_lie_on_an_axis(speeds):
+def test_device_axis_needs_distinct_known_bandwidths(speeds):
     around = NeighborIndex.from_runs(on_devices(speeds))
     assert [axis.column for axis in around.axes] == ["problem.N"]
     assert around.group_columns == ["device"]
 
 
-def test_an_axis_that_interpolates_badly_is_trusted_less():
+def test_measure_axes_lowers_trust_of_rough_axis():
     rng = np.random.default_rng(0)
     runs = pd.DataFrame(
         [("d", 2.0**i, float(j)) for i in range(8) for j in range(8)],
@@ -282,7 +285,7 @@ def test_an_axis_that_interpolates_badly_is_trusted_less():
     np.testing.assert_allclose(look[inner, -2], values[inner], atol=0.2)
 
 
-def test_a_series_is_the_same_whatever_company_it_keeps():
+def test_locate_row_does_not_depend_on_other_rows():
     """Text that looks like a number, or is missing, must not depend on the other rows."""
     mixed = pd.Series(["auto", 1, 4.0, None] * 3, dtype=object)
     runs = line(np.repeat([1.0, 2.0, 8.0], 4), **{"config.split": mixed})
@@ -293,7 +296,7 @@ def test_a_series_is_the_same_whatever_company_it_keeps():
         assert alone.shared[0] == together.shared[i], mixed[i]
 
 
-def test_many_long_series_do_not_meet():
+def test_adjacent_many_long_series_stay_apart():
     """All series lie on one line: there, a place far beyond one must not reach the next."""
     rng = np.random.default_rng(0)
     n = 2000
@@ -303,15 +306,14 @@ def test_many_long_series_do_not_meet():
     places = around.locate(runs)
     values = pd.factorize(runs["problem.id"])[0] * 1.0
     for size in (1e-6, 1.0, 1e30):
-        below, _, above, _ = places.adjacent(
-            0, values, around.locate(runs.assign(**{"problem.N": size}))
-        )
-        for found in (below, above):
+        wanted = around.locate(runs.assign(**{"problem.N": size}))
+        adjacent = places.adjacent(0, values, wanted)
+        for found in (adjacent.below, adjacent.above):
             assert (np.isnan(found) | (found == values)).all()
-        assert (np.isnan(below) != np.isnan(above)).all()
+        assert (np.isnan(adjacent.below) != np.isnan(adjacent.above)).all()
 
 
-def test_places_come_back_from_disk_the_same(powers, tmp_path):
+def test_positions_load_as_saved(powers, tmp_path):
     around, places, values = powers
     places.save(tmp_path / "n.npz", values)
     loaded, read = AxisPositions.load(tmp_path / "n.npz")
@@ -323,7 +325,7 @@ def test_places_come_back_from_disk_the_same(powers, tmp_path):
     )
 
 
-def test_combinations():
+def test_combination_numbers_rows_that_agree():
     runs = pd.DataFrame(
         {"device": "d", "problem.N": [1, 1, 2, 2, 4], "problem.x": [5.0, 6.0, 5.0, 7.0, 5.0]}
     )
@@ -333,7 +335,7 @@ def test_combinations():
     assert places.combination([]).tolist() == [0] * 5
 
 
-def test_who_asks_of_the_same_rows_is_told_the_same():
+def test_locate_is_cached_without_values():
     runs = line([1.0, 2.0, 4.0, 8.0, 16.0])
     around, rows = NeighborIndex.from_runs(runs), Rows(line([3.0, 20.0, 0.5]))
     known, asked = around.locate(runs), around.locate(rows)
@@ -345,8 +347,8 @@ def test_who_asks_of_the_same_rows_is_told_the_same():
             around.neighbor_features(known, values, fresh),
         )
     fewer = known[np.array([0, 4])]  # nor where it was measured
-    below = fewer.adjacent(0, np.arange(2.0), asked)
-    np.testing.assert_array_equal(below[0], [0.0, 1.0, np.nan])
+    adjacent = fewer.adjacent(0, np.arange(2.0), asked)
+    np.testing.assert_array_equal(adjacent.below, [0.0, 1.0, np.nan])
 
 
 @given(
@@ -354,7 +356,7 @@ def test_who_asks_of_the_same_rows_is_told_the_same():
     st.randoms(use_true_random=False),
     st.lists(PLACES, min_size=1, max_size=12),
 )
-def test_some_of_the_places_have_the_neighbours_they_have_alone(rows, random, wanted):
+def test_subset_of_positions_has_its_own_neighbors(rows, random, wanted):
     around = hood()
     some = random.sample(range(len(rows)), random.randint(1, len(rows)))
     part = around.locate(table(rows))[np.array(some)]
@@ -364,7 +366,7 @@ def test_some_of_the_places_have_the_neighbours_they_have_alone(rows, random, wa
     np.testing.assert_array_equal(of_part, of_alone)
 
 
-def test_company_is_along_how_many_axes_there_are_neighbours_on_both_sides():
+def test_two_sided_axes_counts_axes_with_both_neighbors():
     columns = [f"problem.{c}" for c in "abcd"]
     grid = pd.DataFrame(list(product([1.0, 2.0, 4.0], repeat=4)), columns=columns).assign(
         device="d"

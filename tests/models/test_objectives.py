@@ -1,4 +1,4 @@
-"""Configurations are ranked by time, power, energy or energy × delay."""
+"""Objectives for ranking configurations: `models/objectives.py`."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 
 from foretune.errors import PredictorError, UnknownName
 from foretune.models import Predictor
-from foretune.models.targets import predicted_objective
+from foretune.models.objectives import predicted_objective
 
 PREDICTED = pd.DataFrame(
     {
@@ -27,7 +27,7 @@ PREDICTED = pd.DataFrame(
     ("objective", "value", "halves_of_time", "of_power"),
     [("time", 2, 1, 0), ("power", 100, 0, 1), ("energy", 200, 1, 1), ("edp", 400, 2, 1)],
 )
-def test_errors_of_its_factors_are_independent(objective, value, halves_of_time, of_power):
+def test_predicted_objective_adds_independent_errors(objective, value, halves_of_time, of_power):
     row = predicted_objective(PREDICTED, objective).loc[7]
     assert row["value"] == pytest.approx(value)
     low, high = (
@@ -38,14 +38,14 @@ def test_errors_of_its_factors_are_independent(objective, value, halves_of_time,
     assert row["high"] == pytest.approx(value * math.exp(high))
 
 
-def test_what_was_not_learned_ranks_nothing():
+def test_predicted_objective_missing_target_is_refused():
     with pytest.raises(PredictorError, match=r"not learned power.*'edp'.*runs with power_w"):
         predicted_objective(PREDICTED[["time_ms", "time_ms_low", "time_ms_high"]], "edp")
     with pytest.raises(UnknownName, match="joules"):
         predicted_objective(PREDICTED, "joules")
 
 
-def test_the_interval_of_energy_holds(toy_runs):
+def test_predicted_objective_energy_interval_covers(toy_runs):
     """Held-out launches are inside as often as an interval of 90 % says."""
     ok = toy_runs[toy_runs["status"] == "ok"].reset_index(drop=True)
     held_out = ok.index % 3 == 0

@@ -1,4 +1,4 @@
-"""A posterior: the textbook's, however it was told, and of whichever points."""
+"""The posterior of a Gaussian process: `models/gaussian_process.py`."""
 
 import numpy as np
 import pytest
@@ -49,12 +49,12 @@ def says(posterior, y=Y, X=X, Z=Z):
     assert np.allclose(posterior.covariance(np.arange(len(Z))), covariance, atol=1e-6)
 
 
-def test_it_is_the_textbooks():
+def test_posterior_equals_textbook_formula():
     says(Posterior(PROCESS, X, Y, Z))
 
 
 @pytest.mark.parametrize("first", [0, 1, 5])
-def test_it_is_the_same_told_one_by_one(first):
+def test_add_one_by_one_equals_all_at_once(first):
     posterior = Posterior(PROCESS, X[:first], Y[:first], Z)
     for i in range(first, len(X)):
         posterior.add(X[i : i + 1])
@@ -62,7 +62,7 @@ def test_it_is_the_same_told_one_by_one(first):
     says(posterior)
 
 
-def test_it_is_the_same_of_points_it_did_not_keep_up():
+def test_at_other_points_equals_new_posterior():
     posterior = Posterior(PROCESS, X, Y)
     says(posterior.at(Z))
     mean, spread = posterior.predict(Z)
@@ -71,14 +71,14 @@ def test_it_is_the_same_of_points_it_did_not_keep_up():
     assert len(posterior.mean) == 0
 
 
-def test_it_goes_on_learning_at_other_points():
+def test_at_other_points_can_add_measurements():
     posterior = Posterior(PROCESS, X[:4], Y[:4]).at(Z)
     posterior.add(X[4:])
     posterior.set_values(Y)
     says(posterior)
 
 
-def test_many_points_are_predicted_in_chunks():
+def test_predict_in_chunks_equals_at_once():
     many, _ = example(CHUNK_ROWS + 3)
     posterior = Posterior(PROCESS, X, Y)
     mean, spread = posterior.predict(many)
@@ -87,14 +87,14 @@ def test_many_points_are_predicted_in_chunks():
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5000])
-def test_the_mean_function_gives_the_same_mean(rows):
+def test_mean_function_gives_the_same_mean(rows):
     points, _ = example(rows, seed=3)
     posterior = Posterior(PROCESS, X, Y)
     mean = posterior.mean_function()(points)
     assert np.allclose(mean, posterior.predict(points)[0], rtol=1e-9, atol=1e-9)
 
 
-def test_what_is_under_way_turns_out_as_expected():
+def test_pending_measurement_keeps_mean_and_shrinks_spread():
     posterior = Posterior(PROCESS, X, Y, Z)
     mean, spread = posterior.mean, posterior.spread
     posterior.add(Z[:3])
@@ -106,7 +106,7 @@ def test_what_is_under_way_turns_out_as_expected():
     assert np.allclose(told.spread, posterior.spread)
 
 
-def test_what_is_forgotten_was_never_there():
+def test_drop_pending_restores_posterior():
     posterior = Posterior(PROCESS, X, Y, Z)
     posterior.add(Z[:3])
     posterior.drop_pending(3)
@@ -114,13 +114,13 @@ def test_what_is_forgotten_was_never_there():
     says(posterior)
 
 
-def test_values_may_change():
+def test_set_values_replaces_values():
     posterior = Posterior(PROCESS, X, Y, Z)
     posterior.set_values(-2 * Y)
     says(posterior, -2 * Y)
 
 
-def test_it_outgrows_its_room():
+def test_add_beyond_preallocated_rows():
     X, y = example(90)
     posterior = Posterior(PROCESS, X[:0], y[:0], Z)
     for part in np.array_split(np.arange(90), 7):
@@ -129,13 +129,13 @@ def test_it_outgrows_its_room():
     says(posterior, y, X)
 
 
-def test_before_any_measurement_it_is_the_process():
+def test_posterior_without_measurements_is_the_prior():
     posterior = Posterior(PROCESS, X[:0], Y[:0], Z, prior=np.arange(20.0))
     assert np.allclose(posterior.mean, np.arange(20.0))
     assert np.allclose(posterior.spread**2, PROCESS.variance(Z))
 
 
-def test_units_and_noise():
+def test_scale_and_observation_noise():
     plain = Posterior(PROCESS, X, Y, Z)
     other = Posterior(PROCESS, X, 3 * Y, Z, prior=5.0, scale=3.0, observation_noise=True)
     assert np.allclose(other.mean, 5 + 3 * plain.mean)
@@ -145,7 +145,7 @@ def test_units_and_noise():
     assert np.allclose(other.covariance(numbers), 9 * (plain.covariance(numbers) + noise))
 
 
-def test_some_measurements_are_noisier():
+def test_extra_noise_of_some_measurements():
     more = np.where(np.arange(12) < 3, 1e6, 0.0)
     posterior = Posterior(PROCESS, X, Y, Z, extra_noise=more)
     without = Posterior(PROCESS, X[3:], Y[3:], Z)
@@ -153,14 +153,14 @@ def test_some_measurements_are_noisier():
     assert np.allclose(posterior.spread, without.spread, atol=1e-4)
 
 
-def test_half_the_digits_are_enough():
+def test_single_precision_is_close():
     whole, half = Posterior(PROCESS, X, Y), Posterior(PROCESS, X, Y).in_single_precision()
     assert half.at(Z)._buffer.dtype == np.float32
     assert np.allclose(half.at(Z).mean, whole.at(Z).mean, atol=1e-3)
     assert np.allclose(half.at(Z).spread, whole.at(Z).spread, atol=1e-3)
 
 
-def test_values_left_out_are_those_of_a_posterior_without_them():
+def test_leave_one_out_equals_posterior_without_the_row():
     posterior = Posterior(PROCESS, X, Y, scale=2.0)
     off, deviations = posterior.leave_one_out()
     rest = Posterior(PROCESS, X[1:], Y[1:], X[:1], scale=2.0, observation_noise=True)
@@ -168,7 +168,7 @@ def test_values_left_out_are_those_of_a_posterior_without_them():
     assert deviations[0] == pytest.approx(rest.spread[0], rel=1e-6)
 
 
-def test_points_without_inputs_have_a_common_mean():
+def test_posterior_without_inputs_has_common_mean():
     process = GaussianProcess.from_prior(
         [ConstantCovariance(ANY), MaternCovariance(slice(0, 0), ANY, ANY, 2.5)], ANY
     )

@@ -1,4 +1,4 @@
-"""One row by itself is predicted as in a table, whatever its cells hold."""
+"""`Predictor.predict_one` predicts a row as in a table, whatever its cells hold."""
 
 import numpy as np
 import pandas as pd
@@ -110,7 +110,7 @@ def said(call):
 @pytest.mark.filterwarnings("ignore:(divide by zero|overflow|invalid value):RuntimeWarning")
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(cells=values)
-def test_as_in_a_table(predictors, name, cells):
+def test_predict_one_equals_predict(predictors, name, cells):
     question = asked(cells)
     expected = said(lambda: in_company(predictors[name], *question))
     one = said(lambda: predictors[name].predict_one(*question))
@@ -122,7 +122,7 @@ def test_as_in_a_table(predictors, name, cells):
         assert one == pytest.approx(expected, rel=1e-6, nan_ok=True)
 
 
-def test_a_row_of_a_table(predictors):
+def test_predict_one_row_of_training_table(predictors):
     for name, runs in RUNS.items():
         everything = predictors[name].predict(runs)
         for i in (0, 17, len(runs) - 1):
@@ -130,7 +130,7 @@ def test_a_row_of_a_table(predictors):
             pd.testing.assert_frame_equal(alone, everything.iloc[[i]])
 
 
-def test_what_is_missing_is_named(predictors):
+def test_predict_one_missing_column_is_named(predictors):
     for problem, match in (
         ({"M": 1}, r"problem\.N"),
         ({"M": "many", "N": 1}, "holds text"),
@@ -161,7 +161,7 @@ class Theirs(Family):
         }
 
 
-def test_families_of_others_may_treat_their_columns_as_arrays():
+def test_predict_one_with_family_of_arrays():
     runs = RUNS["scattered"].drop(columns="power_w").assign(kernel="theirs")
     runs = runs[runs["status"] == "ok"].reset_index(drop=True)
     predictor = Predictor(kernel=Theirs(), parameters=QUICK).fit(runs)
@@ -176,6 +176,6 @@ def test_families_of_others_may_treat_their_columns_as_arrays():
         assert one["time_ms"] == pytest.approx(together["time_ms"][i], rel=1e-6)
 
 
-def test_nothing_is_predicted_before_training():
+def test_predict_one_before_fit_is_refused():
     with pytest.raises(NotFittedError):
         Predictor().predict_one({"M": 1}, {}, DEVICE)

@@ -44,7 +44,7 @@ def unseen(matmul, toy_device):
     return problem, matmul.space(problem).sample(200, np.random.default_rng(99))
 
 
-def test_what_it_says_about_a_row(predictor, runs):
+def test_predict_columns_and_intervals(predictor, runs):
     predicted = predictor.predict(runs)
     assert list(predicted) == [
         "time_ms",
@@ -70,14 +70,14 @@ def test_what_it_says_about_a_row(predictor, runs):
     assert predicted["p_valid"].between(0, 1).all()
 
 
-def test_what_it_remembers_of_its_training(predictor, runs):
+def test_fit_keeps_runs_and_summary(predictor, runs):
     assert predictor.kernel_name_ == "matmul"
     assert predictor.training_ == {"rows": len(runs), "problems": 6, "devices": ["Toy CPU"]}
     assert len(predictor.runs_) == len(runs)
     assert set(predictor.targets_) == {"time_ms", "power_w"}
 
 
-def test_it_has_learned_the_toy_law(predictor, unseen, matmul, toy_device, toy_law):
+def test_predict_follows_the_toy_law(predictor, unseen, matmul, toy_device, toy_law):
     problem, configs = unseen
     predicted = predictor.predict(rows_of("matmul", problem, configs, toy_device))
     ok = np.array([not toy_law.fails(c) for c in configs])
@@ -101,7 +101,7 @@ def test_most_unseen_truths_lie_in_the_interval(predictor, unseen, matmul, toy_d
     assert width < 4.0  # and yet the interval says something
 
 
-def test_it_learns_which_configurations_fail(predictor, unseen, toy_device, toy_law):
+def test_p_valid_is_low_for_configurations_that_fail(predictor, unseen, toy_device, toy_law):
     problem, configs = unseen
     rows = rows_of("matmul", problem, configs, toy_device)
     p_valid = predictor.predict(rows)["p_valid"].to_numpy()
@@ -113,7 +113,7 @@ def test_it_learns_which_configurations_fail(predictor, unseen, toy_device, toy_
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_it_beats_the_calibrated_roofline_on_problems_held_out(runs, model):
+def test_predict_beats_calibrated_roofline_on_held_out_problems(runs, model):
     training = train_predictor(runs, model, splits=("grouped",))
     for target, splits in training.scores.items():
         grouped = splits["grouped"]
@@ -127,19 +127,19 @@ def test_it_beats_the_calibrated_roofline_on_problems_held_out(runs, model):
     assert 0.8 <= metrics["coverage90"] <= 1.0
 
 
-def test_it_can_be_pickled_after_it_predicted(predictor, runs):
+def test_predictor_can_be_pickled_after_predict(predictor, runs):
     expected = predictor.predict(runs)
     pd.testing.assert_frame_equal(pickle.loads(pickle.dumps(predictor)).predict(runs), expected)
 
 
-def test_the_same_seed_gives_the_same_predictor(predictor, runs):
+def test_fit_same_seed_predicts_the_same(predictor, runs):
     again = Predictor(predictor.model).fit(runs)
     pd.testing.assert_frame_equal(again.predict(runs), predictor.predict(runs))
     other = Predictor(predictor.model, seed=1).fit(runs)
     assert (other.predict(runs)["time_ms"] != predictor.predict(runs)["time_ms"]).any()
 
 
-def test_it_is_an_estimator(predictor, runs):
+def test_predictor_follows_estimator_contract(predictor, runs):
     copy = clone(predictor)
     assert copy.get_params() == predictor.get_params()
     assert not hasattr(copy, "targets_")
@@ -147,7 +147,7 @@ def test_it_is_an_estimator(predictor, runs):
         copy.predict(runs)
 
 
-def test_it_comes_back_from_disk_the_same(predictor, runs, tmp_path, matmul, toy_device):
+def test_load_predicts_as_the_saved_one(predictor, runs, tmp_path, matmul, toy_device):
     predictor.save(tmp_path / "deep" / "model")
     loaded = Predictor.load(tmp_path / "deep" / "model")
     pd.testing.assert_frame_equal(loaded.predict(runs), predictor.predict(runs))
@@ -162,7 +162,7 @@ def test_it_comes_back_from_disk_the_same(predictor, runs, tmp_path, matmul, toy
     )
 
 
-def test_what_is_saved_runs_no_code(predictor, tmp_path):
+def test_save_writes_no_code(predictor, tmp_path):
     predictor.save(tmp_path)
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert {p.suffix for p in files} <= {".json", ".gz", ".txt", ".parquet", ".npz"}
@@ -195,7 +195,7 @@ def test_large_spaces_are_predicted_in_parts(boosted, matmul, toy_device, monkey
 
 
 @pytest.mark.parametrize("text", ["category", "string", object])
-def test_rows_alone_in_parts_and_together(predictor, runs, monkeypatch, text):
+def test_predict_rows_alone_and_in_chunks_are_the_same(predictor, runs, monkeypatch, text):
     columns = ["kernel", "device", "status", "config.order", "config.split", "problem.dtype"]
     some = runs.sample(40, random_state=0).astype(dict.fromkeys(columns, text))
     together = predictor.predict(some)
@@ -207,14 +207,14 @@ def test_rows_alone_in_parts_and_together(predictor, runs, monkeypatch, text):
         pd.testing.assert_frame_equal(predictor.predict(some), together, rtol=1e-6, atol=0.0)
 
 
-def test_an_error_in_one_part_is_raised(boosted, runs, monkeypatch):
+def test_predict_error_in_a_chunk_is_raised(boosted, runs, monkeypatch):
     monkeypatch.setattr("foretune.models.trees.regressor.CHUNK_ROWS", 10)
     sizes = runs["problem.M"].astype(float).where(runs.index != 35, np.inf)
     with pytest.raises(PredictorError, match=r"'problem\.M' is infinite"):
         boosted.predict(runs.assign(**{"problem.M": sizes}))
 
 
-def test_one_row_and_none(predictor, runs):
+def test_predict_one_row_and_none(predictor, runs):
     everything = predictor.predict(runs)
     one = predictor.predict(runs.iloc[[5]])
     pd.testing.assert_frame_equal(one, everything.iloc[[5]])  # the rows keep their index
@@ -222,7 +222,7 @@ def test_one_row_and_none(predictor, runs):
     assert none.shape == (0, everything.shape[1])
 
 
-def test_the_newest_row_of_a_configuration_is_learned(runs):
+def test_fit_learns_newest_row_of_a_configuration(runs):
     stale = runs[runs["status"] == "ok"].head(40)
     stale = stale.assign(time_ms=stale["time_ms"] * 50, recorded_at="2000-01-01T00:00:00+00:00")
     doubled = pd.concat([runs, stale], ignore_index=True)
@@ -231,7 +231,7 @@ def test_the_newest_row_of_a_configuration_is_learned(runs):
     pd.testing.assert_frame_equal(other.fit(doubled).predict(runs), one.predict(runs))
 
 
-def test_without_power_there_is_no_energy(runs):
+def test_predict_without_power_has_no_energy(runs):
     bare = runs.drop(columns=["power_w", "energy_mj"])
     predicted = Predictor(parameters=FEW["xgboost"]).fit(bare).predict(bare)
     assert list(predicted) == ["time_ms", "time_ms_low", "time_ms_high", "p_valid", "outside"]
@@ -239,13 +239,13 @@ def test_without_power_there_is_no_energy(runs):
         Predictor(targets=("power_w",)).fit(bare)
 
 
-def test_several_kernels(runs):
+def test_fit_several_kernels_is_refused(runs):
     both = pd.concat([runs, runs.assign(kernel="softmax")])
     with pytest.raises(PredictorError, match=r"2 kernels \(matmul, softmax\)"):
         Predictor().fit(both)
 
 
-def test_too_few_rows(runs):
+def test_fit_too_few_rows_is_refused(runs):
     good = runs[runs["status"] == "ok"]
     with pytest.raises(PredictorError, match="only 4 successful runs with time_ms: at least 5"):
         Predictor().fit(good.head(4))
@@ -254,13 +254,13 @@ def test_too_few_rows(runs):
         Predictor().fit(runs.head(0))
 
 
-def test_nothing_succeeded(runs):
+def test_fit_without_success_is_refused(runs):
     failed = runs.assign(status="timeout", time_ms=math.nan, power_w=math.nan, energy_mj=math.nan)
     with pytest.raises(PredictorError, match="only 0 successful runs"):
         Predictor().fit(failed)
 
 
-def test_impossible_rows(runs):
+def test_fit_impossible_rows_are_refused(runs):
     with pytest.raises(RunTableError, match="time_ms is -1"):
         Predictor().fit(runs.assign(time_ms=-1.0))
 
@@ -281,7 +281,7 @@ def theirs(n=40, **columns):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_kernel_nobody_has_registered(model, tmp_path):
+def test_predictor_of_unregistered_kernel(model, tmp_path):
     runs = theirs()
     predictor = Predictor(model).fit(runs)
     assert predictor.training_["problems"] == 1
@@ -292,7 +292,7 @@ def test_a_kernel_nobody_has_registered(model, tmp_path):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_constant_target(model):
+def test_predict_constant_target(model):
     runs = theirs(time_ms=0.25)
     predicted = Predictor(model).fit(runs).predict(runs)
     np.testing.assert_allclose(predicted["time_ms"], 0.25, rtol=1e-5)
@@ -301,7 +301,7 @@ def test_a_constant_target(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_gaps_that_training_had_not(model):
+def test_predict_gaps_that_training_had_not(model):
     runs = theirs(**{"problem.N": np.resize([1, 2, 4, 8], 40)})
     predictor = Predictor(model).fit(runs)
     holes = runs.assign(**{"config.x": np.nan}).head(3)
@@ -309,26 +309,26 @@ def test_gaps_that_training_had_not(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_problems_that_lack_a_parameter(model):
+def test_predict_problems_without_a_parameter(model):
     runs = theirs(**{"problem.N": np.resize([1, np.nan, 4, 8], 40), "problem.kind": "x"})
     predictor = Predictor(model).fit(runs)
     assert predictor.training_["problems"] == 4
     assert np.isfinite(predictor.predict(runs)).all(axis=None)
 
 
-def test_a_few_failures_give_their_rate():
+def test_validity_of_few_failures_is_their_rate():
     runs = theirs()
     runs.loc[:2, ["status", "time_ms"]] = ["timeout", math.nan]
     p_valid = Predictor().fit(runs).predict(runs)["p_valid"]
     np.testing.assert_allclose(p_valid, 38 / 42)
 
 
-def test_a_kernel_of_another_name_is_refused(toy_runs):
+def test_predictor_kernel_of_other_name_is_refused(toy_runs):
     with pytest.raises(PredictorError, match="of kernel 'matmul', not of 'gemm'"):
         Predictor(kernel=Gemm()).fit(toy_runs)
 
 
-def test_what_was_never_timed_is_outside(toy_runs):
+def test_predict_untimed_problems_are_outside(toy_runs):
     """Power is known of a device, time is not: predictions of time there are guesses."""
     elsewhere = toy_runs.assign(device="Metered CPU", time_ms=math.nan)
     runs = pd.concat([toy_runs.assign(power_w=math.nan), elsewhere], ignore_index=True)
@@ -355,7 +355,7 @@ def test_targets_are_several(toy_runs):
         Predictor(targets="time_ms").fit(toy_runs)
 
 
-def test_a_predictor_ranks_configurations_of_a_device_it_has_not_seen(boosted, matmul, unseen):
+def test_predict_ranks_configurations_of_unseen_device(boosted, matmul, unseen):
     problem, configs = unseen
     twice = Device(
         "Twice",

@@ -1,4 +1,4 @@
-"""Sizes that only repeat others are found, and whoever breaks the rule is noticed."""
+"""Sizes that follow from others: `models/repeated_sizes.py`."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.features.arrays import Rows
-from foretune.models.neighbors import NeighborIndex, repeated_sizes
+from foretune.models.neighbors import NeighborIndex
+from foretune.models.repeated_sizes import repeated_sizes
 
 GRID = [(batch, length) for batch in (1, 2, 4, 8) for length in (1, 3, 100, 4096)]
 
@@ -18,7 +19,7 @@ def table(pairs=GRID, **columns):
     return runs.assign(**{"problem.tokens": runs["problem.batch"] * runs["problem.length"]})
 
 
-def test_a_product_and_a_multiple_are_found():
+def test_repeated_sizes_finds_products_and_multiples():
     runs = table().assign(**{"problem.ranks": lambda t: t["problem.batch"] / 3})
     found = {size.column: size for size in repeated_sizes(runs)}
     assert set(found) == {"problem.batch", "problem.tokens"}  # what comes first goes
@@ -39,11 +40,11 @@ def test_a_product_and_a_multiple_are_found():
     ],
     ids=["another number", "nothing", "unknown", "text", "constant"],
 )
-def test_what_repeats_nothing_is_kept(other):
+def test_repeated_sizes_independent_size_is_kept(other):
     assert repeated_sizes(table().assign(**other)) == []
 
 
-def test_one_row_in_many_that_breaks_the_rule_decides():
+def test_repeated_sizes_one_exception_refutes_the_rule():
     rng = np.random.default_rng(0)
     runs = table(rng.integers(1, 99, (5000, 2)))
     assert [size.column for size in repeated_sizes(runs)] == ["problem.tokens"]
@@ -52,7 +53,7 @@ def test_one_row_in_many_that_breaks_the_rule_decides():
 
 
 @given(st.floats(1e-3, 1e3), st.lists(st.integers(1, 10**6), min_size=2, max_size=30, unique=True))
-def test_ratios_may_be_rounded(ratio, values):
+def test_repeated_sizes_tolerates_rounded_ratios(ratio, values):
     a = np.array(values, dtype=float)
     runs = pd.DataFrame({"problem.a": a, "problem.b": ratio * a})
     (size,) = repeated_sizes(runs)
@@ -61,7 +62,7 @@ def test_ratios_may_be_rounded(ratio, values):
     assert not size.holds(Rows(runs.assign(**{"problem.b": ratio * a * 1.001}))).any()
 
 
-def test_rows_have_neighbours_along_the_sizes_that_are_left():
+def test_repeated_sizes_are_no_axes():
     around = NeighborIndex.from_runs(table())
     assert [axis.column for axis in around.axes] == ["problem.batch", "problem.length"]
     known = around.locate(table())
@@ -73,7 +74,7 @@ def test_rows_have_neighbours_along_the_sizes_that_are_left():
     assert look[1, names.index("problem.length.step_above")] == pytest.approx(1.0)
 
 
-def test_a_row_that_breaks_the_rule_has_none():
+def test_row_that_breaks_the_rule_has_no_neighbors():
     around = NeighborIndex.from_runs(table())
     known, odd = around.locate(table()), table([(3, 100)]).assign(**{"problem.tokens": 7.0})
     values = np.zeros(len(GRID))

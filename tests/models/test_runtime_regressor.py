@@ -1,4 +1,4 @@
-"""The regressor of anybody's tables among scikit-learn's tools."""
+"""A scikit-learn regressor of any table: `models/runtime_regressor.py`."""
 
 import numpy as np
 import pandas as pd
@@ -40,13 +40,13 @@ def split(table):
 
 @pytest.mark.filterwarnings("ignore::foretune.errors.DataWarning")  # the checks' own tables
 @parametrize_with_checks([RuntimeRegressor(parameters={"rounds": 3})])
-def test_it_is_an_estimator(estimator, check, request):
+def test_regressor_passes_estimator_checks(estimator, check, request):
     if "array_api" in request.node.name:
         pytest.skip("SCIPY_ARRAY_API is not set")
     check(estimator)
 
 
-def test_problems_it_never_saw(table):
+def test_predict_interval_covers_unseen_problems(table):
     new = table["M"] * table["N"] == 1024 * 1024
     assert 0 < new.sum() < 100
     X, y = split(table)
@@ -58,7 +58,7 @@ def test_problems_it_never_saw(table):
     assert np.mean((low <= y[new]) & (y[new] <= high)) > 0.8
 
 
-def test_it_is_a_predictor_of_run_tables(fitted, table, tmp_path):
+def test_regressor_wraps_a_predictor(fitted, table, tmp_path):
     """One machinery: the same rows as a run table are predicted alike."""
     X, y = split(table)
     names = {c: f"problem.{c}" if c in "MNK" else f"config.{c}" for c in X}
@@ -72,7 +72,7 @@ def test_it_is_a_predictor_of_run_tables(fitted, table, tmp_path):
     assert Predictor.load(tmp_path / "p").score(runs) == pytest.approx(predictor.score(runs))
 
 
-def test_work_says_the_unit(table):
+def test_work_expressions_give_the_unit(table):
     X, y = split(table)
     X = X.assign(device="d", **{"device.fp32_gflops": 1e4, "device.memory_gbps": 500.0})
     model = RuntimeRegressor(
@@ -84,7 +84,7 @@ def test_work_says_the_unit(table):
         RuntimeRegressor(flops="2*M*N*K").fit(X, y)
 
 
-def test_among_the_tools_of_scikit_learn(fitted, table):
+def test_regressor_in_search_and_partial_dependence(fitted, table):
     X, y = split(table)
     scores = cross_val_score(
         clone(fitted), X, y, groups=X["M"], cv=GroupKFold(2), scoring="neg_median_absolute_error"
@@ -99,7 +99,7 @@ def test_among_the_tools_of_scikit_learn(fitted, table):
     assert list(model.feature_names_in_) == list(numbers.columns)
 
 
-def test_what_cannot_be_learned(fitted, table):
+def test_fit_unusable_table_is_refused(fitted, table):
     X, y = split(table)
     with pytest.raises(UsageError, match="must be positive"):
         RuntimeRegressor().fit(X, y - y.max())

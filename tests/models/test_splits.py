@@ -1,4 +1,4 @@
-"""Splits: what is held out together stays together."""
+"""Which rows are in a fold together: `models/splits.py`."""
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ def table(rows):
 
 
 @given(ROWS, st.sampled_from(["problem", "task", "device"]), st.integers(0, 3))
-def test_grouped_folds_never_split_a_group(rows, group, seed):
+def test_fold_of_rows_grouped_keeps_groups_together(rows, group, seed):
     runs = table(rows)
     key = [{"problem": r[1:], "task": r, "device": r[0]}[group] for r in rows]
     groups = group_numbers(runs, group)
@@ -46,7 +46,7 @@ def test_grouped_folds_never_split_a_group(rows, group, seed):
 
 
 @given(ROWS, st.integers(0, 3))
-def test_random_folds_are_even(rows, seed):
+def test_fold_of_rows_random_is_even(rows, seed):
     folds = fold_of_rows(table(rows), "random", seed)
     sizes = np.bincount(folds, minlength=min(FOLDS, len(rows)))
     assert len(sizes) == min(FOLDS, len(rows))
@@ -54,12 +54,12 @@ def test_random_folds_are_even(rows, seed):
     np.testing.assert_array_equal(folds, fold_of_rows(table(rows), "random", seed))
 
 
-def test_the_seed_decides(toy_runs):
+def test_fold_of_rows_depends_on_seed(toy_runs):
     one, other = (fold_of_rows(toy_runs, "random", seed) for seed in (0, 1))
     assert (one != other).any()
 
 
-def test_one_row_cannot_be_split():
+def test_fold_of_rows_one_row_is_impossible():
     assert fold_of_rows(table([("a", 1, 1)]), "random") is None
 
 
@@ -90,7 +90,7 @@ def test_devices_are_held_out_whole(toy_runs):
     assert pd.crosstab(three["device"], folds).gt(0).to_numpy().sum() == 3
 
 
-def test_the_latest_fifth_is_held_out(toy_runs):
+def test_fold_of_rows_by_time_holds_out_latest_fifth(toy_runs):
     assert fold_of_rows(toy_runs.assign(recorded_at="2030"), "time") is None
     times = [f"2030-01-{1 + i % 28:02}T00:00:00+00:00" for i in range(len(toy_runs))]
     folds = fold_of_rows(toy_runs.assign(recorded_at=times), "time")
@@ -103,6 +103,6 @@ def test_the_latest_fifth_is_held_out(toy_runs):
 @pytest.mark.parametrize(
     "times", [["2030"] * 10, ["2030"] * 9 + [None]], ids=["all at once", "one unknown"]
 )
-def test_times_that_tell_nothing(times):
+def test_fold_of_rows_by_time_needs_different_times(times):
     runs = table([("a", 1, 1)] * 10).assign(recorded_at=times)
     assert fold_of_rows(runs, "time") is None

@@ -1,4 +1,4 @@
-"""The model of one target: neighbours where there are any, trees elsewhere, honest in between."""
+"""The model of one target, fitted and predicted as a whole: `models/target_model.py`."""
 
 import dataclasses
 
@@ -13,7 +13,11 @@ from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_parts_ms
 from foretune.models import Predictor
 from foretune.models.experts import Experts
-from foretune.models.target_model import MIN_NEIGHBOR_ROWS, TargetModel
+from foretune.models.interval import RuleInterval
+from foretune.models.neighbors import INTERPOLATION
+from foretune.models.regime import MIN_NEIGHBOR_ROWS
+from foretune.models.stack import ConvexStack
+from foretune.models.target_model import TargetModel
 from foretune.models.trees.boosting import BoostingModel
 
 SIZES = 2.0 ** np.arange(2, 13)
@@ -59,7 +63,15 @@ def fit(runs, seed=0):
 def predict(fitted, rows):
     model, features = fitted
     X = features.transform(rows).to_numpy()
-    return model.predict(features, rows, X, *np.zeros((2, len(rows))))
+    inside = np.zeros(len(rows))
+    return model.predict(features, rows, X, outside=inside, beyond=inside)
+
+
+def assert_equal(predicted, expected):
+    for attribute in dataclasses.fields(expected):
+        np.testing.assert_array_equal(
+            getattr(predicted, attribute.name), getattr(expected, attribute.name)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +103,7 @@ def between():
     return dense(SIZES[1:-2] * 2**0.5)
 
 
-def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
+def test_fit_uses_neighbors_where_most_rows_have_some(on_grid, off_grid):
     assert on_grid[0].neighbor_index is not None
     assert on_grid[0].experts.corrected is not None
     assert off_grid[0].neighbor_index is None
@@ -101,73 +113,84 @@ def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
     assert fit(few)[0].neighbor_index is None
 
 
-def test_without_neighbours_a_smooth_expert_helps(off_grid, monkeypatch):
+def test_fit_without_neighbors_gains_from_smooth_expert(off_grid, monkeypatch):
     runs = scattered()
     assert off_grid[0].experts.smooth is not None
-    truth = np.log(scattered(400).tail(100)["time_ms"])
-    stacked = np.abs(predict(off_grid, scattered(400).tail(100))[0] - truth).mean()
+    new = scattered(400).tail(100)
+    truth = np.log(new["time_ms"])
+    with_smooth = np.abs(predict(off_grid, new).log_value - truth).mean()
     monkeypatch.setattr("foretune.models.target_model.MIN_SMOOTH_ROWS", len(runs) + 1)
     alone = fit(runs)
     assert alone[0].experts.smooth is None
-    assert stacked < np.abs(predict(alone, scattered(400).tail(100))[0] - truth).mean()
+    assert with_smooth < np.abs(predict(alone, new).log_value - truth).mean()
 
 
-def test_rows_without_neighbours_repeat_the_trees(on_grid, with_unit, tmp_path):
-    for (model, features), opinions in ((on_grid, 3), (with_unit, 4)):
-        experts = model.experts
-        X = np.zeros((3, len(features.columns_)), dtype=np.float32)
-        look = np.full((3, len(model.neighbor_index.columns)), np.nan, dtype=np.float32)
-        said = experts.predict(X, look)
-        assert said.shape == (3, opinions)
-        assert (said[:, :3] == said[:, :1]).all()
-        if opinions == 4:  # of the unit itself
-            assert (said[:, 3] == 0).all()
-    # without a corrected expert, the interpolation stands for it: all trials have the same opinions
-    alone = dataclasses.replace(on_grid[0].experts, corrected=None)
-    alone.save(tmp_path)
-    again = Experts.load(tmp_path, type(alone.tree), alone.parts, has_unit=False)
-    X, look[:, -2] = X[:, : alone.tree.n_features_in_], 7.0
-    assert (alone.predict(X, look)[:, 1:] == 7.0).all()
-    np.testing.assert_array_equal(again.predict(X, look), alone.predict(X, look))
+@pytest.mark.parametrize(("fixture", "n_experts"), [("on_grid", 3), ("with_unit", 4)])
+def test_experts_rows_without_neighbors_repeat_the_trees(fixture, n_experts, request):
+    model, features = request.getfixturevalue(fixture)
+    X = np.zeros((3, len(features.columns_)), dtype=np.float32)
+
+    values = model.experts.predict(X, no_neighbors(model, rows=3))
+
+    assert values.shape == (3, n_experts)
+    assert (values[:, :3] == values[:, :1]).all()
+    assert (values[:, 3:] == 0).all()  # the unit
 
 
-def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
+def test_experts_without_correction_repeat_the_interpolation(on_grid, tmp_path):
+    """A hold-out whose rows have no neighbors has no corrected expert, but as many predictions."""
+    model, _ = on_grid
+    experts = dataclasses.replace(model.experts, corrected=None)
+    experts.save(tmp_path)
+    loaded = Experts.load(tmp_path, type(experts.tree), experts.parts, has_unit=False)
+    X = np.zeros((3, experts.tree.n_features_in_), dtype=np.float32)
+    neighbors = no_neighbors(model, rows=3)
+    neighbors[:, INTERPOLATION] = 7.0
+
+    values = experts.predict(X, neighbors)
+
+    assert (values[:, 1:] == 7.0).all()
+    np.testing.assert_array_equal(loaded.predict(X, neighbors), values)
+
+
+def no_neighbors(model, rows):
+    return np.full((rows, len(model.neighbor_index.columns)), np.nan, dtype=np.float32)
+
+
+def test_predict_with_neighbors_beats_trees_on_smooth_law(on_grid):
     """On a row of the grid that was left out: one axis is known, the other is not."""
     runs = dense()
     out = runs["problem.M"] == 128
     fitted = fit(runs[~out].reset_index(drop=True))
     held_out = runs[out]
     truth = np.log(held_out["time_ms"].to_numpy())
-    with_neighbours = np.abs(predict(fitted, held_out)[0] - truth)
+    with_neighbors = np.abs(predict(fitted, held_out).log_value - truth)
     tree = np.abs(fitted[0].experts.tree.predict(fitted[1].transform(held_out).to_numpy()) - truth)
-    assert np.median(with_neighbours) < 0.3 * np.median(tree)
-    assert np.median(with_neighbours) < 0.06
+    assert np.median(with_neighbors) < 0.3 * np.median(tree)
+    assert np.median(with_neighbors) < 0.06
 
 
-def test_rows_without_neighbours_are_predicted_by_the_tree(on_grid, between):
+def test_predict_rows_without_neighbors_follows_trees(on_grid, between):
     model, features = on_grid
-    log_value, width, differences = predict(on_grid, between)
-    assert differences.shape == (len(between), 3)
+    predicted = predict(on_grid, between)
+    assert predicted.expert_differences.shape == (len(between), 3)
     X = features.transform(between).to_numpy()
-    assert np.isfinite(log_value).all()
-    assert (width > 0).all()
-    assert np.abs(log_value - np.log(between["time_ms"])).median() < 0.7
+    assert np.isfinite(predicted.log_value).all()
+    assert (predicted.half_width > 0).all()
+    assert np.abs(predicted.log_value - np.log(between["time_ms"])).median() < 0.7
     elsewhere = between.assign(device="elsewhere")  # none of the runs is beside these
-    alone = predict(on_grid, elsewhere)[0]
+    alone = predict(on_grid, elsewhere).log_value
     assert np.isfinite(alone).all()
     assert np.median(np.abs(alone - model.experts.tree.predict(X))) < 0.7
 
 
 @pytest.mark.parametrize("fixture", ["on_grid", "off_grid"])
-def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
+def test_load_predicts_as_the_saved_one(fixture, request, tmp_path, between):
     model, features = request.getfixturevalue(fixture)
     model.save(tmp_path / "time_ms")
     loaded = TargetModel.load(tmp_path / "time_ms", "time_ms", make)
     for rows in (between, dense(), between.iloc[:0]):
-        for one, other in zip(
-            predict((loaded, features), rows), predict((model, features), rows), strict=True
-        ):
-            np.testing.assert_array_equal(one, other)
+        assert_equal(predict((loaded, features), rows), predict((model, features), rows))
 
 
 @pytest.mark.parametrize(
@@ -183,28 +206,28 @@ def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
         "target.json",
     ],
 )
-def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
+def test_load_missing_file_raises(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")
     (tmp_path / "time_ms" / part).unlink()
     with pytest.raises((OSError, ValueError)):
         TargetModel.load(tmp_path / "time_ms", "time_ms", make)
 
 
-def test_the_seed_decides(on_grid, between):
+def test_fit_depends_on_seed_alone(on_grid, between):
     beside = between.assign(**{"problem.N": 64.0})
-    again = predict(fit(dense()), beside)[0]
-    np.testing.assert_array_equal(again, predict(on_grid, beside)[0])
-    assert (predict(fit(dense(), seed=1), beside)[0] != again).any()
+    again = predict(fit(dense()), beside)
+    assert_equal(again, predict(on_grid, beside))
+    other_seed = predict(fit(dense(), seed=1), beside)
+    assert (other_seed.log_value != again.log_value).any()
 
 
-def test_what_never_varied_need_not_be_there_later(on_grid, between):
+def test_predict_without_constant_column_is_the_same(on_grid, between):
     bare = between.drop(columns="config.version")
-    for one, other in zip(predict(on_grid, bare), predict(on_grid, between), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(predict(on_grid, bare), predict(on_grid, between))
 
 
 @pytest.mark.parametrize("runs", [dense(), scattered()], ids=["on a grid", "scattered"])
-def test_one_row_is_predicted_as_in_company(runs):
+def test_predict_one_row_is_as_among_others(runs):
     predictor = Predictor(parameters=QUICK).fit(runs)
     together = predictor.predict(runs)
     for i in (0, 17, len(runs) - 1):
@@ -220,10 +243,11 @@ def noisy(seed, n=900):
     return runs.assign(time_ms=law(runs) * np.exp(noise))
 
 
-def test_intervals_hold_on_rows_like_those_of_training():
+def test_predict_interval_covers_rows_like_training():
     runs, new = noisy(0), noisy(1)
-    log_value, width, _ = predict(fit(runs), new)
-    covered = np.abs(np.log(new["time_ms"]) - log_value) <= width
+    predicted = predict(fit(runs), new)
+    width = predicted.half_width
+    covered = np.abs(np.log(new["time_ms"]) - predicted.log_value) <= width
     assert covered.mean() == pytest.approx(0.91, abs=0.06)
     slow = (new["config.mode"] == "slow").to_numpy()
     assert np.median(width[slow]) > 1.5 * np.median(width[~slow])
@@ -262,13 +286,13 @@ def tiled(problems, seed=0):
 
 
 @pytest.mark.parametrize("problems", [4, 16])
-def test_with_few_problems_a_law_holds_on_others(problems, tmp_path):
+def test_few_problems_predict_others_by_the_law(problems, tmp_path):
     runs, others = tiled(problems), tiled(40, seed=1)
     predictor = Predictor(parameters=QUICK).fit(runs)
     model = predictor.targets_["time_ms"]
     assert model.experts.smooth is not None
     assert model.neighbor_index is None
-    assert model.stack.models == []
+    assert type(model.stack) is ConvexStack
     said = predictor.predict(others)
     error = np.abs(said["time_ms"] / others["time_ms"] - 1)
     assert error.mean() < 0.15
@@ -282,7 +306,7 @@ def test_with_few_problems_a_law_holds_on_others(problems, tmp_path):
     pd.testing.assert_frame_equal(again, said)
 
 
-def test_near_duplicates_are_no_further_problems():
+def test_few_problems_near_duplicates_count_once():
     """A thousand rows of four problems that differ in little say as much as four problems do."""
     runs = pd.concat([tiled(4)] * 8, ignore_index=True)
     sizes = [f"problem.{s}" for s in "MNK"]
@@ -290,4 +314,4 @@ def test_near_duplicates_are_no_further_problems():
     runs[sizes] = (runs[sizes] * (1 + 0.001 * shift[:, None])).round()
     with pytest.warns(DataWarning, match="only 4 of 32 problems differ"):
         model = Predictor(parameters=QUICK).fit(runs).targets_["time_ms"]
-    assert model.interval.median_error is not None
+    assert isinstance(model.interval, RuleInterval)

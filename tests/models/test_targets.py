@@ -1,4 +1,4 @@
-"""Targets: the scale on which they are learned, and which rows can teach them."""
+"""The scale on which a target is learned, and rows that can teach it: `models/targets.py`."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def unit_of(target, family, runs):
     return TargetScale.fit(target, features, runs, np.log(runs[target].to_numpy())), features
 
 
-def test_time_is_measured_against_the_calibrated_roofline(matmul, ok):
+def test_scale_of_time_is_calibrated_roofline(matmul, ok):
     unit, features = unit_of("time_ms", matmul, ok)
     rest = np.log(ok["time_ms"]) - unit.log_unit(features, ok)
     bound = np.log(ok["time_ms"] / row_limits_ms(matmul, ok).max(axis=1))
@@ -33,7 +33,7 @@ def test_time_is_measured_against_the_calibrated_roofline(matmul, ok):
     assert rest.std() <= bound.std()
 
 
-def test_kernels_that_nobody_knows_are_measured_on_the_plain_scale(ok):
+def test_scale_of_unknown_kernel_is_plain(ok):
     unit, features = unit_of("time_ms", None, ok)
     assert unit.roofline is None
     assert (unit.log_unit(features, ok) + unit.log_scale(ok)).tolist() == [0.0] * len(ok)
@@ -44,7 +44,7 @@ def test_kernels_that_nobody_knows_are_measured_on_the_plain_scale(ok):
     ) == pytest.approx(np.log(250.0))
 
 
-def test_power_is_a_share_of_the_limit_whatever_the_board():
+def test_scale_of_power_is_share_of_board_limit():
     """A board of twice the limit draws twice as much; on a faster one the same work idles more."""
     runs = gemms({"bf16": 0.8})
     used = row_limits_ms(Gemm(), runs).max(axis=1) / runs["time_ms"]
@@ -62,7 +62,7 @@ def test_power_is_a_share_of_the_limit_whatever_the_board():
 
 
 @pytest.mark.parametrize("target", ["time_ms", "power_w"])
-def test_a_unit_comes_back_from_json_the_same(matmul, ok, target):
+def test_scale_from_json_is_the_same(matmul, ok, target):
     unit, features = unit_of(target, matmul, ok)
     loaded = TargetScale.from_json(json.loads(json.dumps(unit.to_json())), target)
     np.testing.assert_array_equal(loaded.log_scale(ok), unit.log_scale(ok))
@@ -70,7 +70,7 @@ def test_a_unit_comes_back_from_json_the_same(matmul, ok, target):
     assert unit.log_unit(features, ok.iloc[:0]).shape == (0,)
 
 
-def test_a_row_without_rates_counts_as_a_generic_device(matmul, ok):
+def test_scale_row_without_rates_counts_as_generic_device(matmul, ok):
     unit, features = unit_of("time_ms", matmul, ok)
     bare, generic = ok.copy(), ok.copy()
     bare.loc[3, [c for c in ok if c.startswith("device.")]] = np.nan
@@ -83,7 +83,7 @@ def test_a_row_without_rates_counts_as_a_generic_device(matmul, ok):
     assert found[3] != unit.log_unit(features, ok)[3]
 
 
-def test_sizes_that_training_knew_must_be_there():
+def test_scale_missing_size_is_refused():
     runs = gemms({"bf16": 0.8})
     unit, features = unit_of("time_ms", Gemm(), runs)
     runs.loc[3, "problem.M"] = np.nan
@@ -91,7 +91,7 @@ def test_sizes_that_training_knew_must_be_there():
         unit.log_unit(features, runs)
 
 
-def test_no_board_draws_more_than_its_limit(ok):
+def test_predicted_power_stays_within_board_limit(ok):
     limit = ok["power_w"].max() / 0.8
     runs = ok.assign(**{"device.power_limit_w": limit})
     unit, _ = unit_of("power_w", None, runs)
@@ -120,7 +120,7 @@ def gemms(formats, n=60):
     return runs.assign(time_ms=np.hypot(limits[:, 0], limits[:, 1]) + 0.005)
 
 
-def test_rates_that_training_did_not_know_are_not_looked_at(matmul, ok):
+def test_scale_ignores_rates_unknown_in_training(matmul, ok):
     unit, features = unit_of("time_ms", matmul, ok)
     more = {f"device.{name}": 1e6 for name in ("fp16_tflops", "bf16_tflops", "l2_gbps")}
     more = {name: value for name, value in more.items() if name not in ok}
@@ -130,7 +130,7 @@ def test_rates_that_training_did_not_know_are_not_looked_at(matmul, ok):
     )
 
 
-def test_formats_are_calibrated_apart():
+def test_scale_calibrates_formats_apart():
     runs = gemms({"bf16": 0.8, "fp8": 0.4})
     unit, features = unit_of("time_ms", Gemm(), runs)
     rest = np.log(runs["time_ms"]) - unit.log_unit(features, runs)
@@ -138,7 +138,7 @@ def test_formats_are_calibrated_apart():
     assert rest.groupby(runs["config.format"]).median().abs().max() < 0.05
 
 
-def test_a_unit_does_not_depend_on_the_company_a_row_keeps():
+def test_scale_of_row_does_not_depend_on_other_rows():
     """Neither on other rows, nor on the order of columns, nor on what never varied."""
     runs = gemms({"bf16": 0.8, "fp8": 0.4}).assign(**{"config.mode": "x", "config.backend": "b"})
     runs.loc[::2, "config.backend"] = None

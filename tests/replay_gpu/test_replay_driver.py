@@ -1,4 +1,4 @@
-"""The driver that launches nothing: what it logs, what it says of its device, how it fails."""
+"""A driver that replays launches: its log, its device, its failures."""
 
 import threading
 
@@ -39,7 +39,7 @@ def blocks(launch):
 
 @pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize("device", ["NVIDIA H200", "AMD Instinct MI300X"])
-def test_a_launch_is_logged_with_all_that_it_was_given(tensors, device, compile):
+def test_launch_is_logged_with_its_arguments(tensors, device, compile):
     with ReplayDriver(blocks, device=device, compile=compile).active() as driver:
         compiled = copy[lambda meta: (triton.cdiv(N, meta["BLOCK"]),)](
             *tensors, N, BLOCK=128, num_warps=2
@@ -61,13 +61,13 @@ def _defaults(device):
     return {"num_ctas": 1, "num_stages": 3 if device.startswith("NVIDIA") else 2}
 
 
-def test_an_empty_grid_launches_nothing(tensors):
+def test_launch_of_an_empty_grid_is_not_logged(tensors):
     with ReplayDriver(blocks).active() as driver:
         copy[(0,)](*tensors, N, BLOCK=128)
     assert driver.launches == []
 
 
-def test_the_driver_before_and_the_compiler_come_back(tensors):
+def test_active_restores_driver_and_compiler(tensors):
     active, compiler = triton.runtime.driver._active, triton.compiler.compile
     with ReplayDriver(blocks).active() as outer:
         with ReplayDriver(lambda launch: 9.0).active() as inner:
@@ -79,14 +79,14 @@ def test_the_driver_before_and_the_compiler_come_back(tensors):
     assert [launch.time_ms for launch in inner.launches + outer.launches] == [9.0, 1.28]
 
 
-def test_it_comes_back_after_an_error_too():
+def test_active_restores_the_driver_after_an_error():
     active = triton.runtime.driver._active
     with pytest.raises(ZeroDivisionError), ReplayDriver(blocks).active():
         raise ZeroDivisionError
     assert triton.runtime.driver._active is active
 
 
-def test_set_active_alone_compiles_for_real(tensors):
+def test_set_active_without_active_really_compiles(tensors):
     driver = ReplayDriver(blocks, compile=True)
     before = triton.runtime.driver._active
     triton.runtime.driver.set_active(driver)
@@ -100,7 +100,7 @@ def test_set_active_alone_compiles_for_real(tensors):
     assert len(driver.launches) == 1
 
 
-def test_times_may_do_what_the_kernel_does(tensors):
+def test_times_may_write_to_tensors(tensors):
     def run(launch):
         launch.arguments["y"].copy_(launch.arguments["x"])
         return 1.0
@@ -110,7 +110,7 @@ def test_times_may_do_what_the_kernel_does(tensors):
     assert tensors[1].eq(0).all()
 
 
-def test_the_benchmarker_returns_quantiles_of_what_launches_took(tensors):
+def test_benchmarker_returns_quantiles_of_launches(tensors):
     series = iter([4.0, 1.0, 3.0, 2.0, 5.0] * 4)
     with ReplayDriver(lambda launch: next(series), repeats=5).active() as driver:
 
@@ -124,7 +124,7 @@ def test_the_benchmarker_returns_quantiles_of_what_launches_took(tensors):
         assert bench(call, warmup=1, rep=2) == 3.0
 
 
-def test_tritons_own_benchmarker_runs_on_it(tensors):
+def test_benchmarker_of_triton_runs(tensors):
     with ReplayDriver(lambda launch: 20.0).active() as driver:
         found = triton.testing.do_bench(
             lambda: copy[(1,)](*tensors, N, BLOCK=128), warmup=1, rep=100, quantiles=[0.5]
@@ -134,7 +134,7 @@ def test_tritons_own_benchmarker_runs_on_it(tensors):
     assert len(driver.launches) >= 11
 
 
-def test_scripted_failures_come_out_of_the_launch(tensors):
+def test_launch_raises_errors_of_times(tensors):
     def times(launch):
         if launch.config["BLOCK"] > 128:
             raise OutOfResources(300, 200, "shared memory")
@@ -147,7 +147,7 @@ def test_scripted_failures_come_out_of_the_launch(tensors):
     assert [type(launch.error) for launch in driver.launches] == [OutOfResources, type(None)]
 
 
-def test_shared_memory_is_checked_where_kernels_are_compiled(tensors, monkeypatch):
+def test_compile_checks_shared_memory(tensors, monkeypatch):
     with ReplayDriver(blocks, compile=True).active() as driver:
         tiny = {"max_shared_mem": -1}
         monkeypatch.setattr(driver.utils, "get_device_properties", lambda device: tiny)
@@ -156,7 +156,7 @@ def test_shared_memory_is_checked_where_kernels_are_compiled(tensors, monkeypatc
     assert driver.launches == []
 
 
-def test_an_asynchronous_fault_breaks_the_device(tensors):
+def test_asynchronous_fault_breaks_the_device(tensors):
     def times(launch):
         if launch.config["BLOCK"] == 512:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -172,7 +172,7 @@ def test_an_asynchronous_fault_breaks_the_device(tensors):
             driver.do_bench(lambda: None)
 
 
-def test_on_compile_may_refuse(tensors):
+def test_on_compile_may_raise(tensors):
     def refuse(kernel, config):
         if config["BLOCK"] == 512:
             raise triton.runtime.errors.PTXASError("scripted")
@@ -185,7 +185,7 @@ def test_on_compile_may_refuse(tensors):
     assert [config["BLOCK"] for _, config in driver.compilations] == [512, 128]
 
 
-def test_events_measure_the_launches_between_them(tensors):
+def test_event_measures_launches_in_between(tensors):
     with ReplayDriver(blocks).active() as driver:
         interface = driver.get_device_interface()
         start, end = interface.Event(enable_timing=True), interface.Event(enable_timing=True)
@@ -201,7 +201,7 @@ def test_events_measure_the_launches_between_them(tensors):
             start.elapsed_time(interface.Event())
 
 
-def test_a_busy_device_is_not_ready_until_it_is_waited_for():
+def test_event_of_a_busy_device_is_ready_after_a_wait():
     interface = ReplayDriver(blocks).device_interface
     start, end = interface.Event(enable_timing=True), interface.Event(enable_timing=True)
     interface.busy = True
@@ -214,7 +214,7 @@ def test_a_busy_device_is_not_ready_until_it_is_waited_for():
     assert start.elapsed_time(end) == 0.0
 
 
-def test_nothing_waits_while_a_graph_is_captured(tensors):
+def test_capture_forbids_waiting_and_loading(tensors):
     with ReplayDriver(blocks).active() as driver:
         copy[(1,)](*tensors, N, BLOCK=128)
         driver.device_interface.capturing = True
@@ -229,7 +229,7 @@ def test_nothing_waits_while_a_graph_is_captured(tensors):
     assert len(driver.launches) == 2
 
 
-def test_threads_have_their_own_clocks(tensors):
+def test_clock_is_per_thread(tensors):
     found = {}
     both = threading.Barrier(2, timeout=30)
 
@@ -252,7 +252,7 @@ def test_threads_have_their_own_clocks(tensors):
     assert len(driver.launches) == 40
 
 
-def test_the_device_describes_itself():
+def test_device_has_names_and_properties():
     driver = ReplayDriver(blocks, device="NVIDIA H200")
     interface = driver.device_interface
     properties = interface.get_device_properties()
@@ -270,7 +270,26 @@ def test_the_device_describes_itself():
     assert amd.get_current_device() != driver.get_current_device()
 
 
-def test_hooks_of_launches_run_as_on_a_device(tensors):
+def test_replayed_device_has_only_members_of_torch_cuda():
+    from replay_device import ReplayDevice
+
+    of_the_replay = {
+        "clock_ms",
+        "advance_clock",
+        "inject_fault",
+        "raise_fault",
+        "exchange_capture_mode",
+        "check_loading",
+    }
+    members = {name for name in vars(ReplayDevice) if not name.startswith("__")}
+
+    missing = {name for name in members - of_the_replay if not hasattr(torch.cuda, name)}
+
+    assert "_sleep" in members  # the private one with which timers delay the device
+    assert not missing
+
+
+def test_launch_runs_hooks(tensors):
     seen = []
     enter, leave = triton.knobs.runtime.launch_enter_hook, triton.knobs.runtime.launch_exit_hook
     note_enter, note_leave = (lambda meta: seen.append("enter")), (lambda meta: seen.append("exit"))
@@ -285,7 +304,7 @@ def test_hooks_of_launches_run_as_on_a_device(tensors):
     assert seen == ["enter", "exit"]
 
 
-def test_what_cannot_be_replayed_is_refused():
+def test_driver_unknown_device_is_an_error():
     with pytest.raises(UnknownName, match="H200"):
         ReplayDriver(blocks, device="NVIDIA H20000")
     with pytest.raises(UnknownName, match="sm_60"):

@@ -8,7 +8,8 @@ from foretune import Configuration, Device, Measurement, Objective, Problem, Sea
 from foretune.measurement import Status
 from foretune.search.encoding import nearest_first
 from foretune.search.searcher import Prior
-from foretune.search.surrogate import FAILURE_LOG, SurrogateSearcher, log_losses
+from foretune.search.surrogate import SurrogateSearcher
+from foretune.search.surrogate_model import FitCache
 from foretune.space import ListedSpace
 
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})
@@ -122,18 +123,12 @@ def test_nothing_runs():
 
 
 def test_searches_of_a_kernel_share_what_they_fitted():
-    fits, runs = {}, some_runs((512, 2048))
+    fits, runs = FitCache(), some_runs((512, 2048))
     make(1024, elsewhere=runs, fits=fits).ask()
-    (before,) = fits.values()
-    assert before[0] == len(runs)
+    (before,) = fits.fits.values()
+    assert before.n_measured == len(runs)
     make(4096, elsewhere=runs, fits=fits).ask()
-    assert next(iter(fits.values())) is before
-
-
-def test_a_failure_counts_as_slow():
-    assert log_losses(np.array([1.0, math.inf])).tolist() == [0.0, FAILURE_LOG]
-    assert log_losses(np.exp([0.0, 1.0, 9.0, math.inf])).tolist() == [0.0, 1.0, 9.0, 9.0]
-    assert log_losses(np.array([math.inf] * 2)).tolist() == [0.0, 0.0]
+    assert next(iter(fits.fits.values())) is before
 
 
 def test_neighbors_of_a_permutation_swap_two():

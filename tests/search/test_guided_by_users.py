@@ -78,10 +78,10 @@ def test_other_problems_are_predicted_row_by_row():
     model = make_guide(lambda rows: rows["M"] * 10.0 + rows["block_m"])
     configs = [SPACE[5], SPACE[9], SPACE[5]]
     problems = [ft.Problem(M=1), ft.Problem(M=2), ft.Problem(M=1)]
-    log_mean, valid = predict_runs(model, KernelRuns(problems, configs, [{}] * 3))
+    predicted = predict_runs(model, KernelRuns(problems, configs, [{}] * 3))
     expected = [10.0 * p["M"] + c["block_m"] for p, c in zip(problems, configs, strict=True)]
-    assert np.allclose(np.exp(log_mean), expected)
-    assert list(valid) == [1.0] * 3
+    assert np.allclose(np.exp(predicted.log_mean), expected)
+    assert list(predicted.p_valid) == [1.0] * 3
 
 
 class TestWaysIn:

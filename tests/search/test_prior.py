@@ -1,4 +1,4 @@
-"""Priors from other devices' runs."""
+"""Priors from predictors and from other devices' runs."""
 
 import numpy as np
 import pandas as pd
@@ -8,13 +8,13 @@ from foretune.errors import PredictorError
 from foretune.models import Predictor
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import recorded_spaces
-from foretune.search.replay.replay import prior_from_source
+from foretune.search.replay.replay import ReplayPrior, prior_from_source
 
 HERE = "NVIDIA A100-PCIE-40GB"
 
 
 def runs_of(device, scale):
-    """A space in which what counts is how many blocks there are: 2¹⁴ is best."""
+    """A space whose time depends on the number of blocks: 2¹⁴ is best."""
     rows = [
         {
             "kernel": "toy",
@@ -37,26 +37,45 @@ ELSEWHERE = pd.concat(
 )
 
 
-def test_specs_that_training_lacked_change_nothing():
-    """The spec table knows this device, but the others' runs have no specs to compare with."""
-    (known,) = recorded_spaces(runs_of(HERE, 0.5), "known")
-    (nameless,) = recorded_spaces(runs_of("My GPU", 0.5), "nameless")
+def space_of(device):
+    (space,) = recorded_spaces(runs_of(device, 0.5), "toy")
+    return space
+
+
+def test_prior_from_source_orders_the_space_of_another_device():
+    space = space_of(HERE)
+    start = prior_from_source(ELSEWHERE, space)
+    assert start.sources == ["AMD Instinct MI250X", "NVIDIA RTX A4000"]
+    assert np.corrcoef(start.prior.log_mean, np.log(space.values))[0, 1] > 0.95
+
+
+def test_prior_from_source_ignores_specs_that_training_lacked():
+    """The spec table knows one device, but the runs of the others have no specs to compare."""
+    known = space_of(HERE)
+    unknown = space_of("My GPU")
     assert known.device.specs["cores"] == 108
-    assert not nameless.device.specs
-    prior, devices = prior_from_source(ELSEWHERE, known)
-    assert devices == ["AMD Instinct MI250X", "NVIDIA RTX A4000"]
-    assert np.array_equal(prior.log_mean, prior_from_source(ELSEWHERE, nameless)[0].log_mean)
-    assert np.corrcoef(prior.log_mean, np.log(known.values))[0, 1] > 0.95
+    assert not unknown.device.specs
+
+    prior_known = prior_from_source(ELSEWHERE, known).prior
+    prior_unknown = prior_from_source(ELSEWHERE, unknown).prior
+
+    assert np.array_equal(prior_known.log_mean, prior_unknown.log_mean)
 
 
-def test_the_own_device_is_left_out():
-    (recorded,) = recorded_spaces(runs_of(HERE, 0.5), "here")
+def test_prior_from_source_leaves_out_the_own_device():
     with pytest.raises(PredictorError, match="on a device other than"):
-        prior_from_source(runs_of(HERE, 0.5), recorded)
+        prior_from_source(runs_of(HERE, 0.5), space_of(HERE))
 
 
-def test_a_prior_is_foreign_where_nothing_was_measured():
-    (here,) = recorded_spaces(runs_of(HERE, 1.0), "here")
-    for runs, foreign in ((runs_of(HERE, 1.0), False), (ELSEWHERE, True)):
-        prior = prior_from_predictor(Predictor().fit(runs), here.problem, here.space, here.device)
-        assert prior.foreign is foreign
+def test_prior_from_source_without_a_source_is_none():
+    assert prior_from_source(None, space_of(HERE)) == ReplayPrior(prior=None, sources=[])
+
+
+@pytest.mark.parametrize(
+    ("runs", "foreign"), [(runs_of(HERE, 1.0), False), (ELSEWHERE, True)], ids=["own", "other"]
+)
+def test_prior_from_predictor_is_foreign_on_an_unmeasured_device(runs, foreign):
+    space = space_of(HERE)
+    predictor = Predictor().fit(runs)
+    prior = prior_from_predictor(predictor, space.problem, space.space, space.device)
+    assert prior.foreign is foreign

@@ -171,10 +171,10 @@ def test_a_constant_prior_is_none():
 
 
 def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
-    monkeypatch.setattr("foretune.search.surrogate_process.MAX_FITTED", 20)
+    monkeypatch.setattr("foretune.search.surrogate_model.MAX_FITTED", 20)
     searcher = make("surrogate")
     propose(searcher, budget=60)
-    assert len(searcher._posterior) < 30
+    assert len(searcher._posterior.posterior) < 30
     assert searcher.best() == BEST
 
 

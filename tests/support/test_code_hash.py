@@ -12,7 +12,7 @@ from foretune.family import Family
 from foretune.kernel import Kernel
 from foretune.registry import load, registered
 from foretune.support import code_hash
-from foretune.support.code_hash import source_hash_of_function
+from foretune.support.identity import source_hash_of_function
 
 PACKAGE = {
     "authors/__init__.py": "NAME = 'authors'",

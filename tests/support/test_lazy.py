@@ -4,12 +4,28 @@ import os
 
 import pytest
 
-pytest.importorskip("numba")
+from foretune.support.lazy import lazy_exports, require
+
+
+def test_lazy_exports_imports_name_from_its_module():
+    get, list_names = lazy_exports("json", {"sep": "os", "getpid": "os"})
+    assert get("getpid") is os.getpid
+    assert list_names() == ["getpid", "sep"]
+
+
+def test_lazy_exports_module_of_package_is_the_module():
+    get, _ = lazy_exports("os", {"path": "os.path"})
+    assert get("path") is os.path
+
+
+def test_lazy_exports_unknown_name_is_attribute_error():
+    get, _ = lazy_exports("os", {})
+    with pytest.raises(AttributeError, match="module 'os' has no attribute 'nonsense'"):
+        get("nonsense")
 
 
 def test_require_numba_numbers_symbols_by_process():
-    from foretune.support.lazy import require
-
+    pytest.importorskip("numba")
     require("numba", "cpu", "a test")
     from numba.core.bytecode import FunctionIdentity
 

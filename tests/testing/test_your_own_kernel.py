@@ -12,7 +12,7 @@ import pytest
 from foretune import registry
 from foretune.collect import devices
 from foretune.device import Device
-from foretune.registry import get_kernel, registered
+from foretune.registry import get_kernel
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-kernel.md"
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
@@ -47,8 +47,8 @@ def test_it_is_registered(folder, monkeypatch):
     points = tomllib.loads(text)["project"]["entry-points"]["foretune.kernels"]
     found = [EntryPoint(name, value, "foretune.kernels") for name, value in points.items()]
     monkeypatch.setattr(registry, "entry_points", lambda group: found)
-    registered.cache_clear()
+    registry.reset()
     try:
         assert get_kernel("transpose").problem(R=2, C=3) == {"R": 2, "C": 3}
     finally:
-        registered.cache_clear()
+        registry.reset()

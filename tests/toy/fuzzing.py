@@ -193,13 +193,13 @@ def _read_predictor(folder: Path) -> int:
 
 
 def _store(folder: Path) -> None:
-    from foretune.tune.store.reader import write_file
+    from foretune.tune.store.reader import SubjectContents, write_file
     from foretune.tune.store.subject import Choice, Subject
 
     rows = measured()
     subject = Subject("gemm", "9f", "NVIDIA H200", "1.0")
     choice = Choice(rows[0].config, 6, 0.01, "measured")
-    write_file(folder / "store.json", [(subject, {rows[0].problem: choice}, rows)])
+    write_file(folder / "store.json", [SubjectContents(subject, {rows[0].problem: choice}, rows)])
 
 
 def _read_store(folder: Path) -> int:
@@ -219,7 +219,7 @@ def _campaign(folder: Path) -> None:
 
 
 def _read_campaign(folder: Path) -> int:
-    from foretune.tune.campaign.campaign import load_campaign
+    from foretune.tune.campaign.finished import load_campaign
     from foretune.tune.campaign.folder import CampaignFolder
 
     CampaignFolder(folder, REQUEST)

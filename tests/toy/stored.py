@@ -7,7 +7,7 @@ from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Subject
-from foretune.tune.store.subject import measurement_to_record
+from foretune.tune.store.measurement_record import measurement_to_record
 
 SUBJECT = Subject("softmax", "9f3a", "Toy GPU", "foretune 0.1.0, triton 3.9.0")
 OTHER = replace(SUBJECT, versions="foretune 0.1.0, triton 3.6.0")

@@ -20,6 +20,7 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
+from foretune.tune import tuner
 from foretune.tune.campaign.campaign import Preset, run_campaign
 from foretune.tune.functions import tuning
 
@@ -144,7 +145,7 @@ class TestCommandLine:
                 super().__init__(device, Timing(max_seconds=0.02, warmup_s=0.001), 1.0)
 
         monkeypatch.setattr(ft.collect, "IsolatedRunner", Quick)
-        monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
+        monkeypatch.setattr(tuner, "MIN_VERIFY_S", 0.05)
         monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
         monkeypatch.setattr(sys, "path", [*sys.path])
         Path("own_guides.py").write_text(FILE)

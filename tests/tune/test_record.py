@@ -1,4 +1,4 @@
-"""One record: what collect, tune and campaigns measured, each of them finds in the store."""
+"""One record: collect, tune and campaigns find each other's measurements in the store."""
 
 import math
 import sqlite3
@@ -13,7 +13,7 @@ from foretune.errors import ForetuneWarning, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Limit, Objective
 from foretune.space import SearchSpace
-from foretune.tune import job, tune_pareto, tune_problem, verifier
+from foretune.tune import job, tune_pareto, tune_problem
 from foretune.tune.store import Choice, Store
 from foretune.tune.store.cache import MeasurementCache
 
@@ -50,26 +50,29 @@ def tune(runner, budget=8, problem=PROBLEM, **how):
 
 
 class OtherCode(Toy):
-    """The kernel as somebody changed it."""
+    """The kernel after a change of its code."""
 
     source_hash = "0123456789abcdef"
 
 
-def test_the_second_time_nothing_is_measured_and_it_is_said():
-    first, again, said = tune(FakeRunner()), FakeRunner(), Said()
+def test_tune_problem_second_run_measures_and_verifies_nothing():
+    first = tune(FakeRunner())
+    again = FakeRunner()
+    said = Said()
     second = tune(again, progress=said)
     assert again.measured == []
     assert (first.measured, second.measured) == (8, 0)
-    assert second.winner.config == first.winner.config
-    assert second.processes == min(verifier.LOOKS), "verified anew"
+    assert second.winner == first.winner
     assert said.lines == [
-        "n=100,dtype=fp32: 8 measurements reused from the store, nothing new is measured"
+        "n=100,dtype=fp32: 8 measurements reused from the store, nothing new is measured",
+        "n=100,dtype=fp32: verified before, with the same measurements",
     ]
     assert (second.summary()["measurements"], second.summary()["known"]) == (0, 8)
 
 
-def test_the_first_run_of_the_default_is_nothing_to_tell():
-    default, said = KERNEL.default(PROBLEM), Said()
+def test_tune_problem_does_not_mention_known_default():
+    default = KERNEL.default(PROBLEM)
+    said = Said()
     MeasurementCache.for_kernel(KERNEL, DEVICE).append(
         Measurement("toy", PROBLEM, default, DEVICE.name, Status.OK, time_ms(PROBLEM, default))
     )
@@ -77,8 +80,9 @@ def test_the_first_run_of_the_default_is_nothing_to_tell():
     assert said.lines == []
 
 
-def test_a_larger_budget_goes_on():
-    first, more = FakeRunner(), FakeRunner()
+def test_tune_problem_larger_budget_continues_search():
+    first = FakeRunner()
+    more = FakeRunner()
     tune(first)
     result = tune(more, budget=12)
     assert result.measured == len(more.measured) == 12
@@ -88,8 +92,9 @@ def test_a_larger_budget_goes_on():
     assert again.measured == [], "the choice rests on 20"
 
 
-def test_killed_half_way_nothing_is_lost():
-    killed, after = FakeRunner(interrupt_after=3), FakeRunner()
+def test_tune_problem_resumes_interrupted_search():
+    killed = FakeRunner(interrupt_after=3)
+    after = FakeRunner()
     with pytest.raises(KeyboardInterrupt, match="3 new measurements kept; run the same"):
         tune(killed)
     with pytest.raises(KeyboardInterrupt, match="5 new measurements kept; run the same"):
@@ -100,13 +105,14 @@ def test_killed_half_way_nothing_is_lost():
     assert tune(FakeRunner()).measured == 0
 
 
-def test_without_a_store_an_interruption_keeps_nothing():
+def test_tune_problem_interrupted_without_store_keeps_nothing():
     with pytest.raises(KeyboardInterrupt, match="3 new measurements not kept"):
         tune(FakeRunner(interrupt_after=3), store=False)
 
 
-def test_killed_half_way_with_a_log_it_takes_the_same_steps_again(tmp_path):
-    killed, after = FakeRunner(interrupt_after=3), FakeRunner()
+def test_tune_problem_resumes_interrupted_search_from_log(tmp_path):
+    killed = FakeRunner(interrupt_after=3)
+    after = FakeRunner()
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         with pytest.raises(KeyboardInterrupt):
             tune(killed, log=log)
@@ -116,8 +122,7 @@ def test_killed_half_way_with_a_log_it_takes_the_same_steps_again(tmp_path):
     assert len(steps) == 8
 
 
-def test_what_was_collected_is_known_to_tune(tmp_path):
-    """A searcher begins with it; verification measures anew."""
+def test_tune_problem_reuses_collected_measurements(tmp_path):
     plan = {PROBLEM: list(KERNEL.space(PROBLEM))[::2], OTHER: [config()]}
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         collect_runs(
@@ -131,7 +136,7 @@ def test_what_was_collected_is_known_to_tune(tmp_path):
     assert result.winner.config == config()
 
 
-def test_what_was_tuned_is_known_to_collect(tmp_path):
+def test_collect_runs_reuses_tuned_measurements(tmp_path):
     tune(FakeRunner())
     measured = [s.config for s in tune(FakeRunner()).trace]
     runner, new = FakeRunner(), next(c for c in KERNEL.space(PROBLEM) if c not in measured)
@@ -143,8 +148,7 @@ def test_what_was_tuned_is_known_to_collect(tmp_path):
     assert len(read_runs(tmp_path / "runs.parquet")) == 9, "the table asked for is whole"
 
 
-def test_a_log_hides_nothing_that_was_tuned(tmp_path):
-    """A second run with the same table is one without: it verifies the same winner."""
+def test_tune_problem_second_run_with_log_has_same_winner(tmp_path):
     for measured in (25, 0):
         runner = FakeRunner()
         with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
@@ -153,7 +157,7 @@ def test_a_log_hides_nothing_that_was_tuned(tmp_path):
         assert result.winner.config == config()
 
 
-def test_other_code_knows_nothing():
+def test_tune_problem_other_code_reuses_nothing():
     tune(FakeRunner())
     runner = FakeRunner()
     tune_problem(OtherCode(), PROBLEM, runner, budget=8, searcher="random")
@@ -173,7 +177,7 @@ class FewerConfigurations(Toy):
         return config(work=2)
 
 
-def test_of_another_space_only_what_is_in_it_counts():
+def test_tune_problem_reuses_only_configurations_of_its_space():
     first, runner = FakeRunner(), FakeRunner()
     tune(first, budget=SIZE, searcher="exhaustive")
     few = FewerConfigurations()
@@ -183,7 +187,7 @@ def test_of_another_space_only_what_is_in_it_counts():
     assert result.winner.config == config()
 
 
-def test_a_searcher_hears_of_other_problems():
+def test_searcher_gets_measurements_of_other_problems():
     tune(FakeRunner(), problem=OTHER)
     told = []
 
@@ -198,7 +202,7 @@ def test_a_searcher_hears_of_other_problems():
     assert len(told) == 8
 
 
-def test_without_a_store():
+def test_tune_problem_without_store_stores_nothing():
     first, second = FakeRunner(), FakeRunner()
     for runner in (first, second):
         tune(runner, store=False)
@@ -206,7 +210,7 @@ def test_without_a_store():
     assert Store().subjects() == []
 
 
-def test_a_store_that_cannot_be_written_costs_a_warning(tmp_path):
+def test_tune_problem_unwritable_store_causes_one_warning(tmp_path):
     (tmp_path / "file").touch()
     runner = FakeRunner()
     with pytest.warns(ForetuneWarning, match="tuned results are not stored: cannot") as caught:
@@ -215,15 +219,15 @@ def test_a_store_that_cannot_be_written_costs_a_warning(tmp_path):
     assert result.measured == len(runner.measured) == 8
 
 
-def test_a_choice_whose_measurements_cannot_be_read_does_not_end_the_search(tmp_path):
+def test_tune_problem_searches_again_if_measurements_are_damaged(tmp_path):
     tune(FakeRunner(), store=tmp_path / "tuned.db")
     with sqlite3.connect(tmp_path / "tuned.db") as database:
         database.execute("UPDATE foretune_measurements SET record = 'damaged'")
-    with pytest.warns(ForetuneWarning, match="holds a damaged row"):
+    with pytest.warns(ForetuneWarning, match="8 damaged rows skipped"):
         assert tune(FakeRunner(), store=tmp_path / "tuned.db").measured == 8
 
 
-def test_several_at_once_end_with_one_choice():
+def test_tune_problem_concurrent_runs_agree_on_one_choice():
     def one(seed):
         return tune(FakeRunner(), seed=seed)
 
@@ -238,7 +242,7 @@ def test_several_at_once_end_with_one_choice():
 
 
 @pytest.mark.usefixtures("metered")
-def test_choices_of_different_ends_are_kept_apart():
+def test_choices_of_different_objectives_are_separate():
     tune(MeteredRunner(), budget=SIZE)
     tune(MeteredRunner(), budget=SIZE, limits=[Limit("power_w", 50.0)])
     tune(MeteredRunner(), budget=SIZE, objective=Objective.ENERGY)
@@ -250,7 +254,7 @@ def test_choices_of_different_ends_are_kept_apart():
 
 
 @pytest.mark.usefixtures("metered")
-def test_what_says_too_little_is_measured_again():
+def test_tune_problem_measures_again_without_power():
     tune(FakeRunner(), budget=SIZE)
     runner = MeteredRunner()
     result = tune(runner, budget=SIZE, objective=Objective.ENERGY)
@@ -259,7 +263,7 @@ def test_what_says_too_little_is_measured_again():
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_front_begins_with_what_is_known():
+def test_tune_pareto_reuses_measurements():
     tune_pareto(KERNEL, PROBLEM, MeteredRunner(), budget=10)
     runner = MeteredRunner()
     summary = tune_pareto(KERNEL, PROBLEM, runner, budget=5).summary()
@@ -267,7 +271,7 @@ def test_a_front_begins_with_what_is_known():
     assert len(summary["trace"]) == 15
 
 
-def test_many_repeats_are_kept_as_quantiles():
+def test_store_keeps_quantiles_of_many_repeats():
     times = tuple(float(t) for t in range(1, 1002))
     whole = Measurement(
         "toy", PROBLEM, config(), DEVICE.name, Status.OK, 501.0, time_ms_samples=times
@@ -313,8 +317,8 @@ class TestStopping:
             tune(FakeRunner(), budget=budget)
 
 
-def test_a_choice_made_elsewhere_is_verified_too():
-    """What a colleague chose is a finalist, however it measured."""
+def test_tune_problem_verifies_merged_choice_first():
+    """A choice from another store is a finalist, although its measurement here is slow."""
     record = MeasurementCache.for_kernel(KERNEL, DEVICE)
     faster = [config(work=4, skew=skew) for skew in (1, 2, 3)]
     for c, ms in [(config(work=2), 99.0), *((c, time_ms(PROBLEM, c)) for c in faster)]:

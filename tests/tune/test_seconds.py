@@ -1,4 +1,4 @@
-"""Time as the budget, by a clock of the test's own."""
+"""Budgets of seconds, with a clock that the tests set."""
 
 import pytest
 from commands import fails, run_json
@@ -76,6 +76,16 @@ def test_a_front_and_a_workload_end_likewise(clock, monkeypatch):
     result = tune_workload(calls, runner, seconds=12, store=False)
     measured = sum(r.measured for r in result.results)
     assert 12 <= measured <= 14 < clock.now - begun + 3
+
+
+def test_search_cut_short_goes_on_with_more_seconds(clock):
+    """Of eight configurations, one second allows one; the next run has 20 seconds."""
+    measured = []
+    for seconds in (1, 20, 20, 15):
+        runner = clock.timed(FakeRunner, lambda config: 1.0)
+        result = tune_problem(KERNEL, PROBLEM, runner, budget=8, seconds=seconds, searcher="random")
+        measured.append(result.measured)
+    assert measured == [1, 8, 0, 0]
 
 
 def test_no_time_at_all_is_refused():

@@ -273,6 +273,68 @@ def test_compare_variance_is_at_least_that_of_equal_defaults():
     assert candidate.verdict == "inconclusive"
 
 
+class SlowSessions:
+    """Sessions that take a second per launch, by a clock of their own."""
+
+    def __init__(self, ratios):
+        self.now = 0.0
+        self.keys = []
+        self._ratios = ratios
+        self._rng = np.random.default_rng(0)
+
+    def clock(self):
+        return self.now
+
+    def __call__(self, keys, seed):
+        self.now += 2.0 + len(keys)
+        self.keys.append(list(keys))
+        ratios = {key: self._ratios[key] for key in keys}
+        return sessions(ratios, 0.05, self._rng)(keys, seed)
+
+
+def gather_slowly(ratios, seconds, **more):
+    session = SlowSessions(ratios)
+    configs = {key: Configuration(x=i) for i, key in enumerate(ratios)}
+    evidence, compared = gather(
+        session, BASE, configs, 0, seconds=seconds, clock=session.clock, **more
+    )
+    return session, evidence, compared
+
+
+def test_gather_ends_when_budget_is_spent():
+    # A process with one candidate takes 3 seconds: six end within 20 seconds.
+    session, evidence, (candidate,) = gather_slowly({"a": 0.99}, seconds=20.0)
+    assert len(evidence) == 6
+    assert session.now <= 20.0
+    assert candidate.verdict == "inconclusive"
+    assert candidate.ratio_low < candidate.ratio < candidate.ratio_high
+
+
+def test_gather_last_look_gets_error_that_is_left():
+    """The look after five processes spent half of the error; six processes get the other half."""
+    _, evidence, (candidate,) = gather_slowly({"a": 0.99}, seconds=20.0)
+    expected = evidence.compare(BASE, "a", "a", None, ERROR * 0.5)
+    assert candidate.ratio_low == pytest.approx(expected.ratio_low)
+
+
+def test_gather_small_budget_keeps_most_promising_candidate():
+    # With three candidates, a process takes 5 seconds, so 17 seconds are too few for five.
+    session, evidence, _ = gather_slowly({"a": 1.2, "b": 0.9, "c": 1.1}, seconds=17.0)
+    assert session.keys == [["a", "b", "c"], ["b"], ["b"], ["b"], ["b"]]
+    assert len(evidence) == 5
+
+
+def test_gather_expected_launch_time_limits_first_process():
+    session, _, _ = gather_slowly({"a": 1.2, "b": 0.9}, seconds=15.0, launch_s=1.0)
+    assert session.keys[0] == ["a"]
+
+
+def test_gather_runs_three_processes_whatever_the_budget():
+    _, evidence, (candidate,) = gather_slowly({"a": 0.5}, seconds=0.0)
+    assert len(evidence) == 3
+    assert np.isfinite(candidate.ratio_low)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [

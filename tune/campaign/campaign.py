@@ -4,8 +4,7 @@ Every result is written immediately, so an interrupted campaign can be continued
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,31 +18,32 @@ from foretune.collect.runner import Runner
 from foretune.collect.timing import Timing
 from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import problems_of, to_measurements
-from foretune.device import Device
-from foretune.errors import ProblemError, UsageError, require_known
+from foretune.errors import ProblemError, require_known
 from foretune.kernel import Kernel
 from foretune.models.guides.guide import Guide, TrainedGuide
 from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import PredictorSource
-from foretune.models.training import VALIDATION_LEVELS, Training, ValidationLevel, train_predictor
+from foretune.models.training import Training, train_predictor
+from foretune.models.validation.cross_validation import VALIDATION_LEVELS, ValidationLevel
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.redaction import redact
-from foretune.registry import get_kernel, load
 from foretune.search.factory import searcher_name
 from foretune.space import Configuration
-from foretune.support.files import require_writable, translate_read_errors
-from foretune.support.progress import SILENT, Progress
-from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
+from foretune.support.files import require_writable
+from foretune.tune.campaign.folder import CampaignFolder, open_folder
 from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,
     Campaign,
     CampaignObserver,
     CampaignStart,
+    make_observers,
+    notified,
 )
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import TuneResult
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.tuner import tune_one
 
 
@@ -58,7 +58,7 @@ class Preset:
         tune_problems: number of problems to tune, none of which was profiled.
         budget: measurements of each search.
         box_s: maximum seconds of timing per configuration.
-        verify_s: seconds of interleaved rounds in each process of a verification.
+        verify_s: maximum seconds of a verification.
     """
 
     train_problems: int
@@ -75,8 +75,24 @@ class Preset:
 
 
 PRESETS = {
-    "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
-    "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
+    "quick": Preset(
+        train_problems=10,
+        random_configs=8,
+        guided_configs=4,
+        tune_problems=2,
+        budget=10,
+        box_s=0.05,
+        verify_s=0.5,
+    ),
+    "full": Preset(
+        train_problems=32,
+        random_configs=32,
+        guided_configs=16,
+        tune_problems=12,
+        budget=10,
+        box_s=0.25,
+        verify_s=0.8,
+    ),
 }
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem from which the second round of profiling takes promising ones."""
@@ -126,207 +142,215 @@ def run_campaign(
         kernel, runner, options, objective, default_budget=preset.budget, lacks=("limits",)
     )
     require_known("level of validation", validate, VALIDATION_LEVELS)
-    known, unseen = _problems(kernel, preset, problems, job.seed)
-    plan = _Plan(job, preset, known, unseen, job.find_predictor(predictor), model, validate)
+    plan = _CampaignPlan(
+        job=job,
+        preset=preset,
+        problems=_choose_problems(kernel, preset, problems, job.seed),
+        guide=job.find_predictor(predictor),
+        model=model,
+        validate=validate,
+    )
     require_writable(out, "into")
-    watching = _made(observers, job.progress)
+    watching = make_observers(observers, job.progress)
+
     folder = open_folder(out, plan.request(predictor))
     job.progress.say(f"continues {folder.path}" if folder.is_continued else f"preparing {out}")
     return plan.run(folder, watching, options.get("store"))
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The steps of a campaign: it profiles ``known`` problems, and tunes ``unseen`` ones."""
+class CampaignProblems:
+    """The problems of a campaign; no problem is in both lists."""
+
+    profiled: list[Problem]
+    tuned: list[Problem]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CampaignPlan:
+    """What a campaign does: it profiles some problems, trains a predictor, and tunes others.
+
+    ``guide`` is the predictor that was given, which chooses configurations to profile.
+    """
 
     job: TuningJob
     preset: Preset
-    known: list[Problem]
-    unseen: list[Problem]
+    problems: CampaignProblems
     guide: Guide | None
     model: str
     validate: ValidationLevel
 
     def request(self, predictor: PredictorSource) -> dict[str, Any]:
         """Return the values that identify a campaign: an equal request continues it."""
-        job, kernel = self.job, self.job.kernel
-        # not an object's: a function's text differs from process to process
-        named = f"{predictor}: " if isinstance(predictor, str | os.PathLike) else ""
+        job = self.job
+        guide_name = ""
+        if self.guide is not None:
+            # The text of an object is left out: a function's differs from process to process.
+            source = f"{predictor}: " if isinstance(predictor, str | os.PathLike) else ""
+            guide_name = redact(source + str(self.guide))
         return {
-            "kernel": kernel.name,
-            "source": kernel.source_hash,
+            "kernel": job.kernel.name,
+            "source": job.kernel.source_hash,
             "device": job.device.name,
             "preset": asdict(self.preset),
-            "problems": [dict(p) for p in self.unseen],
+            "problems": [dict(problem) for problem in self.problems.tuned],
             "objective": job.objectives[0].value,
             "model": self.model,
             "searcher": searcher_name(job.searcher),
             "stopping": asdict(job.stopping),
             "validate": self.validate,
             "seed": job.seed,
-            "predictor": "" if self.guide is None else redact(named + str(self.guide)),
+            "predictor": guide_name,
         }
 
     def run(
         self, folder: CampaignFolder, observers: list[CampaignObserver], store: StoreLocation
     ) -> Campaign:
-        kernel, device, progress = self.job.kernel, self.job.device, self.job.progress
+        """Profile, train, tune, and report to ``observers``."""
+        kernel = self.job.kernel
+        device = self.job.device
         with RunLog(folder.runs, device) as log:  # locks the folder for other processes
             folder.save(
-                device=asdict(device), place=kernel.location, profiled=[dict(p) for p in self.known]
+                device=asdict(device),
+                place=kernel.location,
+                profiled=[dict(problem) for problem in self.problems.profiled],
             )
-            with _notified(observers, CampaignStart(kernel, device, folder)):
+            with notified(observers, CampaignStart(kernel, device, folder)):
                 cache = MeasurementCache.for_kernel(kernel, device, store, log)
                 plan = replace(self, job=replace(self.job, cache=cache))
-                training = plan._profile_and_train(folder, log)
+                plan._profile(folder, log)
+                training = plan._train(folder, log)
                 results = plan._tune(training.predictor, folder, observers)
-                progress.start("finishing", 1)
-                log.close()
-                campaign = Campaign(results, training, folder.path, 0.0).with_state(folder.state)
-                for observer in observers:
-                    observer.on_finish(campaign)
-                folder.save(finished=True)
-                progress.advance()
+                campaign = plan._finish(results, training, folder, log, observers)
         return campaign.with_state(folder.state)
 
-    def _profile_and_train(self, folder: CampaignFolder, log: RunLog) -> Training:
-        """Profile random configurations, then promising ones, and train on both."""
-        job, problems = self.job, self.known
-        kernel, cache, runner, progress = job.kernel, job.cache, job.runner, job.progress
-        random = plan_configurations(kernel, problems, self.preset.random_configs, job.seed)
-        collect_runs(kernel, random, cache, runner, progress)
+    def _profile(self, folder: CampaignFolder, log: RunLog) -> None:
+        """Measure random configurations of the profiled problems, then promising ones."""
+        job = self.job
+        problems = self.problems.profiled
+        random_configs = plan_configurations(
+            job.kernel, problems, self.preset.random_configs, job.seed
+        )
+        collect_runs(job.kernel, random_configs, job.cache, job.runner, job.progress)
+
+        # The choice is saved, so that a continued campaign measures the same ones.
         if "guided" not in folder.state:
-            guided = self._promising_configs(log)
-            folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
-        chosen = folder.state["guided"]
-        guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
+            chosen = self._promising_configs(log)
+            folder.save(guided=[[dict(c) for c in configs] for configs in chosen.values()])
+        promising_configs = {
+            problem: [Configuration(config) for config in configs]
+            for problem, configs in zip(problems, folder.state["guided"], strict=True)
+        }
         collect_runs(
-            kernel, guided, cache, runner, progress, "profiling promising configurations of"
+            job.kernel,
+            promising_configs,
+            job.cache,
+            job.runner,
+            job.progress,
+            "profiling promising configurations of",
         )
-        progress.start("training the predictor", 1)
-        rows = _select_problems(problems, log.runs())
-        before = None if self.guide is None else self.guide.training_runs()
-        if before is not None and len(before):  # a user's model has none
-            others = [p not in self.unseen for p in problems_of(before)]
-            rows = pd.concat([before[others], rows], ignore_index=True)
-        training = train_predictor(
-            rows, self.model, seed=job.seed, kernel=kernel, validate=self.validate
-        )
-        training.predictor.save(folder.predictor)
-        folder.predictor.chmod(0o700)
-        progress.advance()
-        return training
 
     def _promising_configs(self, log: RunLog) -> dict[Problem, list[Configuration]]:
         """Return, per problem, the unmeasured configurations of a random pool predicted to be best.
 
         Random ones are seldom good, but a tuner must distinguish the best among good ones.
         """
-        kernel, device, seed = self.job.kernel, self.job.device, self.job.seed
-        guide = self.guide
-        if guide is None:
-            rows = _select_problems(self.known, log.runs())
-            predictor = Predictor(self.model, ("time_ms",), seed, kernel).fit(rows)
-            guide = TrainedGuide(predictor, device)
-        rng, chosen = np.random.default_rng(seed), {}
-        for problem in self.known:
+        kernel = self.job.kernel
+        device = self.job.device
+        guide = self._quick_guide(log) if self.guide is None else self.guide
+        rng = np.random.default_rng(self.job.seed)
+        chosen: dict[Problem, list[Configuration]] = {}
+        for problem in self.problems.profiled:
             space = kernel.space(problem)
             pool = space.sample_indices(GUIDED_POOL_SIZE, rng)
-            time_ms = guide.predict_space(problem, space, pool)["time_ms"]
-            best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
-            measured = (kernel.name, device.name, problem)
-            new = (c for c in best if log.find((*measured, c)) is None)
-            chosen[problem] = list(islice(new, self.preset.guided_configs))
+            time_ms = guide.predict_space(problem, space, pool)["time_ms"].to_numpy()
+            fastest_first = (space[int(i)] for i in pool[np.argsort(time_ms)])
+            unmeasured = (
+                config
+                for config in fastest_first
+                if log.find((kernel.name, device.name, problem, config)) is None
+            )
+            chosen[problem] = list(islice(unmeasured, self.preset.guided_configs))
         return chosen
+
+    def _quick_guide(self, log: RunLog) -> Guide:
+        """Return a predictor of time that learned from the random configurations."""
+        rows = _rows_of_problems(log.runs(), self.problems.profiled)
+        predictor = Predictor(self.model, ("time_ms",), self.job.seed, self.job.kernel).fit(rows)
+        return TrainedGuide(predictor, self.job.device)
+
+    def _train(self, folder: CampaignFolder, log: RunLog) -> Training:
+        """Train a predictor on what was profiled, and on what a given predictor learned from."""
+        job = self.job
+        job.progress.start("training the predictor", 1)
+        # The folder's runs may hold problems to tune: they stay out of the training.
+        rows = _rows_of_problems(log.runs(), self.problems.profiled)
+        if self.guide is not None:
+            earlier_rows = self.guide.training_runs()  # none of a user's model
+            if len(earlier_rows):
+                usable = [p not in self.problems.tuned for p in problems_of(earlier_rows)]
+                rows = pd.concat([earlier_rows[usable], rows], ignore_index=True)
+
+        training = train_predictor(
+            rows, self.model, seed=job.seed, kernel=job.kernel, validate=self.validate
+        )
+        training.predictor.save(folder.predictor)
+        folder.predictor.chmod(0o700)
+        job.progress.advance()
+        return training
 
     def _tune(
         self, predictor: Predictor, folder: CampaignFolder, observers: list[CampaignObserver]
     ) -> tuple[TuneResult, ...]:
-        """Tune the unseen problems that are not tuned yet; report all results to observers."""
-        results, done = [], folder.state["results"]
-        for problem in self.unseen:
-            if problem.id in done:
-                result = TuneResult.from_dict(done[problem.id])
+        """Tune the problems that are not tuned yet; report all results to observers."""
+        saved_results = folder.state["results"]
+        results: list[TuneResult] = []
+        for problem in self.problems.tuned:
+            if problem.id in saved_results:
+                result = TuneResult.from_dict(saved_results[problem.id])
             else:
                 guide = TrainedGuide(predictor, self.job.device)
                 result = tune_one(self.job, problem, guide, self.preset.verify_s)
-                done[problem.id] = result.to_dict()
+                saved_results[problem.id] = result.to_dict()
                 folder.save()
             results.append(result)
             for observer in observers:
                 observer.on_result(result)
         return tuple(results)
 
-
-@contextmanager
-def _notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> Iterator[None]:
-    """Notify observers when a campaign starts, and of its error if it fails."""
-    for observer in observers:
-        observer.on_start(start)
-    try:
-        yield
-    except BaseException as e:
+    def _finish(
+        self,
+        results: tuple[TuneResult, ...],
+        training: Training,
+        folder: CampaignFolder,
+        log: RunLog,
+        observers: list[CampaignObserver],
+    ) -> Campaign:
+        """Close the run table, and report the campaign to observers."""
+        self.job.progress.start("finishing", 1)
+        log.close()
+        campaign = Campaign(results, training, folder.path, seconds=0.0).with_state(folder.state)
         for observer in observers:
-            observer.on_failure(e)
-        raise
-
-
-def notify_observers(
-    path: Path, observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS
-) -> Campaign:
-    """Notify observers of the finished campaign in ``path``, and return it.
-
-    The report is written again, and MLflow gets everything it lacks, or TrackingError is raised.
-    """
-    start, campaign = load_campaign(path)
-    for observer in _made(observers, SILENT):
-        with _notified([observer], start):
-            for result in campaign.results:
-                observer.on_result(result)
             observer.on_finish(campaign)
-    return campaign.with_state(start.folder.state)
+        folder.save(finished=True)
+        self.job.progress.advance()
+        return campaign
 
 
-def _made(
-    observers: Sequence[str | CampaignObserver], progress: Progress
-) -> list[CampaignObserver]:
-    return [load("observers", o)(progress) if isinstance(o, str) else o for o in observers]
-
-
-def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
-    """Return the finished campaign in the folder ``path``; its predictor is trained again.
-
-    Raises UsageError if there is no finished campaign.
-    """
-    state = read_state(path)
-    request = state["request"]
-    if not state.get("finished"):
-        raise UsageError(f"the campaign in {path} is not finished: run it again to continue")
-    kernel = get_kernel(state.get("place") or request["kernel"])
-    folder = CampaignFolder(path, request)
-    learned = Predictor.load(folder.predictor).runs_
-    with translate_read_errors(path, UsageError, "holds a damaged campaign ({}): start a new one"):
-        results = tuple(TuneResult.from_dict(r) for r in state["results"].values())
-        model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
-        device = Device(**state["device"])
-    campaign = Campaign(results, train_predictor(learned, model, **how), path, 0.0)
-    return CampaignStart(kernel, device, folder), campaign.with_state(state)
-
-
-def _problems(
-    kernel: Kernel, preset: Preset, wanted: list[Problem] | None, seed: int
-) -> tuple[list[Problem], list[Problem]]:
-    """Return the problems to profile and the problems to tune; they are disjoint."""
-    count = preset.train_problems + (preset.tune_problems if wanted is None else len(wanted))
-    drawn = kernel.training_problems(count, seed)
-    unseen = drawn[preset.train_problems :] if wanted is None else wanted
-    known = [p for p in drawn if p not in unseen][: preset.train_problems]
-    if not unseen or not known:
+def _choose_problems(
+    kernel: Kernel, preset: Preset, to_tune: list[Problem] | None, seed: int
+) -> CampaignProblems:
+    """Return the problems to profile and to tune; ``to_tune`` is None if they are drawn."""
+    n_to_tune = preset.tune_problems if to_tune is None else len(to_tune)
+    drawn = kernel.training_problems(preset.train_problems + n_to_tune, seed)
+    tuned = drawn[preset.train_problems :] if to_tune is None else to_tune
+    profiled = [problem for problem in drawn if problem not in tuned][: preset.train_problems]
+    if not tuned or not profiled:
         raise ProblemError(f"{kernel.name} offers too few different problems for this preset")
-    return known, unseen
+    return CampaignProblems(profiled, tuned)
 
 
-def _select_problems(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of ``problems``, to keep those of problems to tune from the predictor."""
+def _rows_of_problems(runs: pd.DataFrame, problems: Iterable[Problem]) -> pd.DataFrame:
     wanted = set(problems)
-    return runs[[m.problem in wanted for m in to_measurements(runs)]].reset_index(drop=True)
+    is_wanted = [measurement.problem in wanted for measurement in to_measurements(runs)]
+    return runs[is_wanted].reset_index(drop=True)

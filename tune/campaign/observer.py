@@ -1,6 +1,7 @@
 """A finished campaign, and the observers that report or track a campaign."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,10 +11,14 @@ import pandas as pd
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.models.training import Training
+from foretune.registry import load
 from foretune.result import Result
 from foretune.support.progress import SILENT, Progress
 from foretune.tune.campaign.folder import CampaignFolder
 from foretune.tune.results import TuneResult, results_frame
+
+DEFAULT_OBSERVERS = ("report", "mlflow")
+"""Names in the registry's group ``observers``, in the order in which they are notified."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,9 +44,9 @@ class Campaign(Result):
     @property
     def headline(self) -> str:
         """The number of problems that improved."""
-        wins = sum(r.verified for r in self.results)
+        n_improved = sum(result.verified for result in self.results)
         kernel = self.results[0].kernel if self.results else "nothing"
-        return f"{kernel}: {wins} of {len(self.results)} problems improved over the default"
+        return f"{kernel}: {n_improved} of {len(self.results)} problems improved over the default"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per problem, see `results_frame`."""
@@ -73,10 +78,6 @@ class Campaign(Result):
         }
 
 
-DEFAULT_OBSERVERS = ("report", "mlflow")
-"""Names in the registry's group ``observers``, in the order in which they are notified."""
-
-
 @dataclass(frozen=True)
 class CampaignStart:
     """A campaign that starts or continues: its kernel, device and folder."""
@@ -97,13 +98,36 @@ class CampaignObserver:
         self.progress = progress
 
     def on_start(self, start: CampaignStart) -> None:
-        """The campaign starts, or continues after an interruption."""
+        """Called once, before anything is measured; also when a campaign continues."""
 
     def on_result(self, result: TuneResult) -> None:
-        """A problem was tuned; a continued campaign also reports those tuned before."""
+        """Called after each tuned problem; a continued campaign also reports earlier ones."""
 
     def on_finish(self, campaign: "Campaign") -> None:
-        """All problems are tuned; run table and predictor are written."""
+        """Called once, after the last problem; run table and predictor are written."""
 
     def on_failure(self, error: BaseException) -> None:
-        """The campaign ended with an error or was interrupted."""
+        """Called if the campaign ends with an error or is interrupted; the error is raised then."""
+
+
+def make_observers(
+    observers: Sequence[str | CampaignObserver], progress: Progress
+) -> list[CampaignObserver]:
+    """Return the observers; registered names are made. Raises UnknownName, TrackingError."""
+    return [
+        load("observers", observer)(progress) if isinstance(observer, str) else observer
+        for observer in observers
+    ]
+
+
+@contextmanager
+def notified(observers: Sequence[CampaignObserver], start: CampaignStart) -> Iterator[None]:
+    """Notify observers when a campaign starts, and of its error if it fails."""
+    for observer in observers:
+        observer.on_start(start)
+    try:
+        yield
+    except BaseException as e:
+        for observer in observers:
+            observer.on_failure(e)
+        raise

@@ -14,11 +14,13 @@ from foretune.problem import Problem
 from foretune.search.ordered import OrderedSearcher
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.doors.knobs import flat_knobs, internals_of, timed
-from foretune.tune.store.cache import MeasurementCache, StoreLocation
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.store.subject import Subject
 
 T = TypeVar("T")
-DEFAULT = -1  # FlashInfer's number of a runner's default tactic
+DEFAULT = -1
+"""FlashInfer's number of a runner's default tactic."""
 MIN_BUDGET = 3
 """Two tactics besides the default show which is faster; one shows nothing about others."""
 METHODS = (
@@ -62,10 +64,11 @@ def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[
         real = {(h, name): vars(h)[name] for h, name in zip(homes, METHODS, strict=True)}
     if isinstance(real[TacticsBlocklist, "filter"], partialmethod):
         raise UsageError("FlashInfer is already patched: undo that first")
+
     door = _Door(budget, store, get_autotune_process_group, *real.values())
-    ours = (door.profiles, door.prepare, door.profile, door.filter)
-    for (home, name), method in zip(real, ours, strict=True):
-        setattr(home, name, partialmethod(_pass_on, method))
+    replacements = (door.profiles, door.prepare, door.profile, door.filter)
+    for (home, name), replacement in zip(real, replacements, strict=True):
+        setattr(home, name, partialmethod(_pass_on, replacement))
 
     def undo() -> None:
         for (home, name), method in real.items():
@@ -84,11 +87,14 @@ class _Door:
     def __init__(
         self, budget: int, store: Any, group: Callable[[], Any], *real: Callable[..., Any]
     ) -> None:
-        self._budget, self._store, self._group = budget, store, group
+        self._budget = budget
+        self._store = store
+        self._group = group
         self._profiles, self._prepare, self._profile, self._filter = real
         self._operators: dict[str, TacticTimes] = {}
         self._operator = ""
         self._bucket = Problem()
+        """The bucket of sizes that FlashInfer times now."""
         self._expected: list[tuple[Any, Any]] = []
         """The runners and tactics that FlashInfer will time next, each twice."""
         self._timed: dict[Configuration, float] = {}
@@ -97,8 +103,11 @@ class _Door:
 
     def profiles(self, tuner: Any, *args: Any, **named: Any) -> Any:
         """Return the buckets: the largest, the smallest, then the others in descending order."""
-        found = self._profiles(tuner, *args, **named)
-        return [*found[:0:-1][:1], *found[:1], *found[-2:0:-1]]
+        ascending = self._profiles(tuner, *args, **named)
+        if len(ascending) < 2:
+            return list(ascending)
+        smallest, *others, largest = ascending
+        return [largest, smallest, *reversed(others)]
 
     def prepare(self, tuner: Any, profile: Any, inputs: Any) -> Any:
         """Record the sizes and types of the bucket."""
@@ -111,14 +120,19 @@ class _Door:
 
     def filter(self, blocklist: Any, custom_op: str, runner: Any, tactics: list[Any]) -> Any:
         """Return the tactics to time, twice: at the second time, `profile` returns estimates."""
-        tactics = self._filter(blocklist, custom_op, runner, tactics)
+        allowed = self._filter(blocklist, custom_op, runner, tactics)
         self._operator = f"{custom_op} {type(runner).__name__}"
-        self._expected, self._timed, self._estimates = [], {}, None
-        chosen = self._on_all_ranks(lambda: self._chosen(tactics))
+        self._expected = []
+        self._timed = {}
+        self._estimates = None
+        chosen = self._on_all_ranks(lambda: self._chosen(allowed))
         if chosen is None:
-            return tactics
-        default = [DEFAULT] if len(chosen) < len(tactics) else []
-        twice = [*default, *(tactics[i] for i in chosen)] * 2
+            return allowed
+
+        # If not all tactics are timed, the default is, too.
+        default = [DEFAULT] if len(chosen) < len(allowed) else []
+        once = [*default, *(allowed[i] for i in chosen)]
+        twice = once * 2
         self._expected = [(runner, tactic) for tactic in twice]
         return twice
 
@@ -126,14 +140,18 @@ class _Door:
         self, tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **named: Any
     ) -> Any:
         """Time a tactic as FlashInfer does, but return infinity at first; estimates follow."""
-        if not self._expected or self._expected[0] != (runner, tactic):  # asked for by others
+        # Others may time tactics that are not on our list.
+        if not self._expected or self._expected[0] != (runner, tactic):
             return self._profile(tuner, runner, inputs, tactic, *args, **named)
         del self._expected[0]
+
+        # The second time: every tactic was timed, so all estimates are known.
         config = _configuration(tactic)
         if config in self._timed:
             if self._estimates is None:
                 self._estimates = self._on_all_ranks(self._estimated) or self._timed
             return self._estimates.get(config, self._timed[config])
+
         self._timed[config] = math.inf
         try:
             self._timed[config] = self._profile(tuner, runner, inputs, tactic, *args, **named)
@@ -158,7 +176,9 @@ class _Door:
             return list(range(len(tactics)))
         configs = [_configuration(tactics[i]) for i in others]
         chosen = self._times.choose(self._bucket, configs, self._budget - 1)
-        return [others[i] for i in chosen] if len(chosen) < len(others) else [*range(len(tactics))]
+        if len(chosen) == len(others):
+            return list(range(len(tactics)))
+        return [others[i] for i in chosen]
 
     def _estimated(self) -> dict[Configuration, float]:
         default = _configuration(DEFAULT)
@@ -169,13 +189,14 @@ class _Door:
         """Return what ``make`` returns on the group's first rank; None if it fails there."""
         import torch.distributed as dist
 
-        group, found = self._group(), list[T | None]([None])
+        group = self._group()
+        result: list[T | None] = [None]
         if group is None or dist.get_rank(group) == 0:
             with suppress(Exception):
-                found[0] = make()
+                result[0] = make()
         if group is not None:
-            dist.broadcast_object_list(found, dist.get_global_rank(group, 0), group)
-        return found[0]
+            dist.broadcast_object_list(result, dist.get_global_rank(group, 0), group)
+        return result[0]
 
 
 class TacticTimes:

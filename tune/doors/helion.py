@@ -12,8 +12,11 @@ from foretune.space import Configuration, ListedSpace
 from foretune.tune.doors.knobs import flat_knobs, internals_of, timed
 
 TESTED = "Helion 1.5.1"
-CANDIDATES = 200  # number of random Helion configurations among which the search chooses
-BATCH = 4  # number of configurations that Helion compiles at the same time
+"""The version that was run."""
+CANDIDATES = 200
+"""Number of random Helion configurations among which the search chooses."""
+BATCH = 4
+"""Number of configurations that Helion compiles at the same time."""
 
 
 def helion_autotuner(budget: int = 16, searcher: SearcherKind = "surrogate") -> Callable[..., Any]:
@@ -52,22 +55,29 @@ def _search(helion: Any, budget: int, kind: SearcherKind) -> Any:
         from helion.exc import NoConfigFound
 
         seeds, others = _candidates(helion)
-        benchmark, settings = helion.benchmark_batch, helion.settings
-        seed, seconds = settings.autotune_random_seed, settings.autotune_budget_seconds
-    configs = {_configuration(c): c for c in [*seeds, *others]}
+        benchmark = helion.benchmark_batch
+        seed = helion.settings.autotune_random_seed
+        seconds = helion.settings.autotune_budget_seconds
+
+    # The search knows candidates by their knobs; Helion gets its own objects back.
+    helion_configs = {_configuration(config): config for config in [*seeds, *others]}
     first = list(dict.fromkeys(map(_configuration, seeds)))
-    searcher = make_searcher(kind, ListedSpace(configs), seed=seed)
+    searcher = make_searcher(kind, ListedSpace(helion_configs), seed=seed)
 
     def measure(start: tuple[Configuration, ...]) -> list[Measurement]:
-        results = benchmark([configs[c] for c in start])
-        pairs = zip(start, results, strict=True)
-        return [timed("helion", Problem(), c, "this", r.perf, "helion") for c, r in pairs]
+        results = benchmark([helion_configs[config] for config in start])
+        return [
+            timed("helion", Problem(), config, "this", result.perf, "helion")
+            for config, result in zip(start, results, strict=True)
+        ]
 
+    # All seeds are measured, even if the budget is smaller.
     stopping = Stopping(max(budget, len(first)), seconds=seconds)
     run(search(searcher, stopping, first=first, parallel=BATCH), measure)
-    if (best := searcher.best()) is None:
+    best = searcher.best()
+    if best is None:
         raise NoConfigFound
-    return configs[best]
+    return helion_configs[best]
 
 
 def _candidates(helion: Any) -> tuple[list[Any], list[Any]]:
@@ -75,15 +85,16 @@ def _candidates(helion: Any) -> tuple[list[Any], list[Any]]:
     from helion.autotuner.base_search import normalize_autotune_seed_configs
 
     settings = helion.settings
-    made = helion.config_spec.create_config_generation(
+    generation = helion.config_spec.create_config_generation(
         overrides=settings.autotune_config_overrides or None,
         advanced_controls_files=settings.autotune_search_acf or None,
         process_group_name=helion.kernel.env.process_group_name,
     )
-    users = made.user_seed_flat_config_pairs(normalize_autotune_seed_configs(settings))
-    pairs = [*users, *made.seed_flat_config_pairs()]
-    seeds = [made.unflatten(made.default_flat()), *(config for _, config in pairs)]
-    return seeds, made.random_population(CANDIDATES)
+    default = generation.unflatten(generation.default_flat())
+    users = generation.user_seed_flat_config_pairs(normalize_autotune_seed_configs(settings))
+    of_compiler = generation.seed_flat_config_pairs()
+    seeds = [default, *(config for _, config in [*users, *of_compiler])]
+    return seeds, generation.random_population(CANDIDATES)
 
 
 def _configuration(config: Any) -> Configuration:

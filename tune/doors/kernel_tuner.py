@@ -32,19 +32,24 @@ class KernelTunerStrategy:
             from kernel_tuner.util import StopCriterionReached
 
             measure = CostFunc(searchspace, tuning_options, runner, snap=False)
-            results, objectives = measure.results, len(tuning_options.objective)
-            x0, seed = tuning_options.strategy_options.get("x0"), tuning_options.seed or 0
+            results = measure.results
+            objectives = len(tuning_options.objective)
+            x0 = tuning_options.strategy_options.get("x0")
+            seed = tuning_options.seed or 0
         if objectives > 1:
             raise UsageError("KernelTunerStrategy minimizes one objective: give objective='time'")
         names = list(searchspace.tune_params)
         space = SearchSpace.from_configs(dict(zip(names, c, strict=True)) for c in searchspace.list)
         searcher = make_searcher(self.searcher, space, seed=seed)
-        asked = [dict(zip(names, x0, strict=True))] if x0 else searcher.ask()
+
+        # One configuration after the other, x0 first, until the space or the budget ends.
+        proposed = [dict(zip(names, x0, strict=True))] if x0 else searcher.ask()
         try:
-            while asked:
-                cost = measure([asked[0][name] for name in names])
-                searcher.tell_values({space.index(asked[0]): _value(cost)})
-                asked = searcher.ask()
+            while proposed:
+                config = proposed[0]
+                cost = measure([config[name] for name in names])
+                searcher.tell_values({space.index(config): _value(cost)})
+                proposed = searcher.ask()
         except StopCriterionReached:
             pass
         return results

@@ -14,7 +14,12 @@ from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.tune.job import check_options
 from foretune.values import Value
 
-EXTRA_RUNS = 10  # additional runs that one request to the measuring process may make
+EXTRA_RUNS = 10
+"""Additional runs that one request to the measuring process may make."""
+EXPECTED_RUNS = 5
+"""Timed runs of a program whose number the user does not give."""
+MAX_TIMING_S = 1.0
+"""Seconds of timing per configuration if the number of runs is not given."""
 
 
 def tune_program(
@@ -76,20 +81,28 @@ def tune_program(
     if options.get("device", "cpu") != "cpu":
         raise UsageError("a program finds its device itself: leave the device out")
     program = Program(
-        tuple(map(str, command)),
-        build,
-        environment or {},
-        templates or {},
-        time,
-        time_unit,
-        check,
-        compare,
-        shell,
-        tuple(sources),
+        words=tuple(map(str, command)),
+        build=build,
+        environment=environment or {},
+        templates=templates or {},
+        time=time,
+        time_unit=time_unit,
+        check=check,
+        compare=compare,
+        shell=shell,
+        sources=tuple(sources),
         limit_s=time_limit_s,
     )
-    fixed = Timing(math.inf, 0.0, 0.0, runs, runs) if runs else Timing(max_seconds=1.0)
-    options.setdefault("limit_s", time_limit_s * ((runs or 5) + EXTRA_RUNS))
+    timing = Timing(max_seconds=MAX_TIMING_S)
+    if runs is not None:
+        timing = Timing(
+            max_seconds=math.inf,
+            warmup_s=0.0,
+            relative_width=0.0,
+            min_repeats=runs,
+            max_repeats=runs,
+        )
+    options.setdefault("limit_s", time_limit_s * ((runs or EXPECTED_RUNS) + EXTRA_RUNS))
     with tempfile.TemporaryDirectory(prefix="foretune-") as scratch:
         kernel = ProgramKernel(
             program,
@@ -100,4 +113,4 @@ def tune_program(
             name=name,
             cost=cost,
         )
-        return tune_wrapped(kernel, options, timing=fixed)
+        return tune_wrapped(kernel, options, timing=timing)

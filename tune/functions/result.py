@@ -17,7 +17,7 @@ from foretune.registry import load
 from foretune.result import Result
 from foretune.support.files import atomic_write
 from foretune.tune.results import TuneResult
-from foretune.tune.store.cache import StoreLocation
+from foretune.tune.store.fallible import StoreLocation
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
 from foretune.values import short_number
@@ -73,12 +73,12 @@ class Best(Result):
     @property
     def config(self) -> dict[str, Any]:
         """The best configuration: the default, unless another one beats it significantly."""
-        return dict(self.result.winner.config or {})
+        return _as_listed(self.kernel, self.result.winner.config or {})
 
     @property
     def default(self) -> dict[str, Any]:
         """The configuration that the best was compared with."""
-        return dict(self.result.baseline.config or {})
+        return _as_listed(self.kernel, self.result.baseline.config or {})
 
     @property
     def time_ms(self) -> float:
@@ -147,14 +147,23 @@ class Best(Result):
         write, result = WRITERS[export_format(path)], self.result
         notes = {"problem": str(result.problem), "device": result.device, "verdict": self.headline}
         with atomic_write(path) as new:
-            new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
+            new.write_text(write(self.kernel.name, result.winner.config or {}, notes), "utf-8")
         return Path(path)
+
+
+def _as_listed(kernel: Kernel, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the values of knobs as the user listed them."""
+    from foretune.collect.wrapped.wrapped import WrappedKernel
+
+    return kernel.decode(config) if isinstance(kernel, WrappedKernel) else dict(config)
 
 
 def best(
     kernel: str, /, *, store: StoreLocation = None, device: str | None = None, **problem: Any
 ) -> dict[str, Any]:
     """Return the stored choice for a kernel, for example ``best("vector_add", n=4096)``.
+
+    Functions, tuples and other values of knobs that are no numbers or texts are returned as texts.
 
     A problem that was not tuned gets the choice of the nearest one: the one with the nearest sizes
     on a logarithmic scale, and otherwise equal values.

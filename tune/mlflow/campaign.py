@@ -5,6 +5,7 @@ import math
 from contextlib import suppress
 from importlib.util import find_spec
 from statistics import geometric_mean
+from typing import Any
 
 from foretune import plot
 from foretune.collect.benchmark import environment
@@ -39,7 +40,8 @@ class CampaignTracker(CampaignObserver):
                 f"'foretune campaign --track {start.folder.path}'"
             )
             return
-        folder, kernel = start.folder, start.kernel
+        folder = start.folder
+        kernel = start.kernel
         before = folder.state.get("mlflow_run_id")
         tags = {"foretune.kernel": kernel.name, "foretune.device": start.device.name}
         name = f"{kernel.name} on {start.device.name}"
@@ -65,32 +67,37 @@ class CampaignTracker(CampaignObserver):
         """Write request, outcome, predictor and files, and end the run."""
         if self._tracker is None:
             return
-        tracker, run_id, folder = self._tracker, self._run_id, self._start.folder
+        tracker = self._tracker
+        run_id = self._run_id
+        folder = self._start.folder
         if folder.state.get("mlflow_finished") == run_id:
             tracker.end_run(run_id)  # opening it had marked it as running
             return
-        request = folder.state["request"]
-        preset = {f"preset.{k}": v for k, v in request["preset"].items()}
-        flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
-        versions = {"environment": environment(self._start.kernel)}
-        speedups = [r.winner.ratio for r in campaign.results]
-        metrics = {
-            "speedup_geomean": geometric_mean(speedups) if speedups else math.nan,
-            "verified_wins": float(sum(r.verified for r in campaign.results)),
-            "inconclusive": float(sum(r.verdict == "inconclusive" for r in campaign.results)),
-        }
-        tracker.log(run_id, {**flat, **preset, **versions}, metrics)
-        made = tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
-        model = f"models:/foretune-{campaign.training.predictor.kernel_name_}@{made.alias}"
+
+        tracker.log(run_id, self._params(), _outcome_metrics(campaign))
+        decision = tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
         tracker.log_charts(run_id, {plot.predicted_measured: campaign.training})
-        best = [r.summary() for r in campaign.results]
+        best = [result.summary() for result in campaign.results]
         tracker.log_text(run_id, json.dumps(best, indent=1), "best.json")
         for path in (campaign.report, folder.runs):
             if path.exists():
                 tracker.log_file(run_id, path)
         tracker.describe(run_id, campaign.headline)
         tracker.end_run(run_id)
-        folder.save(mlflow_finished=run_id, mlflow_model=f"{model} ({made.reason})")
+
+        model = f"models:/foretune-{campaign.training.predictor.kernel_name_}@{decision.alias}"
+        folder.save(mlflow_finished=run_id, mlflow_model=f"{model} ({decision.reason})")
+
+    def _params(self) -> dict[str, Any]:
+        """Return the campaign's request, flat, and the versions of the environment."""
+        request = self._start.folder.state["request"]
+        params = {
+            name: value for name, value in request.items() if name not in ("preset", "problems")
+        }
+        for name, value in request["preset"].items():
+            params[f"preset.{name}"] = value
+        params["environment"] = environment(self._start.kernel)
+        return params
 
     def on_failure(self, error: BaseException) -> None:
         """Mark the run as failed, or as killed if it was interrupted."""
@@ -98,3 +105,13 @@ class CampaignTracker(CampaignObserver):
             with suppress(TrackingError):
                 status = "FAILED" if isinstance(error, Exception) else "KILLED"
                 self._tracker.end_run(self._run_id, status)
+
+
+def _outcome_metrics(campaign: Campaign) -> dict[str, float]:
+    results = campaign.results
+    speedups = [result.winner.ratio for result in results]
+    return {
+        "speedup_geomean": geometric_mean(speedups) if speedups else math.nan,
+        "verified_wins": float(sum(result.verified for result in results)),
+        "inconclusive": float(sum(result.verdict == "inconclusive" for result in results)),
+    }

@@ -18,14 +18,26 @@ import pandas as pd
 from foretune.errors import ForetuneError, TrackingError
 from foretune.models.card import RUNS_FILE
 from foretune.models.guides.guide import describe_training
-from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import DEFAULT_URI, connect, read_predictor, root_cause
 from foretune.models.training import Training
 from foretune.redaction import redact
-from foretune.tune.mlflow.flavor import CHAMPION, PromotionDecision, decide_promotion, log_model
+from foretune.tune.mlflow.flavor import log_model
+from foretune.tune.mlflow.promotion import (
+    CHAMPION,
+    Champion,
+    PromotionDecision,
+    decide_promotion,
+)
 from foretune.tune.report.page import ratio
 from foretune.tune.results import TuneResult
 from foretune.version import __version__
+
+EXPERIMENT = "foretune"
+HELD_OUT_ERROR_TAG = "foretune.held_out_error"
+"""Tag with the typical error on problems held out in training."""
+DESCRIPTION_TAG = "mlflow.note.content"
+_MAX_BATCH_METRICS = 1000  # maximum number of metrics in one MLflow batch
+_MAX_PARAM_LENGTH = 6000  # MLflow refuses longer values of parameters
 
 
 def provenance() -> dict[str, str]:
@@ -38,22 +50,17 @@ def provenance() -> dict[str, str]:
 
 def git_state() -> dict[str, str]:
     """Return the checked-out commit and whether files changed; empty outside git."""
-    outputs = []
-    for command in ("git rev-parse HEAD", "git status --porcelain -uno"):
-        try:
-            output = subprocess.check_output(command.split(), stderr=DEVNULL, timeout=10)
-        except (OSError, subprocess.SubprocessError):
-            return {}
-        outputs.append(output.decode().strip())
-    commit, changes = outputs
+    try:
+        commit = _output("git rev-parse HEAD")
+        changes = _output("git status --porcelain -uno")
+    except (OSError, subprocess.SubprocessError):
+        return {}
     return {"mlflow.source.git.commit": commit, "foretune.git.changed": str(bool(changes)).lower()}
 
 
-EXPERIMENT = "foretune"
-HELD_OUT_ERROR_TAG = "foretune.held_out_error"
-"""Tag with the typical error on problems held out in training."""
-DESCRIPTION_TAG = "mlflow.note.content"
-_MAX_BATCH_METRICS = 1000  # maximum number of metrics in one MLflow batch
+def _output(command: str) -> str:
+    output = subprocess.check_output(command.split(), stderr=DEVNULL, timeout=10)
+    return output.decode().strip()
 
 
 class Tracker:
@@ -91,9 +98,10 @@ class Tracker:
                     return run_id
                 except MlflowException:  # another server, or deleted there
                     pass
-            nested = {"mlflow.parentRunId": parent} if parent else {}
-            tags = {**provenance(), **tags, **nested}
-            run = self._client.create_run(self._experiment, run_name=name, tags=tags)
+            all_tags = {**provenance(), **tags}
+            if parent:
+                all_tags["mlflow.parentRunId"] = parent
+            run = self._client.create_run(self._experiment, run_name=name, tags=all_tags)
             return str(run.info.run_id)
 
     def log(
@@ -105,7 +113,9 @@ class Tracker:
         points = _finite_metrics((name, value, 0) for name, value in metrics.items())
         with _translate_errors(self.uri):
             known = self._client.get_run(run_id).data.params
-            new = [Param(k, str(v)[:6000]) for k, v in params.items() if k not in known]
+            new = [
+                Param(k, str(v)[:_MAX_PARAM_LENGTH]) for k, v in params.items() if k not in known
+            ]
             self._client.log_batch(run_id, metrics=points, params=new)
 
     def describe(self, run_id: str, text: str) -> None:
@@ -148,7 +158,8 @@ class Tracker:
         from foretune.tune.report.write import validation_page
 
         predictor = training.predictor
-        kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
+        kernel = predictor.kernel_name_
+        n_rows = predictor.training_["rows"]
         model_params = {f"parameter.{k}": v for k, v in (predictor.parameters or {}).items()}
         params = {
             "kernel": kernel,
@@ -162,7 +173,7 @@ class Tracker:
         }
         self.log(run_id, params)
         self.log_predictor(run_id, training, folder, (folder / RUNS_FILE).resolve())
-        title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
+        title = f"{kernel}: {predictor.model} trained on {n_rows:,} runs"
         self.log_text(run_id, validation_page(title, training.validation), "predictions.html")
 
     def log_predictor(
@@ -180,23 +191,27 @@ class Tracker:
         predictor = training.predictor
         name = f"foretune-{predictor.kernel_name_}"
         with _translate_errors(self.uri), self._active_run(run_id):
-            flat = predictor.runs_.drop(columns=["time_ms_samples"], errors="ignore")
-            named = f"{predictor.kernel_name_} runs"
-            dataset = from_pandas(flat, source=str(source), name=named)
+            # The run: its training data, the model, and its scores.
+            flat_runs = predictor.runs_.drop(columns=["time_ms_samples"], errors="ignore")
+            dataset_name = f"{predictor.kernel_name_} runs"
+            dataset = from_pandas(flat_runs, source=str(source), name=dataset_name)
             mlflow.log_input(dataset, context="training")
             info = log_model(predictor, folder)
             scores = ((score, value, 0) for score, value in score_metrics(training).items())
-            if points := _finite_metrics(scores, model_id=info.model_id, run_id=run_id):
+            points = _finite_metrics(scores, model_id=info.model_id, run_id=run_id)
+            if points:
                 self._client.log_batch(run_id, metrics=points)
-            verdict = decide_promotion(training, *self._champion(name))
-            trained_on = describe_training(predictor)
+
+            # The decision, in the tags of the run.
+            decision = decide_promotion(training, self._champion(name))
             description = (
-                f"{name}: {predictor.model}, {trained_on}; {verdict.alias}: {verdict.reason}"
+                f"{name}: {predictor.model}, {describe_training(predictor)}; "
+                f"{decision.alias}: {decision.reason}"
             )
             tags = {
-                "foretune.alias": verdict.alias,
-                "foretune.reason": verdict.reason,
-                HELD_OUT_ERROR_TAG: repr(verdict.error),
+                "foretune.alias": decision.alias,
+                "foretune.reason": decision.reason,
+                HELD_OUT_ERROR_TAG: repr(decision.error),
                 "foretune.device": ", ".join(map(str, predictor.runs_["device"].unique())),
                 "foretune.kernel": predictor.kernel_name_,
                 "foretune.code_hash": str(getattr(predictor.features_.family, "source_hash", "")),
@@ -205,6 +220,8 @@ class Tracker:
             }
             for key, value in {**tags, DESCRIPTION_TAG: description}.items():
                 self._client.set_tag(run_id, key, value)
+
+            # A new version of the registered model, with the alias.
             if not self._client.search_registered_models(f"name = '{name}'"):
                 self._client.create_registered_model(name)
             version = self._client.create_model_version(
@@ -215,19 +232,19 @@ class Tracker:
                 description=description,
                 model_id=info.model_id,
             )
-            self._client.set_registered_model_alias(name, verdict.alias, str(version.version))
-        return verdict
+            self._client.set_registered_model_alias(name, decision.alias, str(version.version))
+        return decision
 
-    def _champion(self, name: str) -> tuple[Predictor | None, float]:
-        """Return the champion and its tagged held-out error; None without one that is readable."""
+    def _champion(self, name: str) -> Champion | None:
+        """Return the champion with its tagged held-out error; None if there is none to read."""
         from mlflow.exceptions import MlflowException
 
         try:
             version = self._client.get_model_version_by_alias(name, CHAMPION)
-            present = read_predictor(f"models:/{name}@{CHAMPION}")
+            predictor = read_predictor(f"models:/{name}@{CHAMPION}")
         except (MlflowException, ForetuneError):
-            return None, float("nan")
-        return present, float(version.tags.get(HELD_OUT_ERROR_TAG, "nan"))
+            return None
+        return Champion(predictor, float(version.tags.get(HELD_OUT_ERROR_TAG, "nan")))
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Attach a file."""

@@ -16,7 +16,7 @@ from foretune.datasets.schema import columns_of
 from foretune.device import SPECS, Device
 from foretune.kernel import Kernel
 from foretune.models import explanation
-from foretune.models.training import Validation
+from foretune.models.validation.cross_validation import Validation
 from foretune.objective import Objective
 from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.report import figures

@@ -1,20 +1,19 @@
 """Cache of measurements and choices of one kernel on one device: store, shipped file, run log.
 
-If the store cannot be read or written, work continues without it after one warning.
+A problem's rows are read when they are needed: a store may hold millions of rows of a kernel. If
+the store cannot be read or written, work continues after one warning (`FallibleStore`).
 """
 
-import os
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from foretune.errors import ForetuneError, warn
 from foretune.measurement import Measurement
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.tune.store.fallible import FallibleStore, StoreLocation
 from foretune.tune.store.reader import StoreReader
-from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, Subject
 
 if TYPE_CHECKING:
@@ -24,35 +23,7 @@ if TYPE_CHECKING:
     from foretune.kernel import Kernel
 
 T = TypeVar("T")
-StoreLocation = Store | str | os.PathLike[str] | bool | None
-"""A store, its path, or a PostgreSQL URL; None or True is the user's own store, False is none."""
 LEAST_TIME = ConstrainedObjective(Objective.TIME, ())
-
-
-class FallibleStore:
-    """A store that is ignored after its first failure, with one warning."""
-
-    def __init__(self, location: StoreLocation) -> None:
-        self._location: StoreLocation = location
-
-    @property
-    def is_used(self) -> bool:
-        """Whether there is a store that has not failed."""
-        return self._location is not False
-
-    def query(self, question: Callable[[Store], T], default: T) -> T:
-        """Return the store's answer; ``default`` if there is no store, or it fails."""
-        if self._location is False:
-            return default
-        if not isinstance(self._location, Store):  # only now: $FORETUNE_STORE may be set late
-            self._location = Store(None if self._location is True else self._location)
-        try:
-            return question(self._location)
-        except ForetuneError as e:
-            self._location = False
-            # one place, so that a second store of the same name is silent
-            warn(f"tuned results are not stored: {e}", stacklevel=1)
-            return default
 
 
 class MeasurementCache:
@@ -74,8 +45,14 @@ class MeasurementCache:
     ) -> None:
         self.subject = subject
         self._store = store if isinstance(store, FallibleStore) else FallibleStore(store)
-        self._log, self._shipped, self._space_id = log, shipped, space_id
-        self._runs: dict[Problem, dict[Configuration, Measurement]] | None = None
+        self._log = log
+        self._shipped = shipped
+        self._space_id = space_id
+        self._runs: dict[Problem, dict[Configuration, Measurement]] = {}
+        self._complete: set[Problem] = set()
+        """Problems of which `_runs` has all rows of the store."""
+        self._with_others: set[Problem] = set()
+        """Problems for which rows of other problems have been read."""
         self._choices: dict[Problem, Choice] = {}
         self._forgotten: set[Problem] = set()
 
@@ -89,10 +66,10 @@ class MeasurementCache:
     ) -> Self:
         """Return the cache of a kernel."""
         from foretune.collect.collection import CurrentRuns
-        from foretune.collect.versions import toolchain
+        from foretune.collect.versions import toolchain_on
 
         subject = Subject(
-            kernel.name, kernel.source_hash, device.name, toolchain(kernel.device_kind)
+            kernel.name, kernel.source_hash, device.name, toolchain_on(device, kernel.device_kind)
         )
         current = None if log is None else CurrentRuns(kernel, device, log)
         return cls(subject, store, log=current, space_id=kernel.space_id)
@@ -106,7 +83,7 @@ class MeasurementCache:
         """Return a configuration's measurement from the log, or from the store (then logged)."""
         if self._log is not None and (found := self._log.find(problem, config)) is not None:
             return found
-        found = self._loaded().get(problem, {}).get(config)
+        found = self._runs_of(problem).get(config)
         if found is not None and self._log is not None:
             self._log.append(found)
         return found
@@ -122,22 +99,29 @@ class MeasurementCache:
                 self._log.append(m)
         self._remember(measurements)
         if measurements:
-            self._store.query(lambda store: store.put(self.subject, measurements), None)
+            self._store.write(lambda store: store.put(self.subject, measurements), None)
 
     def known(self, problem: Problem) -> list[Measurement]:
         """Return the store's measurements of a problem as of now."""
-        if self._runs is not None and problem not in self._forgotten:
-            self._read(problem)  # what other processes measured since
-        return list(self._loaded().get(problem, {}).values())
+        if problem not in self._forgotten:
+            self._read(problem)  # also what other processes measured since
+        return list(self._runs.get(problem, {}).values())
 
     def known_for_other_problems(self, problem: Problem) -> list[Measurement]:
-        """Return the measurements of all other problems of this kernel."""
-        others = (rows for p, rows in self._loaded().items() if p != problem)
-        return [m for rows in others for m in rows.values()]
+        """Return measurements of other problems of this kernel, from which a search may learn.
+
+        If the store has many, they are those of the nearest problems.
+        """
+        if problem not in self._with_others:
+            self._with_others.add(problem)
+            found = self._ask_all(lambda reader: reader.other_measurements(self.subject, problem))
+            self._remember(m for m in found if m.problem not in self._forgotten)
+        others = (runs for p, runs in self._runs.items() if p != problem)
+        return [m for runs in others for m in runs.values()]
 
     def forget(self, problem: Problem) -> None:
         """Ignore a problem's measurements and choices; the store keeps them for others."""
-        self._loaded().pop(problem, None)
+        self._runs.pop(problem, None)
         self._forgotten.add(problem)
 
     def choice(
@@ -160,8 +144,12 @@ class MeasurementCache:
         key = self._choice_key(problem, objective, candidates, unfinished)
         known = self._choices.get(key)
         found = [known] if known else self._ask_all(lambda r: [r.choice(self.subject, key)])
-        accepted = [c for c in reversed(found) if c and (among is None or c.config in among)]
-        return max(accepted, key=lambda c: c.measured, default=None)  # of equal ones the store's
+        accepted = [
+            choice
+            for choice in reversed(found)  # of equal ones, the store's comes first
+            if choice is not None and (among is None or choice.config in among)
+        ]
+        return max(accepted, key=lambda choice: choice.measured, default=None)
 
     def choose(
         self,
@@ -178,9 +166,10 @@ class MeasurementCache:
         A choice replaces ``replacing`` only if it is based on more measurements. The choice of an
         ``unfinished`` search is kept separately: it only records how much of the budget is spent.
         """
-        key, standing = self._choice_key(problem, objective, candidates, unfinished), choice
+        key = self._choice_key(problem, objective, candidates, unfinished)
+        standing = choice
         if problem not in self._forgotten:
-            standing = self._store.query(
+            standing = self._store.write(
                 lambda store: store.choose(self.subject, key, choice, replacing), choice
             )
         self._choices[key] = standing
@@ -217,19 +206,18 @@ class MeasurementCache:
         """Remove the mark from a configuration that gets no result."""
         self._store.query(lambda store: store.end_measurement(self.subject, problem, config), None)
 
-    def _loaded(self) -> dict[Problem, dict[Configuration, Measurement]]:
-        if self._runs is None:
-            self._runs = {}
-            self._read(None)
-        return self._runs
+    def _runs_of(self, problem: Problem) -> dict[Configuration, Measurement]:
+        if problem not in self._complete | self._forgotten:
+            self._read(problem)
+        return self._runs.get(problem, {})
 
-    def _read(self, problem: Problem | None) -> None:
+    def _read(self, problem: Problem) -> None:
         self._remember(self._ask_all(lambda reader: reader.measurements(self.subject, problem)))
+        self._complete.add(problem)
 
     def _remember(self, measurements: Iterable[Measurement]) -> None:
-        runs = self._loaded()
         for m in measurements:
-            runs.setdefault(m.problem, {})[m.config] = m
+            self._runs.setdefault(m.problem, {})[m.config] = m
 
     def _ask_all(self, question: Callable[[StoreReader], list[T]]) -> list[T]:
         """Return the answers of the shipped file, then of the store, which is newer."""
@@ -244,10 +232,14 @@ class MeasurementCache:
         unfinished: bool,
     ) -> Problem:
         """Return the problem with tags for candidates, objective and limits."""
+        tags = {}
         listed = self._space_id if candidates is None else candidates
-        tags = {CANDIDATES_TAG: listed} if listed else {}
+        if listed:
+            tags[CANDIDATES_TAG] = listed
         if objective != LEAST_TIME or unfinished:
-            limits = (f"{x.column}<={x.maximum:g}" for x in objective.limits)
-            state = ("unfinished",) * unfinished
-            tags[OBJECTIVE_TAG] = " ".join([objective.objective.value, *limits, *state])
+            words = [objective.objective.value]
+            words += [f"{limit.column}<={limit.maximum:g}" for limit in objective.limits]
+            if unfinished:
+                words.append("unfinished")
+            tags[OBJECTIVE_TAG] = " ".join(words)
         return Problem({**problem, **tags}) if tags else problem

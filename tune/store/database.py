@@ -1,6 +1,7 @@
 """The store's database connection, which stays open between transactions, and its SQLite file."""
 
 import contextlib
+import math
 import os
 import re
 import sqlite3
@@ -12,17 +13,35 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from foretune.errors import StoreError
+from foretune.errors import ForetuneError, StoreError
 from foretune.redaction import redact
 from foretune.support.files import open_private
 from foretune.tune.store.sql import StoreTransaction
 
 PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
-_SIDE_FILES = ("-wal", "-shm")  # suffixes of the write-ahead log and of its shared index
+DAMAGE = "{name} is damaged ({reason}): move it away; then a new one is created"
+"""The meaning of most reasons, and of a row that holds another type than was written."""
+MESSAGES = {
+    ("malformed",): DAMAGE,
+    ("locked", "busy"): f"{{name}} is locked by another process: wait for it, or {PATH_ADVICE}",
+    ("not a database",): "{name} is not a store ({reason}): name another file, or move it away; "
+    "then a new one is created",
+    ("readonly", "unable to open", "disk"): f"cannot write {{name}} ({{reason}}): {PATH_ADVICE}",
+}
+"""Parts of SQLite's reason -> its meaning for the user; other reasons mean `DAMAGE`."""
+UNREACHABLE = "{name} cannot be used ({reason}): see whether it runs and accepts connections"
+"""The meaning of any reason of PostgreSQL."""
+_POSTGRES = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
+_SIDE_FILES = ("-wal", "-shm")
+"""Suffixes of the write-ahead log and of its shared index."""
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
 )
 """Shared between machines; a write-ahead log only works for processes that share memory."""
+_DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()
+"""All databases of this process, which a fork concerns."""
+_INHERITED: list[sqlite3.Connection] = []
+"""Connections of a parent process. They stay open: closing them would disturb the parent's."""
 
 
 class OpenFile:
@@ -101,7 +120,8 @@ class Database:
     def __init__(
         self, location: str | os.PathLike[str], patience_s: float, create: bool = True
     ) -> None:
-        text = re.sub(r"^sqlite(\+\w+)?:///", "", given := os.fspath(location))
+        given = os.fspath(location)
+        text = re.sub(r"^sqlite(\+\w+)?:///", "", given)
         if text != given and "?" in text:
             raise StoreError(f"{given}: a store's address has no options: leave out what follows ?")
         self._url = text if "://" in text else None
@@ -119,6 +139,11 @@ class Database:
     def name(self) -> str:
         """The path, or the URL without its password."""
         return str(self._path) if self._url is None else redact(self._url)
+
+    @property
+    def _wait_s(self) -> int:
+        """Whole seconds to wait for a connection; PostgreSQL waits for at least two."""
+        return max(2, math.ceil(self._patience_s))
 
     @contextmanager
     def transaction(self, write: bool = False) -> Iterator[StoreTransaction]:
@@ -165,7 +190,10 @@ class Database:
         if self._url is not None:
             import psycopg
 
-            with psycopg.connect(_SCHEME.sub("postgresql://", self._url)) as server:
+            url = _POSTGRES.sub("postgresql://", self._url)
+            # A server that does not answer must not keep the work waiting for minutes.
+            wait_s = None if "connect_timeout=" in url else self._wait_s
+            with psycopg.connect(url, connect_timeout=wait_s) as server:
                 yield StoreTransaction(server.cursor(), server=True)
             return
         assert self._connection is not None
@@ -174,7 +202,8 @@ class Database:
             connection.execute(f"BEGIN {kind}")
             yield StoreTransaction(connection.cursor())
             if connection is self._connection:  # else a child process of the transaction goes on
-                connection.execute("COMMIT")
+                # Reading needs no commit, which fails after a damaged page.
+                connection.execute("ROLLBACK" if kind == "DEFERRED" else "COMMIT")
         except BaseException:
             if connection is self._connection and connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -186,7 +215,7 @@ class Database:
                 self._open_file()
             elif self._url == "sqlite://":
                 raise StoreError("a database in memory keeps nothing: name a file")
-            elif not _SCHEME.match(self._url):
+            elif not _POSTGRES.match(self._url):
                 raise StoreError(f"{self.name}: a store is an SQLite file or a PostgreSQL URL")
             with self._begin("DEFERRED") as table:
                 found = table.version()
@@ -212,6 +241,8 @@ class Database:
             path, self._patience_s, isolation_level=None, check_same_thread=False
         )
         self._finalizer = weakref.finalize(self, self._connection.close)
+        # A damaged text is one damaged row. By default, it would be an error of the whole query.
+        self._connection.text_factory = lambda text: text.decode("utf-8", "replace")
         # In a write-ahead log, a crash of the process loses nothing; a power cut, the last rows.
         self._connection.execute("PRAGMA synchronous = NORMAL")
 
@@ -255,30 +286,24 @@ class Database:
                 f"the store's database needs {e.name}, which is not installed: pip install it "
                 "(PostgreSQL: pip install '.[postgres]', URL postgresql+psycopg://…)"
             ) from e
+        except ForetuneError:
+            raise
         except Exception as e:
-            if not isinstance(e, sqlite3.Error) and not type(e).__module__.startswith("psycopg"):
-                raise
-            reason = next(iter(str(e).splitlines()), type(e).__name__)
-            if "no such table" in reason:  # the file was replaced by another database
-                self.close()
-            low = reason.lower()
-            found = (text for words, text in _MESSAGES.items() if any(w in low for w in words))
-            text = next(found, "{name}: {reason}")
-            raise StoreError(text.format(name=self.name, reason=reason)) from e
+            raise StoreError(self._explain(e)) from e
 
-
-_MESSAGES = {
-    ("locked", "busy"): f"{{name}} is locked by another process: wait for it, or {PATH_ADVICE}",
-    ("not a database",): "{name} is not a store ({reason}): name another file, or move it away; "
-    "then a new one is created",
-    ("malformed",): "{name} is damaged ({reason}): move it away; then a new one is created",
-    ("readonly", "unable to open", "disk"): f"cannot write {{name}} ({{reason}}): {PATH_ADVICE}",
-}
-"""Part of the database's reason -> its meaning for the user."""
-_DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()
-_INHERITED: list[sqlite3.Connection] = []
-"""Connections of a parent process. They stay open: closing them would disturb the parent's."""
-_SCHEME = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
+    def _explain(self, error: Exception) -> str:
+        """Return what an error of the database means, in one line."""
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        if type(error).__module__.startswith("psycopg"):
+            return UNREACHABLE.format(name=self.name, reason=reason)
+        if not isinstance(error, sqlite3.Error):
+            return DAMAGE.format(name=self.name, reason=f"{type(error).__name__}: {reason}")
+        if "no such table" in reason:  # the file was replaced by another database
+            self.close()
+        for words, meaning in MESSAGES.items():
+            if any(word in reason.lower() for word in words):
+                return meaning.format(name=self.name, reason=reason)
+        return DAMAGE.format(name=self.name, reason=reason)
 
 
 def _before_fork() -> None:

@@ -13,7 +13,8 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,12 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.support.files import atomic_write, parse_json, read_bytes, translate_read_errors
+from foretune.tune.store.measurement_record import measurement_from_record, measurement_to_record
 from foretune.tune.store.subject import (
     Choice,
     Subject,
     Summary,
     group_by_problem,
-    measurement_from_record,
-    measurement_to_record,
     sort_key,
     timestamp,
     without_tags,
@@ -39,20 +39,39 @@ if TYPE_CHECKING:
 
 FORMAT = "foretune tuned results"
 VERSION = 1
+MAX_OTHER_ROWS = 400
+"""Measurements of other problems that a search begins with. Searchers learn from at most 300, the
+nearest; reading 400 takes about 10 ms."""
 
 
-def write_file(
-    path: str | os.PathLike[str],
-    known: Iterable[tuple[Subject, Mapping[Problem, Choice], list[Measurement]]],
-) -> None:
+@dataclass(frozen=True)
+class SubjectContents:
+    """All that a store knows of a subject."""
+
+    subject: Subject
+    choices: Mapping[Problem, Choice]
+    measurements: Sequence[Measurement]
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """All that a file holds of a problem."""
+
+    subject: Subject
+    problem: Problem
+    choice: Choice | None
+    measurements: Mapping[Configuration, Measurement]
+
+
+def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContents]) -> None:
     """Write subjects with their choices and measurements; on failure nothing is written.
 
     Raises StoreError if the file cannot be written.
     """
     contents = list(known)
-    rows = sum(len(chosen) + len(measured) for _, chosen, measured in contents)
+    rows = sum(len(content.choices) + len(content.measurements) for content in contents)
     head = f'{{"format": {json.dumps(FORMAT)}, "version": {VERSION}, "rows": {rows}, "subjects": ['
-    text = f"{head}\n{_listed(_subject_text(*content) for content in contents)}]}}\n"
+    text = f"{head}\n{_listed(map(_subject_text, contents))}]}}\n"
     with atomic_write(path, StoreError) as new:
         new.write_text(text, encoding="utf-8")
 
@@ -63,19 +82,20 @@ def _listed(texts: Iterable[str]) -> str:
     return f"{joined}\n" if joined else ""
 
 
-def _subject_text(
-    subject: Subject, chosen: Mapping[Problem, Choice], measured: Sequence[Measurement]
-) -> str:
-    head = json.dumps(asdict(subject)).removesuffix("}")
-    grouped, parts = group_by_problem(measured), []
-    for problem in sorted({*chosen, *grouped}, key=sort_key):
-        choice = chosen.get(problem)
-        chose = f'"choice": {json.dumps(choice.to_record())}, ' if choice else ""
+def _subject_text(contents: SubjectContents) -> str:
+    grouped = group_by_problem(contents.measurements)
+    problems = []
+    for problem in sorted({*contents.choices, *grouped}, key=sort_key):
+        choice = contents.choices.get(problem)
+        chosen = ""
+        if choice is not None:
+            chosen = f'"choice": {json.dumps(choice.to_record())}, '
         rows = sorted(grouped.get(problem, []), key=lambda m: sort_key(m.config))
         texts = _listed(f"   {json.dumps(measurement_to_record(row))}" for row in rows)
         described = json.dumps(dict(problem))
-        parts.append(f'  {{"problem": {described}, {chose}"measurements": [\n{texts}  ]}}')
-    return f' {head}, "problems": [\n{_listed(parts)} ]}}'
+        problems.append(f'  {{"problem": {described}, {chosen}"measurements": [\n{texts}  ]}}')
+    head = json.dumps(asdict(contents.subject)).removesuffix("}")
+    return f' {head}, "problems": [\n{_listed(problems)} ]}}'
 
 
 def read_file(path: Path) -> Any:
@@ -98,35 +118,53 @@ def read_file(path: Path) -> Any:
     return data
 
 
-def problems_in(
-    data: Mapping[str, Any],
-) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
-    """Yield each problem in an exported file's JSON: subject, problem, choice and measurements.
+def entries_in(data: Mapping[str, Any]) -> Iterator[FileEntry]:
+    """Yield each problem in an exported file's JSON.
 
     Damaged files raise ValueError, KeyError, TypeError or AttributeError.
     """
-    if unknown := {*data} - {"format", "version", "rows", "subjects"}:
+    unknown = {*data} - {"format", "version", "rows", "subjects"}
+    if unknown:
         raise ValueError(f"{min(unknown)!r} is unknown")
-    seen, missing = set(), data["rows"]
+    missing = data["rows"]
+    seen = set()
     for described in data["subjects"]:
-        names = ("kernel", "source", "device", "versions")
-        if {*described} != {*names, "problems"}:
-            raise ValueError(f"a subject has {', '.join(names)} and problems")
-        subject = Subject(*(str(described[name]) for name in names))
-        for entry in described["problems"]:
-            if not {"problem", "measurements"} <= {*entry} <= {"problem", "choice", "measurements"}:
-                raise ValueError("a problem has measurements and at most one choice")
-            problem = Problem(entry["problem"])
-            choice = Choice.from_record(entry["choice"]) if "choice" in entry else None
-            rows = [measurement_from_record(row, subject, problem) for row in entry["measurements"]]
-            found = {row.config: row for row in rows}
-            if (subject, problem) in seen or len(found) < len(rows):
-                raise ValueError(f"{problem} or a configuration of it occurs twice")
-            seen.add((subject, problem))
-            missing -= len(found) + (choice is not None)
-            yield subject, problem, choice, found
+        subject = _subject_in(described)
+        for entry in map(partial(_entry_in, subject), described["problems"]):
+            if (subject, entry.problem) in seen:
+                raise ValueError(f"{entry.problem} occurs twice")
+            seen.add((subject, entry.problem))
+            missing -= len(entry.measurements) + (0 if entry.choice is None else 1)
+            yield entry
     if missing:
         raise ValueError(f"{missing} measurements and choices are missing")
+
+
+def _subject_in(described: Mapping[str, Any]) -> Subject:
+    names = ("kernel", "source", "device", "versions")
+    if {*described} != {*names, "problems"}:
+        raise ValueError(f"a subject has {', '.join(names)} and problems")
+    return Subject(*(str(described[name]) for name in names))
+
+
+def _entry_in(subject: Subject, described: Mapping[str, Any]) -> FileEntry:
+    required = {"problem", "measurements"}
+    if not required <= {*described} <= required | {"choice"}:
+        raise ValueError("a problem has measurements and at most one choice")
+    problem = Problem(described["problem"])
+    choice = Choice.from_record(described["choice"]) if "choice" in described else None
+    rows = [measurement_from_record(row, subject, problem) for row in described["measurements"]]
+    by_config = {row.config: row for row in rows}
+    if len(by_config) < len(rows):
+        raise ValueError(f"a configuration of {problem} occurs twice")
+    return FileEntry(subject=subject, problem=problem, choice=choice, measurements=by_config)
+
+
+def nearest_problems(problems: Iterable[Problem], problem: Problem) -> list[Problem]:
+    """Return different problems, those with the most similar sizes first."""
+    from foretune.search.encoding import problem_distance
+
+    return sorted(dict.fromkeys(problems), key=lambda other: problem_distance(other, problem))
 
 
 class StoreReader(ABC):
@@ -144,6 +182,10 @@ class StoreReader(ABC):
     @abstractmethod
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
         """Return the newest measurement of each configuration, of one problem or all of them."""
+
+    def other_measurements(self, subject: Subject, problem: Problem) -> list[Measurement]:
+        """Return the measurements of all other problems, from which a search may learn."""
+        return [m for m in self.measurements(subject) if m.problem != problem]
 
     @abstractmethod
     def choices(self, subject: Subject) -> dict[Problem, Choice]:
@@ -178,7 +220,8 @@ class StoreReader(ABC):
         if device is None and len(devices) > 1:
             listed = ", ".join(sorted(devices))
             raise UsageError(f"{kernel} was tuned on {listed}: name one of them as device")
-        return max((s for s in found if device in (None, s.device)), key=self._last_tuned)
+        on_device = [s for s in found if device in (None, s.device)]
+        return max(on_device, key=lambda subject: (self._last_tuned_at(subject), subject))
 
     def summary(self) -> list[Summary]:
         """Return the counts of problems, measurements and choices of each subject."""
@@ -210,18 +253,29 @@ class StoreReader(ABC):
         StoreError if the file cannot be written.
         """
         subjects = sorted(self.find_subjects(kernel))
-        write_file(path, ((s, self.choices(s), self.measurements(s)) for s in subjects))
+        write_file(
+            path, (SubjectContents(s, self.choices(s), self.measurements(s)) for s in subjects)
+        )
 
-    def _last_tuned(self, subject: Subject) -> tuple[float, Subject]:
-        times = [m.recorded_at for m in self.measurements(subject)]
-        times += [choice.chosen_at for choice in self.choices(subject).values()]
-        return max(map(timestamp, times), default=0.0), subject
+    def _last_tuned_at(self, subject: Subject) -> float:
+        """Return when a subject was measured, or chosen from, for the last time."""
+        chosen = [timestamp(choice.chosen_at) for choice in self.choices(subject).values()]
+        return max([self._last_measured_at(subject), *chosen])
+
+    def _last_measured_at(self, subject: Subject) -> float:
+        times = [timestamp(m.recorded_at) for m in self.measurements(subject)]
+        return max(times, default=0.0)
 
     def _summary(self, subject: Subject) -> Summary:
         measured = self.measurements(subject)
-        chosen = {*map(without_tags, self.choices(subject))}
-        problems, failed = chosen | {m.problem for m in measured}, [m for m in measured if not m.ok]
-        return Summary(subject, len(problems), len(measured), len(failed), len(chosen))
+        chosen = {without_tags(problem) for problem in self.choices(subject)}
+        return Summary(
+            subject=subject,
+            problems=len(chosen | {m.problem for m in measured}),
+            measurements=len(measured),
+            failed=sum(not m.ok for m in measured),
+            choices=len(chosen),
+        )
 
 
 class StoreFile(StoreReader):
@@ -232,17 +286,18 @@ class StoreFile(StoreReader):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._measured: dict[Subject, dict[Problem, dict[Configuration, Measurement]]] = {}
+        self._measured: dict[Subject, dict[Problem, Mapping[Configuration, Measurement]]] = {}
         self._chosen: dict[Subject, dict[Problem, Choice]] = {}
         data = read_file(self._path)
         with translate_read_errors(
             path, StoreError, "is damaged ({}): export it again", passthrough=StoreError
         ):
-            for subject, problem, choice, measured in problems_in(data):
-                self._measured.setdefault(subject, {})[problem] = measured
-                chosen = self._chosen.setdefault(subject, {})
-                if choice is not None:
-                    chosen[problem] = choice
+            for entry in entries_in(data):
+                measured = self._measured.setdefault(entry.subject, {})
+                measured[entry.problem] = entry.measurements
+                chosen = self._chosen.setdefault(entry.subject, {})
+                if entry.choice is not None:
+                    chosen[entry.problem] = entry.choice
 
     @property
     def name(self) -> str:
@@ -255,9 +310,9 @@ class StoreFile(StoreReader):
 
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
         """Return the measurements of a subject, of one problem or all of them."""
-        of_subject = self._measured.get(subject, {})
-        wanted = of_subject.values() if problem is None else [of_subject.get(problem, {})]
-        return [m for measured in wanted for m in measured.values()]
+        by_problem = self._measured.get(subject, {})
+        wanted = [*by_problem] if problem is None else [problem]
+        return [m for p in wanted for m in by_problem.get(p, {}).values()]
 
     def choices(self, subject: Subject) -> dict[Problem, Choice]:
         """Return all choices of a subject."""

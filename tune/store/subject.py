@@ -1,16 +1,16 @@
-"""Subjects, choices, and their records."""
+"""Subjects and choices: the names under which a store keeps results, and what was chosen."""
 
 import datetime
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from foretune.errors import RunTableError, UsageError
-from foretune.measurement import Measurement, Status
+from foretune.errors import UsageError
+from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.values import FrozenParameters
@@ -46,11 +46,45 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Allowance:
+    """What a search was allowed to spend; None is no limit.
+
+    It ended at the first limit: measurements, seconds, or an accepted expected regret.
+    """
+
+    measurements: int | None = None
+    seconds: float | None = None
+    regret: float | None = None
+
+    def covers(self, wanted: "Allowance") -> bool:
+        """Return whether a search with ``wanted`` would have ended no later than this one."""
+        return (
+            _is_as_large(self.measurements, wanted.measurements)
+            and _is_as_large(self.seconds, wanted.seconds)
+            and _is_as_strict(self.regret, wanted.regret)
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Invert `dataclasses.asdict`; damaged records raise ValueError or TypeError."""
+        measurements = record.get("measurements")
+        seconds = record.get("seconds")
+        regret = record.get("regret")
+        return cls(
+            measurements=None if measurements is None else int(measurements),
+            seconds=None if seconds is None else float(seconds),
+            regret=None if regret is None else float(regret),
+        )
+
+
+@dataclass(frozen=True)
 class Choice:
     """The configuration chosen for a problem after ``measured`` configurations had been measured.
 
     ``regret`` is the expected loss against the best, relative, and NaN if unknown. ``chosen_at``,
-    an ISO time, breaks ties when stores are merged.
+    an ISO time, breaks ties when stores are merged. ``allowed`` is None for a choice that is not
+    from a search, or from an earlier version. ``verification`` has the values of the comparison
+    with the default (`foretune.tune.verification`), if there was one.
     """
 
     config: Configuration
@@ -63,6 +97,8 @@ class Choice:
         ),
         compare=False,
     )
+    allowed: Allowance | None = field(default=None, compare=False, kw_only=True)
+    verification: Mapping[str, Any] | None = field(default=None, compare=False, kw_only=True)
 
     def to_record(self) -> dict[str, Any]:
         """Return the choice without an unknown regret; UsageError for an unknown method."""
@@ -71,19 +107,28 @@ class Choice:
         record: dict[str, Any] = {"config": dict(self.config), "measured": self.measured}
         if not math.isnan(self.regret):
             record["regret"] = self.regret
-        return record | {"how": self.how, "chosen_at": self.chosen_at}
+        record |= {"how": self.how, "chosen_at": self.chosen_at}
+        if self.allowed is not None:
+            record["allowed"] = asdict(self.allowed)
+        if self.verification is not None:
+            record["verification"] = dict(self.verification)
+        return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Invert `to_record`; damaged records raise ValueError, KeyError or TypeError."""
         if record["how"] not in CHOICE_METHODS:
             raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
+        allowed = record.get("allowed")
+        verification = record.get("verification")
         return cls(
             config=Configuration(record["config"]),
             measured=int(record["measured"]),
             regret=float(record.get("regret", math.nan)),
             how=record["how"],
             chosen_at=str(record.get("chosen_at", "")),
+            allowed=None if allowed is None else Allowance.from_record(allowed),
+            verification=None if verification is None else dict(verification),
         )
 
 
@@ -106,6 +151,26 @@ class MergeReport:
     measurements: int = 0
     choices: int = 0
     unchanged: int = 0
+
+    def __add__(self, other: "MergeReport") -> "MergeReport":
+        return MergeReport(
+            subjects=self.subjects + other.subjects,
+            measurements=self.measurements + other.measurements,
+            choices=self.choices + other.choices,
+            unchanged=self.unchanged + other.unchanged,
+        )
+
+
+def _is_as_large(limit: float | None, wanted: float | None) -> bool:
+    if limit is None:
+        return True
+    return wanted is not None and limit >= wanted
+
+
+def _is_as_strict(regret: float | None, wanted: float | None) -> bool:
+    if regret is None:  # the search did not end early
+        return True
+    return wanted is not None and regret <= wanted
 
 
 def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
@@ -136,47 +201,6 @@ def matches(problem: Problem, wanted: Problem | None) -> bool:
     return wanted is None or all(n in problem and problem[n] == v for n, v in wanted.items())
 
 
-MAX_SAMPLES = 25
-"""Times stored per measurement; longer lists are reduced to evenly spaced quantiles."""
-_NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
-_TEXTS = ("error", "source", "recorded_at", "environment")
-_FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
-
-
-def measurement_to_record(m: Measurement) -> dict[str, Any]:
-    """Return a measurement without subject, problem and unknown values, or raise RunTableError."""
-    _check(m)
-    record: dict[str, Any] = {"config": dict(m.config), "status": m.status.value}
-    record |= {n: v for n in _NUMBERS if not math.isnan(v := float(getattr(m, n)))}
-    if m.time_ms_samples:
-        record["time_ms_samples"] = _thin_samples(m.time_ms_samples)
-    if static := {n: float(v) for n, v in m.static.items() if not math.isnan(v)}:
-        record["static"] = static
-    return record | {n: text for n in _TEXTS if (text := getattr(m, n))}
-
-
-def measurement_from_record(
-    record: Mapping[str, Any], subject: Subject, problem: Problem
-) -> Measurement:
-    """Invert `measurement_to_record`; damaged records raise ValueError, KeyError or TypeError."""
-    if unknown := {*record} - _FIELDS:
-        raise ValueError(f"{min(unknown)!r} is unknown")
-    rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
-    rest |= {n: str(record.get(n, "")) for n in _TEXTS}
-    measurement = Measurement(
-        kernel=subject.kernel,
-        problem=problem,
-        config=Configuration(record["config"]),
-        device=subject.device,
-        status=Status(record["status"]),
-        time_ms_samples=tuple(map(float, record.get("time_ms_samples", ()))),
-        static={n: float(v) for n, v in record.get("static", {}).items()},
-        **rest,
-    )
-    _check(measurement)
-    return measurement
-
-
 def timestamp(iso: str) -> float:
     """Return an ISO time as seconds since 1970; 0 if it is invalid. The default zone is UTC."""
     try:
@@ -184,18 +208,3 @@ def timestamp(iso: str) -> float:
     except ValueError:
         return 0.0
     return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
-
-
-def _thin_samples(samples: Sequence[float]) -> list[float]:
-    """Return the samples, or `MAX_SAMPLES` quantiles of them, to keep reading fast."""
-    if len(samples) <= MAX_SAMPLES:
-        return [float(t) for t in samples]
-    ordered = sorted(samples)
-    last = len(ordered) - 1
-    return [float(ordered[round(i * last / (MAX_SAMPLES - 1))]) for i in range(MAX_SAMPLES)]
-
-
-def _check(m: Measurement) -> None:
-    if m.ok and math.isnan(m.time_ms):  # a run table may have a row with power only
-        raise RunTableError(f"{m.kernel} {m.config}: status is ok but time_ms is {m.time_ms}")
-    m.check()

@@ -21,21 +21,13 @@ from foretune.collect.compiled.arguments import describe
 from foretune.errors import PredictorError, TrackingError, UsageError, warn
 from foretune.tune.triton import runtime
 from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
+from foretune.tune.triton.call_plan import CachedChoice, CallPlan, Key, UntunedCall, make_plan
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.call_tuner import CallTunerFactory
 from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import (
-    CachedChoice,
-    CallPlan,
-    Key,
-    UntunedCall,
-    make_plan,
-    triton_parameters,
-    undecorated_kernel,
-    underlying_tensor,
-)
+from foretune.tune.triton.parameters import triton_parameters, undecorated_kernel, underlying_tensor
 from foretune.tune.triton.ranking import RankedConfiguration, rank_configurations
 from foretune.tune.triton.stalled import StalledCallDriver
 
@@ -43,6 +35,7 @@ _STOCK_RUN = Stock.run  # Triton's own `run`, to detect a library's replacement
 MAX_ONLINE_SEARCHES = 64
 """Maximum number of online searches; the least recently called one is dropped."""
 MAX_FALLBACK_CONFIGS = 200
+"""Maximum number of configurations to measure after an error in Foretune."""
 
 
 class Autotuner(Stock):  # type: ignore[misc]
@@ -67,8 +60,11 @@ class Autotuner(Stock):  # type: ignore[misc]
         self.options = options or Options()
         self._plans = ()
         self._cache_entries: dict[Key, triton.Config] = {}
+        """The entries of `cache` that are choices of Foretune; others are the user's."""
         self._online: OrderedDict[Any, OnlineDriver] = OrderedDict()
+        """Searches by problem, the least recently called first."""
         self._provisional_choices: dict[Any, triton.Config] = {}
+        """Choices by problem that calls in a graph capture run with."""
         self._recorded: set[Any] = set()
         """Problems whose calls were recorded."""
         self._stale: set[Any] = set()
@@ -78,15 +74,18 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _unwrap_descriptors_in_hooks(self) -> None:
         """Let Triton's hooks reset and restore the tensors of descriptors."""
-        before, after = self.pre_hook, self.post_hook
+        stock_pre_hook = self.pre_hook
+        stock_post_hook = self.post_hook
 
         def tensors(arguments: Mapping[str, Any]) -> dict[str, Any]:
             return {name: underlying_tensor(value) for name, value in arguments.items()}
 
         if not self.user_defined_pre_hook:
-            self.pre_hook = lambda kwargs, reset_only=False: before(tensors(kwargs), reset_only)
+            self.pre_hook = lambda kwargs, reset_only=False: stock_pre_hook(
+                tensors(kwargs), reset_only
+            )
         if not self.user_defined_post_hook:
-            self.post_hook = lambda kwargs, exception: after(tensors(kwargs), exception)
+            self.post_hook = lambda kwargs, exception: stock_post_hook(tensors(kwargs), exception)
 
     @cached_property
     def do_bench(self) -> Callable[..., Any]:
@@ -100,10 +99,13 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch with the choice for this problem; choose on the first call."""
+        # A library has replaced Triton's own `run`: call that one.
         if Stock.run is not _STOCK_RUN:
             return Stock.run(self, *args, **kwargs)
         if len(configs := self.configs) == 1:
             return self._launch(configs[0], args, kwargs)
+
+        # A known problem: the fast path, which every launch takes.
         for plan in self._plans:
             if (key := plan.key(args, kwargs)) is None:
                 continue
@@ -152,8 +154,10 @@ class Autotuner(Stock):  # type: ignore[misc]
         remaining configurations; if only one remains, it measures nothing. Raises UsageError if
         nothing has been chosen yet.
         """
-        decided = [d.config for p in self._plans for d in p.entries.values()]
-        kept = list(dict.fromkeys(configs or (*self.cache.values(), *decided)))
+        chosen = list(self.cache.values())
+        for plan in self._plans:
+            chosen += [choice.config for choice in plan.entries.values()]
+        kept = list(dict.fromkeys(configs or chosen))
         if not kept:
             name = self.base_fn.__name__
             raise UsageError(
@@ -198,20 +202,26 @@ class Autotuner(Stock):  # type: ignore[misc]
             runtime.require_device()
 
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Launch with a known choice, the user's choice, or the only configuration; else choose."""
         plan = self._get_plan(args, kwargs)
         problem_key = plan.key(args, kwargs)
         assert problem_key is not None
         new = UntunedCall(args, kwargs, plan, problem_key, self._stock_key(kwargs))
         self._retune_removed_entries(new.key)
+
+        # A problem with a choice.
         decision = plan.entries.get(new.problem_key)
         if decision is not None and self.cache.get(new.key) is decision.cache_entry:
             return self._launch(decision.config, args, kwargs)
+
+        # An entry of `cache` that the user set, or that counts as with stock Triton.
         set_by_user = self.cache.get(new.key) is not self._cache_entries.get(new.key)
         if new.key in self.cache and (set_by_user or self.options.measures_all):
             config = self.cache[new.key]
             known = CachedChoice(config, config.all_kwargs(), new.key, config)
             plan.entries[new.problem_key] = known
             return self._launch(config, args, kwargs)
+
         pruned = self.prune_configs(kwargs)
         if not pruned:
             raise ValueError(f"pruning left {self.base_fn.__name__} without a configuration")
@@ -253,28 +263,37 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _run_captured(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         """Launch the stored or predicted choice; in a graph capture nothing is measured."""
-        driver, which = self._make_driver(new.args, new.kwargs, pruned), new.plan_and_key
-        if which not in self._provisional_choices:
-            self._provisional_choices[which] = self._fall_back_on_error(
-                lambda: driver.sufficient_choice() or driver.predicted_best(), lambda: pruned[0]
+        driver = self._make_driver(new.args, new.kwargs, pruned)
+        problem = new.plan_and_key
+        if problem not in self._provisional_choices:
+            self._provisional_choices[problem] = self._fall_back_on_error(
+                lambda: driver.sufficient_choice() or driver.predicted_best(),
+                fallback=lambda: pruned[0],
             )
+        choice = self._provisional_choices[problem]
         with runtime.allow_code_loading():
-            return self._launch_first(new, driver, self._provisional_choices[which], final=False)
+            return self._launch_first(new, driver, choice, final=False)
 
     def _run_tuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        """Choose while the call waits, then launch."""
         self._require_device()
-        driver = self._make_driver(new.args, new.kwargs, pruned, new.plan_and_key in self._stale)
+        problem = new.plan_and_key
+        is_stale = problem in self._stale
+        driver = self._make_driver(new.args, new.kwargs, pruned, ignore_known=is_stale)
         self._tune(new.key, driver)
         if driver.all_failed:
             return self._launch(driver.config, new.args, new.kwargs)
-        self._stale.discard(new.plan_and_key)
-        self._provisional_choices.pop(new.plan_and_key, None)
+        self._stale.discard(problem)
+        self._provisional_choices.pop(problem, None)
         return self._launch_first(new, driver, driver.config, final=True)
 
     def _launch_first(
         self, new: UntunedCall, driver: StalledCallDriver, config: triton.Config, final: bool
     ) -> Any:
-        """Launch ``config``, or the next best one that can run; keep the one that ran."""
+        """Launch ``config``, or the next best one that can run; keep the one that ran.
+
+        A ``final`` choice goes to `cache`, another one only lasts until the problem is tuned.
+        """
         first = config
         while True:
             if final:
@@ -284,24 +303,32 @@ class Autotuner(Stock):  # type: ignore[misc]
                 break
             except INVALID_CONFIG_ERRORS as e:  # predicted, or measured in another process
                 if final:
-                    new.plan.entries.pop(new.problem_key, None)
-                    if self.cache.get(new.key) is self._cache_entries.pop(new.key, None):
-                        self.cache.pop(new.key, None)
-                if (after := driver.next_best_after_failure(config, e)) is None:
+                    self._forget_choice(new)
+                next_best = driver.next_best_after_failure(config, e)
+                if next_best is None:
                     raise
-                config = after
+                config = next_best
+
         if config is not first:
-            self._fall_back_on_error(driver.store_best, lambda: None)
+            self._fall_back_on_error(driver.store_best, fallback=lambda: None)
             if not final:
                 self._provisional_choices[new.plan_and_key] = config
         return result
+
+    def _forget_choice(self, new: UntunedCall) -> None:
+        """Undo `_cache_choice`, unless the user has changed the entry since."""
+        new.plan.entries.pop(new.problem_key, None)
+        if self.cache.get(new.key) is self._cache_entries.pop(new.key, None):
+            self.cache.pop(new.key, None)
 
     def _tune(self, key: Key, driver: StalledCallDriver) -> None:
         """Let ``driver`` choose; update everything that stock Triton updates."""
 
         def tune() -> None:
             start = time.time()
-            self._fall_back_on_error(driver.tune, lambda: self._benchmark_like_stock(driver))
+            self._fall_back_on_error(
+                driver.tune, fallback=lambda: self._benchmark_like_stock(driver)
+            )
             self.bench_time = time.time() - start
             self.configs_timings = driver.timings
             if not driver.all_failed:
@@ -310,12 +337,13 @@ class Autotuner(Stock):  # type: ignore[misc]
                 full = {**driver.kernel.named, **driver.config.all_kwargs()}
                 self.pre_hook(full, reset_only=True)
 
-        # stock expects timings of all configurations in the file
-        if self.cache_results and self.options.measures_all:
-            if self.check_disk_cache(key, driver.configs, tune):
-                driver.config, driver.timings = self.cache[key], self.configs_timings
-        else:
+        # Stock Triton's file must have the timings of all configurations.
+        uses_stock_file = self.cache_results and self.options.measures_all
+        if not uses_stock_file:
             tune()
+        elif self.check_disk_cache(key, driver.configs, tune):
+            driver.config = self.cache[key]
+            driver.timings = self.configs_timings
         self._notify_listener(key, driver)
         self._print_choice(key, driver)
 
@@ -323,38 +351,56 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Measure like stock Triton, within the budget, after an error in Foretune."""
         limit = min(self.options.max_measurements(len(driver.configs)), MAX_FALLBACK_CONFIGS)
         timings = {config: driver.kernel.bench(config) for config in driver.configs[:limit]}
-        driver.timings, driver.new_count = timings, len(timings)
+        driver.timings = timings
+        driver.new_count = len(timings)
         driver.config = min(timings, key=timings.__getitem__, default=driver.configs[0])
 
     def _run_online(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
-        which = new.plan_and_key
+        """Let the call carry a trial of its problem's search; cache the choice at its end."""
+        problem = new.plan_and_key
         try:
-            if which not in self._online:
-                kept = {n: v if n == "grid" else describe(v) for n, v in new.kwargs.items()}
-                args = tuple(map(describe, new.args))
-                driver = self._make_driver(args, kept, pruned, which in self._stale)
-                self._online[which] = OnlineDriver(driver, self._launch, self.warn_fallback)
-            self._online.move_to_end(which)
-            while len(self._online) > MAX_ONLINE_SEARCHES:
-                self._online.popitem(last=False)
-            online = self._online[which]
+            online = self._online_search(new, pruned)
         except Exception as e:
             self.warn_fallback(e)
             return self._run_tuned(new, pruned)
+
         result = online.run(new.args, new.kwargs)
         if online.choice is not None:
-            del self._online[which]
-            self._stale.discard(which)
-            self.configs_timings = self._fall_back_on_error(online.driver.collect_timings, dict)
+            del self._online[problem]
+            self._stale.discard(problem)
+            self.configs_timings = self._fall_back_on_error(
+                online.driver.collect_timings, fallback=dict
+            )
             self._cache_choice(new, online.choice)
         return result
 
+    def _online_search(self, new: UntunedCall, pruned: list[triton.Config]) -> OnlineDriver:
+        """Return the search of the call's problem; drop those that were not called for long."""
+        problem = new.plan_and_key
+        if problem not in self._online:
+            # Descriptions, so that the search keeps no tensor alive.
+            args = tuple(map(describe, new.args))
+            kwargs = {n: v if n == "grid" else describe(v) for n, v in new.kwargs.items()}
+            is_stale = problem in self._stale
+            driver = self._make_driver(args, kwargs, pruned, ignore_known=is_stale)
+            self._online[problem] = OnlineDriver(driver, self._launch, self.warn_fallback)
+        self._online.move_to_end(problem)
+        while len(self._online) > MAX_ONLINE_SEARCHES:
+            self._online.popitem(last=False)
+        return self._online[problem]
+
     def _cache_choice(self, new: UntunedCall, config: triton.Config) -> None:
+        """Keep a choice for later calls, also in `cache`, where libraries look."""
         key = new.key
         if key not in self.cache or self.cache[key] is not self._cache_entries.get(key):
-            self.cache[key] = self._cache_entries[key] = config
-        decision = CachedChoice(config, config.all_kwargs(), key, self._cache_entries[key])
-        new.plan.entries[new.problem_key] = decision
+            self.cache[key] = config
+            self._cache_entries[key] = config
+        new.plan.entries[new.problem_key] = CachedChoice(
+            config=config,
+            knobs=config.all_kwargs(),
+            key=key,
+            cache_entry=self._cache_entries[key],
+        )
 
     def _launch(self, config: triton.Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.best_config = config
@@ -365,6 +411,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         return self.fn.run(*args, **kwargs, **knobs)
 
     def _get_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
+        """Return the plan of calls with these types of arguments; make it for the first one."""
         for plan in self._plans:
             if plan.key(args, kwargs) is not None:
                 return plan

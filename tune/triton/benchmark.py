@@ -26,7 +26,8 @@ from foretune.tune.triton.runtime import device_interface, synchronize
 
 INVALID_CONFIG_ERRORS = (OutOfResources, PTXASError, CompilationError)
 """Errors that mean a configuration cannot run on this device."""
-MIN_TIME_MS = 1e-6  # lower bound for times, because a benchmarker may return 0
+MIN_TIME_MS = 1e-6
+"""Lower bound for times, because a benchmarker may return 0."""
 
 
 class UserKernelError(Exception):
@@ -70,22 +71,33 @@ class ConfigurationBenchmark:
 
         Raises UserKernelError if device, hook or call are at fault, or ComparisonError.
         """
-        named = self._measuring = to_configuration(config)
-        with self._cache.mark_measuring(self._call.problem, named):
+        configuration = to_configuration(config)
+        self._measuring = configuration
+        with self._cache.mark_measuring(self._call.problem, configuration):
             try:
                 timing = self._benchmark(config)
             except ComparisonError:
                 raise
             except (*INVALID_CONFIG_ERRORS, CannotRun) as e:
-                return self._call.failure(named, Status.COMPILE_ERROR, e)
+                return self._call.failure(configuration, Status.COMPILE_ERROR, e)
             except Exception as e:
-                failure = self._call.failure(named, Status.RUNTIME_ERROR, e)
+                failure = self._call.failure(configuration, Status.RUNTIME_ERROR, e)
                 self._raise_unless_config_error(e, failure)
                 return failure
-            if not math.isfinite(float(np.ravel(timing)[0])):
+
+            # A benchmarker returns a time or several quantiles; infinite if it caught an error.
+            times_ms = [float(time_ms) for time_ms in np.ravel(timing)]
+            if not math.isfinite(times_ms[0]):
                 reason = "does not compile, or exceeds the device's resources"
-                return self._call.failure(named, Status.INVALID, reason)
-            return self._checked_measurement(config, named, timing)
+                return self._call.failure(configuration, Status.INVALID, reason)
+
+            error = math.nan
+            if self._kernel.options.check is not None:
+                error = self._checker.error(config)
+                if not error <= self._kernel.options.check:
+                    return self._wrong_result(configuration, error)
+            self.timings[config] = timing
+            return self._success(config, times_ms, error)
 
     def _benchmark(self, config: triton.Config) -> Any:
         """Return the benchmarker's result; restore undeclared arguments that it changed."""
@@ -102,36 +114,41 @@ class ConfigurationBenchmark:
         """Free the copies of the arguments."""
         self.__dict__.pop("_checker", None)
 
-    def _checked_measurement(
-        self, config: triton.Config, named: Configuration, timing: Any
+    def _wrong_result(self, configuration: Configuration, error: float) -> Measurement:
+        limit = self._kernel.options.check
+        reason = f"differs from {self._checker.source} by {error:.2g}, more than {limit:.2g}"
+        return self._call.failure(configuration, Status.WRONG_RESULT, reason)
+
+    def _success(
+        self, config: triton.Config, times_ms: Sequence[float], error: float
     ) -> Measurement:
-        limit, error = self._kernel.options.check, math.nan
-        if limit is not None:
-            error = self._checker.error(config)
-            if not error <= limit:
-                source = self._checker.source
-                reason = f"differs from {source} by {error:.2g}, more than {limit:.2g}"
-                return self._call.failure(named, Status.WRONG_RESULT, reason)
-        self.timings[config] = timing
-        times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
-        power_w, energy_mj = self._measure_power(config, times[0])
+        """Return the measurement of a configuration that passed, with its power."""
+        samples_ms = [max(time_ms, MIN_TIME_MS) for time_ms in times_ms]
+        median_ms = samples_ms[0]
+        power_w, energy_mj = self._measure_power(config, median_ms)
         return self._call.success(
-            named, times[0], times, power_w=power_w, energy_mj=energy_mj, relative_error=error
+            to_configuration(config),
+            median_ms,
+            samples_ms,
+            power_w=power_w,
+            energy_mj=energy_mj,
+            relative_error=error,
         )
 
     @cached_property
     def _checker(self) -> OutputChecker:
-        options, tuner = self._kernel.options, self._kernel.tuner
-        named = {n: v for n, v in self._kernel.named.items() if n in tuner.arg_names}
+        options = self._kernel.options
+        tuner = self._kernel.tuner
+        arguments = {n: v for n, v in self._kernel.named.items() if n in tuner.arg_names}
         own_hooks = tuner.user_defined_pre_hook or tuner.user_defined_post_hook
         assert options.check is not None
         checker = OutputChecker(
             self._launch,
-            named,
+            arguments,
             self._configs,
-            options.check,
-            options.reference,
-            () if own_hooks else tuner.restore_value,
+            limit=options.check,
+            reference=options.reference,
+            restored=() if own_hooks else tuner.restore_value,
         )
         if checker.outvoted:
             warn(
@@ -147,14 +164,16 @@ class ConfigurationBenchmark:
 
     def _launch(self, config: triton.Config) -> None:
         """Launch for the checker; if the process ends, the configuration counts as the cause."""
-        problem, named = self._call.problem, to_configuration(config)
-        if named == self._measuring:
-            return self._kernel.launch(config)
+        problem = self._call.problem
+        configuration = to_configuration(config)
+        if configuration == self._measuring:  # it is already marked
+            self._kernel.launch(config)
+            return
         if not self._can_run(config):
             raise CannotRun("it is too slow to compile, or known to fail")
-        with self._cache.mark_measuring(problem, named):
+        with self._cache.mark_measuring(problem, configuration):
             self._kernel.launch(config)
-        return self._cache.release(problem, named)
+        self._cache.release(problem, configuration)
 
     def _measure_power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
         """Return mean power (W) and energy per launch (mJ); NaN if not metered."""

@@ -17,7 +17,7 @@ from foretune.collect.compiled.arguments import Tensor, describe
 from foretune.errors import UsageError, warn
 from foretune.support.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.kernel import KernelCall
-from foretune.tune.triton.problem_key import is_descriptor
+from foretune.tune.triton.parameters import is_descriptor
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 """Environment variable that names the file to which calls of new problems are added."""
@@ -45,10 +45,15 @@ class RecordedCall:
         """Return the call that `to_line` wrote; UsageError for another line."""
         with translate_read_errors(json_line[:60], UsageError, "is not a recorded call: {}"):
             data = parse_json(json_line)
-            kwargs = {str(n): _decode(a) for n, a in data["kwargs"].items()}
+            args = tuple(map(_decode, data["args"]))
+            kwargs = {str(name): _decode(value) for name, value in data["kwargs"].items()}
             grid = data["grid"]
-            sizes = {k: _grid(v) for k, v in grid.items()} if type(grid) is dict else _grid(grid)
-            return cls(str(data["kernel"]), tuple(map(_decode, data["args"])), kwargs, sizes)
+            sizes: tuple[int, ...] | dict[str, tuple[int, ...]]
+            if type(grid) is dict:
+                sizes = {key: _grid(programs) for key, programs in grid.items()}
+            else:
+                sizes = _grid(grid)
+            return cls(str(data["kernel"]), args, kwargs, sizes)
 
     @property
     def text(self) -> str:
@@ -88,14 +93,19 @@ def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> N
 
 
 def _recorded(name: str, call: KernelCall, configs: Sequence[triton.Config]) -> RecordedCall:
+    """Return the description of a call, with the grid of every configuration."""
     grid = call.kwargs.get("grid") or (1,)
-    sizes: Any = (
-        _grid(grid)
-        if not callable(grid)
-        else {_grid_key(c.kwargs): _grid(grid({**call.named, **c.all_kwargs()})) for c in configs}
-    )
-    rest = {n: describe(v) for n, v in call.kwargs.items() if n not in ("grid", "warmup")}
-    return RecordedCall(name, tuple(map(describe, call.args)), rest, sizes)
+    sizes: Any
+    if callable(grid):
+        sizes = {}
+        for config in configs:
+            arguments = {**call.named, **config.all_kwargs()}
+            sizes[_grid_key(config.kwargs)] = _grid(grid(arguments))
+    else:
+        sizes = _grid(grid)
+    args = tuple(map(describe, call.args))
+    kwargs = {n: describe(v) for n, v in call.kwargs.items() if n not in ("grid", "warmup")}
+    return RecordedCall(name, args, kwargs, sizes)
 
 
 def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
@@ -131,10 +141,12 @@ def _decode(data: Any) -> Any:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         base = _decode(data["descriptor"])
-        size = list(base.shape), list(base.strides)
-        return TensorDescriptor(base, *size, data["block_shape"], data["padding"])
-    shape, strides = _grid(data["shape"]), _grid(data["strides"])
-    return Tensor(str(data["tensor"]), shape, strides, int(data["address"]))
+        shape = list(base.shape)
+        strides = list(base.strides)
+        return TensorDescriptor(base, shape, strides, data["block_shape"], data["padding"])
+    return Tensor(
+        str(data["tensor"]), _grid(data["shape"]), _grid(data["strides"]), int(data["address"])
+    )
 
 
 def _short_text(argument: Any) -> str:

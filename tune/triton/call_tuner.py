@@ -15,7 +15,8 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, warn
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.space import Configuration
-from foretune.tune.store.cache import FallibleStore, MeasurementCache
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.store.fallible import FallibleStore
 from foretune.tune.store.reader import StoreFile
 from foretune.tune.store.subject import Subject
 from foretune.tune.triton.call_search import CallSearch

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import triton
 
     from foretune.models.saved.lookup import PredictorSource
-    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.store.fallible import StoreLocation
     from foretune.tune.triton.output_check import Reference
 
 DISABLE_VARIABLE = "FORETUNE_DISABLE"

@@ -23,12 +23,16 @@ from foretune.values import Value, parse_value
 if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.search.loop import SearchLoop
-    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.store.fallible import StoreLocation
     from foretune.tune.triton.call_tuner import CallTuner
     from foretune.tune.triton.problem_key import Call
 
-COUNTER_SUFFIX = re.compile(r"_\d+$")  # counter at the end of a choice's name; it has no meaning
+COUNTER_SUFFIX = re.compile(r"_\d+$")
+"""Counter at the end of a choice's name; it has no meaning."""
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
+"""A parameter of a template in a choice's description."""
+DYNAMIC_SIZE = 1024
+"""A dynamic size without a hint."""
 
 
 def patch_inductor(budget: int = 4, store: "StoreLocation" = None) -> Callable[[], None]:
@@ -56,18 +60,19 @@ def patch_inductor(budget: int = 4, store: "StoreLocation" = None) -> Callable[[
 
     def undo() -> None:
         selector: Any = select_algorithm.get_algorithm_selector_cache()
-        for ours, functions in (
-            (chooser.shorten, selector.preprocessing_fns),
-            (chooser.record_timings, selector.feedback_saver_fns),
-        ):
-            functions[:] = [f for f in functions if f != ours]
+        _remove(chooser.shorten, selector.preprocessing_fns)
+        _remove(chooser.record_timings, selector.feedback_saver_fns)
 
     return undo
 
 
+def _remove(function: Callable[..., Any], functions: list[Any]) -> None:
+    functions[:] = [f for f in functions if f != function]
+
+
 @dataclass(frozen=True)
 class Operation:
-    """An operation, its choices in Inductor's order, and those with parameters."""
+    """An operation, its choices in Inductor's order, and those with parameters (templates)."""
 
     call: "Call"
     configs: list[Configuration]
@@ -117,44 +122,65 @@ class InductorChooser:
     def _shorten(self, choices: list[Any]) -> list[Any]:
         if len(choices) < 2:
             return choices
-        op = make_operation(choices)
-        stored = self._tuner_factory.make_tuner(op.call, op.configs).rule.stored_choice()
+
+        # A stored choice is not timed again.
+        operation = make_operation(choices)
+        all_choices = self._tuner_factory.make_tuner(operation.call, operation.configs)
+        stored = all_choices.rule.stored_choice()
         if stored is not None:
-            return [choices[op.configs.index(stored.config)]]
-        if len(op.templates) <= self._budget:
+            return [choices[operation.configs.index(stored.config)]]
+        if len(operation.templates) <= self._budget:
             return choices
-        tuner = self._tuner_factory.make_tuner(op.call, op.templates)
+
+        # Keep the routines, the first batch of a search, and templates that were timed before.
+        tuner = self._tuner_factory.make_tuner(operation.call, operation.templates)
         loop = tuner.search.start(parallel=self._budget)
         started = next(loop).start
-        self._searches[op.call.problem] = OperationSearch(op.configs, tuner, loop, started)
-        left_out = {*op.templates} - {*started, *(m.config for m in tuner.history.measured())}
-        return [c for c, config in zip(choices, op.configs, strict=True) if config not in left_out]
+        self._searches[operation.call.problem] = OperationSearch(
+            listed=operation.configs, tuner=tuner, loop=loop, started=started
+        )
+        kept_templates = {*started, *(m.config for m in tuner.history.measured())}
+        left_out = {*operation.templates} - kept_templates
+        return [
+            choice
+            for choice, config in zip(choices, operation.configs, strict=True)
+            if config not in left_out
+        ]
 
     def _record_timings(self, timings: Mapping[Any, float]) -> None:
         from foretune.tune.store import Choice
 
-        op = make_operation(list(timings))
-        call, cache = op.call, self._tuner_factory.cache_of(op.call)
-        rows = [
-            call.success(config, time_ms, [time_ms])
-            if math.isfinite(time_ms)
-            else call.failure(config, Status.RUNTIME_ERROR, "Inductor could not time it")
-            for config, time_ms in zip(op.configs, timings.values(), strict=True)
-        ]
+        operation = make_operation(list(timings))
+        call = operation.call
+        measurements = []
+        for config, time_ms in zip(operation.configs, timings.values(), strict=True):
+            if math.isfinite(time_ms):
+                measurements.append(call.success(config, time_ms, [time_ms]))
+            else:
+                reason = "Inductor could not time it"
+                measurements.append(call.failure(config, Status.RUNTIME_ERROR, reason))
+
+        # The search gets the times of what it proposed, the cache all others.
         search = self._searches.pop(call.problem, None)
         started = () if search is None else search.started
-        cache.append(*(m for m in rows if m.config not in started))
+        cache = self._tuner_factory.cache_of(call)
+        cache.append(*(m for m in measurements if m.config not in started))
         if search is not None:
             with suppress(StopIteration):
-                search.loop.send([m for m in rows if m.config in started])
+                search.loop.send([m for m in measurements if m.config in started])
             search.tuner.history.record_pending()
-        best = min((m for m in rows if m.ok), key=lambda m: m.time_ms, default=None)
-        if best is None:
+
+        ran = [m for m in measurements if m.ok]
+        if not ran:
             return
-        listed, choice = op.configs, Choice(best.config, len(rows), 0.0, "all")
-        if search is not None and not {*search.listed} <= {*op.configs}:
-            listed, regret = search.listed, search.tuner.rule.promised_regret()
-            choice = Choice(best.config, len(rows), regret, "measured")
+        best = min(ran, key=lambda m: m.time_ms)
+        if search is None or {*search.listed} <= {*operation.configs}:
+            listed = operation.configs
+            choice = Choice(best.config, measured=len(measurements), regret=0.0, how="all")
+        else:
+            listed = search.listed
+            regret = search.tuner.rule.promised_regret()
+            choice = Choice(best.config, measured=len(measurements), regret=regret, how="measured")
         self._tuner_factory.make_tuner(call, listed).rule.settle(choice)
 
 
@@ -165,28 +191,41 @@ def make_operation(choices: Sequence[Any]) -> Operation:
     from foretune.tune.triton.problem_key import Call
 
     configs = [Configuration(choice=_name(c), **_knobs(c)) for c in choices]
-    library_choices = [c for c, config in zip(choices, configs, strict=True) if len(config) == 1]
-    of = (library_choices or list(choices))[0]
-    operands = [_tensor(node) for node in (*of.input_nodes, of.layout)]
-    problem: dict[str, Value] = {}
-    for i, tensor in enumerate(operands):
-        which = f"input{i}" if i < len(operands) - 1 else "output"
-        problem[f"{which}.dtype"] = tensor.element
-        problem[f"{which}.shape"] = "×".join(map(str, tensor.shape))
-        problem[f"{which}.strides"] = " ".join(map(str, tensor.strides))
-    name = "inductor_" + "|".join(sorted({_name(c) for c in library_choices or choices}))
+    templates = [config for config in configs if len(config) > 1]
+    routines = [c for c, config in zip(choices, configs, strict=True) if len(config) == 1]
+
+    # Library routines name the operation; without any, the templates do.
+    naming_choices = routines or list(choices)
+    name = "inductor_" + "|".join(sorted({_name(choice) for choice in naming_choices}))
     version = hashlib.sha256(torch.__version__.encode()).hexdigest()[:16]
-    output = operands[-1].shape
+
+    example = naming_choices[0]
+    inputs = [_tensor(node) for node in example.input_nodes]
+    output = _tensor(example.layout)
+    operands = {f"input{i}": tensor for i, tensor in enumerate(inputs)}
+    operands["output"] = output
+    problem: dict[str, Value] = {}
+    for role, tensor in operands.items():
+        problem[f"{role}.dtype"] = tensor.element
+        problem[f"{role}.shape"] = "×".join(map(str, tensor.shape))
+        problem[f"{role}.strides"] = " ".join(map(str, tensor.strides))
 
     def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
-        m, n = (math.ceil(s / meta[f"BLOCK_{x}"]) for s, x in zip(output[-2:], "MN", strict=True))
-        return m * n, math.prod(output[:-2]), 1
+        *batch, rows, columns = output.shape
+        tiles_m = math.ceil(rows / meta["BLOCK_M"])
+        tiles_n = math.ceil(columns / meta["BLOCK_N"])
+        return tiles_m * tiles_n, math.prod(batch), 1
 
-    matrices = operands[-3:]  # an addend comes first
-    arguments = dict(zip(("A", "B", "C"), matrices, strict=False))
-    device = _device(of.layout.device)
-    call = Call(name, version, Problem(problem), arguments, device, grid)
-    return Operation(call, configs, [c for c in configs if len(c) > 1])
+    matrices = [*inputs, output][-3:]  # an addend comes first
+    call = Call(
+        kernel=name,
+        source=version,
+        problem=Problem(problem),
+        arguments=dict(zip(("A", "B", "C"), matrices, strict=False)),
+        device=_device(example.layout.device),
+        grid=grid,
+    )
+    return Operation(call, configs, templates)
 
 
 def _name(choice: Any) -> str:
@@ -194,16 +233,18 @@ def _name(choice: Any) -> str:
 
 
 def _knobs(choice: Any) -> dict[str, Value]:
-    found = KNOB_PATTERN.findall(choice.description or "")
-    return {name: parse_value(text.strip("'\"")) for name, text in found}
+    knobs = KNOB_PATTERN.findall(choice.description or "")
+    return {name: parse_value(text.strip("'\"")) for name, text in knobs}
 
 
 def _tensor(node: Any) -> Any:
     """Return an operand's description; dynamic sizes become Inductor's size hints."""
     from foretune.collect.compiled.arguments import Tensor
 
-    layout = node if hasattr(node, "size") and hasattr(node, "stride") else node.get_layout()
-    shape, strides = (tuple(map(_concrete_size, x)) for x in (layout.size, layout.stride))
+    is_layout = hasattr(node, "size") and hasattr(node, "stride")
+    layout = node if is_layout else node.get_layout()
+    shape = tuple(map(_concrete_size, layout.size))
+    strides = tuple(map(_concrete_size, layout.stride))
     return Tensor(str(layout.dtype).removeprefix("torch."), shape, strides)
 
 
@@ -213,7 +254,7 @@ def _concrete_size(size: Any) -> int:
     except TypeError:
         from torch._inductor.virtualized import V
 
-        return int(V.graph.sizevars.optimization_hint(size, fallback=1024))
+        return int(V.graph.sizevars.optimization_hint(size, fallback=DYNAMIC_SIZE))
 
 
 def _device(device: Any) -> "Device":

@@ -16,14 +16,14 @@ from foretune.collect.compiled.arguments import describe
 from foretune.errors import UsageError, require_known
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import (
-    Call,
-    is_descriptor,
-    make_call,
-    plain_value,
-    undecorated_kernel,
-)
+from foretune.tune.triton.parameters import is_descriptor, undecorated_kernel
+from foretune.tune.triton.problem_key import Call, make_call, plain_value
 from foretune.tune.triton.runtime import active_driver, current_device_index
+
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Parameters that every Triton kernel has; the others are constants of the kernel."""
+MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
+"""Maximum number of parallel compilations."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,6 @@ class KernelCall:
         self.tuner.post_hook(full, exception=None)
 
 
-LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Parameters that every Triton kernel has; the others are constants of the kernel."""
-
-
 def to_triton_configs(
     configs: "Sequence[triton.Config] | SearchSpace", arg_names: Sequence[str]
 ) -> "list[triton.Config] | Any":
@@ -97,11 +93,12 @@ def to_triton_configs(
             )
             for config in configs
         ]
-    wrong = [c for c in configs or () if not isinstance(c, triton.Config)]
+
+    wrong = [config for config in configs or () if not isinstance(config, triton.Config)]
     if wrong or isinstance(configs, Mapping):
+        shown = wrong[0] if wrong else configs
         raise UsageError(
-            f"configs holds {wrong[0] if wrong else configs!r}: give a list of triton.Config, or a "
-            "foretune.SearchSpace"
+            f"configs holds {shown!r}: give a list of triton.Config, or a foretune.SearchSpace"
         )
     return configs
 
@@ -124,28 +121,30 @@ def arguments_after_hook(
     descriptors or a hook, the arguments are returned unchanged.
     """
     given = {**dict(zip(arg_names, args, strict=False)), **kwargs}
-    copies = {n: copy.copy(v) for n, v in given.items() if is_descriptor(v)}
+    copies = {name: copy.copy(v) for name, v in given.items() if is_descriptor(v)}
     if config.pre_hook is None or not copies:
         return tuple(args), dict(kwargs)
-    seen = {n: v if n == "grid" else describe(v) for n, v in given.items()}
-    config.pre_hook({**seen, **copies, **config.all_kwargs()})
+
+    described = {name: v if name == "grid" else describe(v) for name, v in given.items()}
+    config.pre_hook({**described, **copies, **config.all_kwargs()})
     changed = {**given, **copies}
-    return tuple(changed[n] for n in arg_names[: len(args)]), {n: changed[n] for n in kwargs}
-
-
-MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)  # maximum number of parallel compilations
+    changed_args = tuple(changed[name] for name in arg_names[: len(args)])
+    changed_kwargs = {name: changed[name] for name in kwargs}
+    return changed_args, changed_kwargs
 
 
 class CompileAhead:
     """Compiles the configurations of one call in advance."""
 
     def __init__(self, kernel: KernelCall) -> None:
-        self._fn, self._args = kernel.tuner.fn, kernel.args
-        self._kwargs = {n: v for n, v in kernel.kwargs.items() if n != "warmup"}
+        self._fn = kernel.tuner.fn
+        self._args = kernel.args
+        self._kwargs = {name: v for name, v in kernel.kwargs.items() if name != "warmup"}
         self._futures: dict[triton.Config, Future[None]] = {}
+        """Compilations that were started; running ones hold a slot."""
         self._timed_out: set[triton.Config] = set()
         self._slots = threading.Semaphore(MAX_COMPILE_THREADS)
-        self._index = current_device_index()
+        self._device_index = current_device_index()
         self._enabled = active_driver() is not None and "grid" in self._kwargs
 
     def compile(self, configs: Sequence[triton.Config], limit_s: float) -> None:
@@ -154,19 +153,24 @@ class CompileAhead:
             return
         for config in configs:
             if config not in self._futures:
-                future = self._futures[config] = Future[None]()
+                future = Future[None]()
+                self._futures[config] = future
                 work = partial(self._compile_one, config, future)
                 threading.Thread(target=work, daemon=True).start()
-        left = {self._futures[c] for c in configs if c not in self._timed_out}
-        while left:
-            finished, left = wait(left, limit_s, FIRST_COMPLETED)
-            if not finished:
-                stuck = {f for f in left if f.running()}
-                late = [c for c, future in self._futures.items() if future in stuck]
-                self._timed_out.update(late)
-                for _ in late:
-                    self._slots.release()
-                left = {f for f in left if not f.running()}
+
+        pending = {self._futures[c] for c in configs if c not in self._timed_out}
+        while pending:
+            finished, pending = wait(pending, limit_s, FIRST_COMPLETED)
+            if finished:
+                continue
+            # No compilation ended within the limit. A thread cannot be stopped: leave those that
+            # run alone, and let others have their slots.
+            stuck = {future for future in pending if future.running()}
+            late = [config for config, future in self._futures.items() if future in stuck]
+            self._timed_out.update(late)
+            for _ in late:
+                self._slots.release()
+            pending = {future for future in pending if not future.running()}
 
     def is_ready(self, config: triton.Config) -> bool:
         """Whether ``config`` did not time out; a compile error shows at its launch."""
@@ -176,7 +180,7 @@ class CompileAhead:
         with self._slots:
             future.set_running_or_notify_cancel()
             with suppress(Exception):  # the launch reports the same error
-                triton.runtime.driver.active.set_current_device(self._index)
+                triton.runtime.driver.active.set_current_device(self._device_index)
                 args, kwargs = arguments_after_hook(
                     config, self._fn.arg_names, self._args, self._kwargs
                 )

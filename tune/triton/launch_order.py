@@ -44,7 +44,9 @@ class RankingTrees:
 
     def scores(self, X: np.ndarray) -> np.ndarray:
         """Return the sum of the leaves of every row, which may miss no value."""
-        node, row = self.roots[None, :], np.arange(len(X))[:, None]
+        row = np.arange(len(X))[:, None]
+        node = self.roots[None, :]
+        # All rows go down all trees at the same time. One that is at a leaf stays there.
         for _ in range(self.depth):
             node = self.left[node] + (X[row, self.column[node]] >= self.bound[node])
         return self.leaf[node].sum(axis=1, dtype=np.float64)
@@ -63,7 +65,8 @@ class LaunchOrder:
 
     def log_ratios(self, columns: LaunchFeatures) -> np.ndarray:
         """Return the log of every candidate's expected slow-down."""
-        scores, fits = launch_scores(self.trees, columns), columns.fits
+        scores = launch_scores(self.trees, columns)
+        fits = columns.fits
         best_score = scores[fits].min() if fits.any() else scores.min()
         return np.interp(scores - best_score, self.scores, self.ratios)
 
@@ -71,11 +74,11 @@ class LaunchOrder:
     def load(cls, path: Path) -> Self:
         """Read from a file; raises PredictorError if it is damaged."""
         with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
-            read: dict[str, Any] = {
-                n: a if a.ndim else a.item() for n, a in read_arrays(path).items()
-            }
-            trees = RankingTrees(**{f.name: read.pop(f.name) for f in fields(RankingTrees)})
-            return cls(trees, **read)
+            arrays: dict[str, Any] = {}
+            for name, array in read_arrays(path).items():
+                arrays[name] = array if array.ndim else array.item()
+            of_trees = {field.name: arrays.pop(field.name) for field in fields(RankingTrees)}
+            return cls(RankingTrees(**of_trees), **arrays)
 
 
 @cache

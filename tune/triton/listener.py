@@ -16,9 +16,13 @@ from foretune.measurement import Measurement, Status
 from foretune.support.lazy import require
 
 if TYPE_CHECKING:
-    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.store.fallible import StoreLocation
     from foretune.tune.triton.call_tuner import CallTunerFactory
     from foretune.tune.triton.problem_key import Call
+
+
+MAX_FRAMES = 5
+"""Frames between this module and the tuner's `run`, at most."""
 
 
 def listen(store: "StoreLocation" = None) -> Callable[[], None]:
@@ -38,18 +42,19 @@ def listen(store: "StoreLocation" = None) -> Callable[[], None]:
     knobs = triton.knobs.autotuning
     if not hasattr(knobs, "listener"):
         raise UsageError(f"Triton {triton.__version__} has no listener: install 3.7 or newer")
-    before, factory = knobs.listener, CallTunerFactory(Options(store=store))
+    earlier_listener = knobs.listener
+    factory = CallTunerFactory(Options(store=store))
 
     def on_autotuning(**event: Any) -> None:
-        if before is not None:
-            before(**event)
+        if earlier_listener is not None:
+            earlier_listener(**event)
         try:
             _record(factory, event, _caller_locals())
         except Exception as e:  # our errors must not stop the tuning
             warn(f"a tuning was not stored: {e}")
 
     def undo() -> None:
-        knobs.listener = before
+        knobs.listener = earlier_listener
 
     knobs.listener = on_autotuning
     return undo
@@ -57,7 +62,7 @@ def listen(store: "StoreLocation" = None) -> Callable[[], None]:
 
 def _caller_locals() -> Mapping[str, Any]:
     """Return the local variables of the tuner's `run`; empty if it is not found."""
-    for frame, _ in islice(walk_stack(inspect.currentframe()), 5):
+    for frame, _ in islice(walk_stack(inspect.currentframe()), MAX_FRAMES):
         if hasattr(frame.f_locals.get("self"), "nargs"):
             return dict(frame.f_locals)
     return {}
@@ -73,18 +78,22 @@ def _record(
     tuner: Any = caller.get("self")
     if event["cache_hit"] or getattr(tuner, "nargs", None) is None or isinstance(tuner, Autotuner):
         return
-    call = make_call(event["fn"], tuner.keys, {**tuner.nargs, **caller.get("kwargs", {})})
-    runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
-    factory.cache_of(call).append(*runs)
+    arguments = {**tuner.nargs, **caller.get("kwargs", {})}
+    call = make_call(event["fn"], tuner.keys, arguments)
+    timings = event["configs_timings"]
+    measurements = [_measurement(call, config, timing) for config, timing in timings.items()]
+    factory.cache_of(call).append(*measurements)
 
 
 def _measurement(call: "Call", config: Any, timing: Any) -> Measurement:
+    """Return a configuration's measurement; ``timing`` is a time or quantiles, the median first."""
+    from foretune.tune.triton.candidate_features import CandidateFeatures
     from foretune.tune.triton.kernel import to_configuration
 
-    named = to_configuration(config)
-    times = list(timing) if isinstance(timing, (list, tuple)) else [float(timing)]
-    if not math.isfinite(times[0]):
-        return call.failure(named, Status.INVALID, "does not run")
-    programs = call.programs(named)
-    static = {} if math.isnan(programs) else {"programs": programs}
-    return call.success(named, times[0], times, static=static, source="triton.autotune")
+    configuration = to_configuration(config)
+    times_ms = list(timing) if isinstance(timing, (list, tuple)) else [float(timing)]
+    median_ms = times_ms[0]
+    if not math.isfinite(median_ms):
+        return call.failure(configuration, Status.INVALID, "does not run")
+    static = CandidateFeatures(call).of(configuration)
+    return call.success(configuration, median_ms, times_ms, static=static, source="triton.autotune")

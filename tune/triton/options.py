@@ -13,7 +13,7 @@ from foretune.objective import Objective
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
     from foretune.search.stopping import Stopping
-    from foretune.tune.store.cache import StoreLocation
+    from foretune.tune.store.fallible import StoreLocation
     from foretune.tune.triton.output_check import Reference
 
 Budget = int | Literal["auto", "all"]
@@ -121,7 +121,7 @@ class Options:
         """Parameters of a problem that state how it was timed and compared."""
         tags: dict[str, str] = {} if self.mode == "stall" else {"timed": self.mode}
         if self.reference is not None:
-            from foretune.support.code_hash import source_hash_of_function
+            from foretune.support.identity import source_hash_of_function
 
             tags["reference"] = source_hash_of_function(self.reference)
         return tags

@@ -59,10 +59,15 @@ class OutputChecker:
         reference: Reference | None = None,
         restored: Sequence[str] = (),
     ) -> None:
-        self._launch, self._restored = launch, restored
-        named = [(name, t) for name, a in arguments.items() for t in _tensors(name, a)]
-        self._names, self._tensors = [n for n, _ in named], [t for _, t in named]
-        self._before = [_copy(t) for t in self._tensors]
+        self._launch = launch
+        self._restored = restored
+        self._names: list[str] = []
+        self._tensors: list[Any] = []
+        for name, argument in arguments.items():
+            tensors = list(_tensors(name, argument))
+            self._names += [name] * len(tensors)
+            self._tensors += tensors
+        self._before = [_copy(tensor) for tensor in self._tensors]
         self.changed: list[str] = []
         self.source = "the first configuration"
         self.outvoted: triton.Config | None = None
@@ -71,10 +76,13 @@ class OutputChecker:
         if reference is not None:
             self.source = "the reference"
             self._expected = self._referred(reference, arguments)
-        elif (
-            majority := self._majority([c for c in configs if c is not first], limit)
-        ) is not None:
-            self.outvoted, self.source = first, "two others that agree"
+            return
+
+        others = [config for config in configs if config is not first]
+        majority = self._majority(others, limit)
+        if majority is not None:
+            self.outvoted = first
+            self.source = "two others that agree"
             self._expected = majority
 
     def error(self, config: triton.Config) -> float:
@@ -126,20 +134,23 @@ class OutputChecker:
 
     def _majority(self, others: Sequence[triton.Config], limit: float) -> list[Any] | None:
         """Return the outputs of two of ``others`` that agree, but differ from the expected."""
-        middle = len(others) // 2  # neighbors in a list may share a fault
-        found: list[list[Any]] = []
-        for config in dict.fromkeys([*others[middle : middle + 1], *reversed(others)]):
+        # Neighbors in a list may share a fault: begin in the middle, then from the end.
+        middle = len(others) // 2
+        order = dict.fromkeys([*others[middle : middle + 1], *reversed(others)])
+        outputs: list[list[Any]] = []
+        for config in order:
             try:
                 if self.error(config) <= limit:
                     return None
-                found.append(self._outputs(config))
+                outputs.append(self._outputs(config))
             except ComparisonError:
                 raise
             except Exception:
                 continue
-            if len(found) == 2:
-                same = all(_relative_error(*pair) <= limit for pair in zip(*found, strict=True))
-                return found[0] if same else None
+            if len(outputs) == 2:
+                pairs = zip(*outputs, strict=True)
+                agree = all(_relative_error(one, other) <= limit for one, other in pairs)
+                return outputs[0] if agree else None
         return None
 
     def _referred(self, reference: Reference, arguments: Mapping[str, Any]) -> list[Any | None]:
@@ -197,11 +208,14 @@ def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:
     if tensor.numel() <= PIECE:
         yield tensor.double(), other.to(tensor.device).double()
         return
-    longest = max(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
+
+    # Split the longest axis; a piece that is still too large is split again.
+    longest = max(range(tensor.dim()), key=lambda axis: tensor.shape[axis])
     step = max(1, PIECE * tensor.shape[longest] // tensor.numel())
-    parts = tensor.split(step, longest), other.split(step, longest)
-    for part, same in zip(*parts, strict=True):
-        yield from _pieces(part, same)
+    parts = tensor.split(step, longest)
+    other_parts = other.split(step, longest)
+    for part, other_part in zip(parts, other_parts, strict=True):
+        yield from _pieces(part, other_part)
 
 
 @contextmanager

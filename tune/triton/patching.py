@@ -10,6 +10,9 @@ from foretune.errors import warn
 from foretune.support.lazy import require
 from foretune.tune.triton.decorator import autotune, is_disabled
 
+KEPT = 4
+"""Number of configurations that torch sees, besides the default, if the budget is not a number."""
+
 
 def patch_triton() -> "Patch":
     """Replace `triton.autotune` by `foretune.autotune` for kernels decorated from now on.
@@ -36,7 +39,8 @@ class Patch:
         self.unreached: dict[str, str] = {}
         self._patched_modules = (triton, triton.runtime, triton.runtime.autotuner)
         self._before = triton.runtime.autotuner.autotune
-        self._ours, self._stock = Autotuner, triton.runtime.autotuner.Autotuner
+        self._ours = Autotuner
+        self._stock = triton.runtime.autotuner.Autotuner
         for module in self._patched_modules:
             module.autotune = autotune
         for kind in self._stock.__subclasses__():
@@ -76,9 +80,6 @@ def _calls_super(code: Any) -> bool:
     )
 
 
-KEPT = 4  # number of configurations kept, besides the default, if the budget is not a number
-
-
 def _patch_tracing() -> Callable[[], None]:
     """Shorten the lists that torch sees, if its method exists; return an undo function."""
     try:
@@ -114,11 +115,15 @@ def _with_few(tracer: Any, variable: Any, args: Any, kwargs: Mapping[str, Any]) 
     count = kernel.options.max_measurements(KEPT)
     if len(kernel.configs) <= count + 1:
         return variable
-    ranked = kernel.rank(*map(_value, args), **{n: _value(v) for n, v in kwargs.items()})
-    kept = {kernel.configs[0], *(r.config for r in ranked[:count])}
-    few = copy.copy(kernel)
-    few.configs = [config for config in kernel.configs if config in kept]
-    return tracer.recreate_variable(variable, kernel=few, kernel_idx=None, grid=variable.grid)
+
+    # Keep the default and the most promising ones, in the order of the list.
+    arguments = [_value(argument) for argument in args]
+    named_arguments = {name: _value(argument) for name, argument in kwargs.items()}
+    ranked = kernel.rank(*arguments, **named_arguments)
+    kept = {kernel.configs[0], *(entry.config for entry in ranked[:count])}
+    shortened = copy.copy(kernel)
+    shortened.configs = [config for config in kernel.configs if config in kept]
+    return tracer.recreate_variable(variable, kernel=shortened, kernel_idx=None, grid=variable.grid)
 
 
 def _value(traced: Any) -> Any:
@@ -129,11 +134,13 @@ def _value(traced: Any) -> Any:
     value = getattr(value, "node", value)
     value = value.meta["example_value"] if hasattr(value, "meta") else value
     if hasattr(value, "stride"):
-        shape, strides = (tuple(map(_number, x)) for x in (value.shape, value.stride()))
+        shape = tuple(map(_number, value.shape))
+        strides = tuple(map(_number, value.stride()))
         return Tensor(str(value.dtype).removeprefix("torch."), shape, strides)
     return _number(value)
 
 
 def _number(value: Any) -> Any:
+    """Return a number; of a dynamic size that of the example."""
     node = getattr(value, "node", None)
     return node.hint if node is not None else value

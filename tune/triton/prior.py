@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,15 +17,14 @@ from foretune.search.searcher import Prior
 from foretune.space import Configuration
 from foretune.tune.triton.launch_order import SPREAD, LaunchOrder, shipped_order
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import (
-    Call,
-    is_constant,
-    triton_parameters,
-    undecorated_kernel,
-)
+from foretune.tune.triton.parameters import is_constant, triton_parameters, undecorated_kernel
+from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.published_kernels import popular_log_shares
 from foretune.tune.triton.row_order import ROW_SPREAD, row_log_ratios
 from foretune.tune.triton.tiles import ShapeLaw, shape_law, tile_launches
+
+if TYPE_CHECKING:
+    from foretune.search.prior import PriorValues
 
 EXPECTED_LOG_RATIO = "expected_log_ratio"
 """Key in `Measurement.static`: log time over the fastest candidate's, by the order. It is stored
@@ -76,7 +75,11 @@ class PriorFactory:
             # the spread is smaller on devices that the predictor was trained on
             spread = self._guide.log_spread()
             return Prior(
-                predicted[0], spread, predicted[1], bool(self._guide.mismatch), self._log_mean_of
+                predicted.log_mean,
+                log_spread=spread,
+                p_valid=predicted.p_valid,
+                foreign=bool(self._guide.mismatch),
+                log_mean_of=self._log_mean_of,
             )
         return self._prior_by_order(call, rows)
 
@@ -124,11 +127,11 @@ class PriorFactory:
         """Return the prior log mean of measurements of any problem."""
         rows = KernelRuns.from_measurements(measurements)
         if (predicted := self._predict(rows)) is not None:
-            return predicted[0]
+            return predicted.log_mean
         return np.array([known.get(EXPECTED_LOG_RATIO, 0.0) for known in rows.statics])
 
-    def _predict(self, rows: KernelRuns) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the predictor's log objective and probability to run; None without one."""
+    def _predict(self, rows: KernelRuns) -> "PriorValues | None":
+        """Return what the predictor says of the rows; None without one."""
         if self._guide is None:
             return None
         from foretune.search.prior import predict_runs

@@ -121,6 +121,8 @@ def _driver_device(index: int) -> Device:
     name = str(naming(index)) if naming else f"{target.backend}:{target.arch}"
     arch = target.arch if isinstance(target.arch, str) else f"sm_{target.arch}"
     known = find_device_or_none(name) or Device(name, "gpu")
+
+    # The number of cores comes from the driver, else from the table.
     properties = driver.utils.get_device_properties(index)
     cores = float(properties.get("multiprocessor_count", known.specs.get("cores", 0)))
     specs = {**known.specs, "cores": cores} if cores else known.specs

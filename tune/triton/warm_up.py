@@ -1,6 +1,7 @@
 """Tunes recorded calls ahead of use."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from foretune.registry import object_at
 from foretune.tune.triton.autotuner import Autotuner
 from foretune.tune.triton.call_recorder import RecordedCall
 from foretune.tune.triton.call_tuner import CallTunerFactory
-from foretune.tune.triton.problem_key import is_descriptor
+from foretune.tune.triton.parameters import is_descriptor
 from foretune.tune.triton.runtime import is_interpreted, require_device
 
 
@@ -39,18 +40,28 @@ def warm_up(calls: Iterable[RecordedCall], store: str | None = None) -> Iterator
         if store not in (None, kernel.options.store):
             kernel.options = dataclasses.replace(kernel.options, store=store)
             kernel.tuner_factory = CallTunerFactory(kernel.options)
-        args = [allocate_argument(a, device) for a in call.args]
-        kwargs = {n: allocate_argument(a, device) for n, a in call.kwargs.items()}
-        knobs = list(kernel.configs[0].kwargs)
+        yield _warm_up_one(kernel, call, device)
 
-        def grid(meta: Mapping[str, Any], call: RecordedCall = call, of: Any = knobs) -> Any:
-            return call.programs({name: meta[name] for name in of})
 
-        kernel.configs_timings = {}
-        kernel[grid](*args, **kwargs)
-        timings = kernel.configs_timings
-        taken = np.ravel(timings.get(kernel.best_config, float("nan")))  # also of one number
-        yield WarmedCall(call, kernel.best_config, float(taken[0]), len(timings))
+def _warm_up_one(kernel: Autotuner, call: RecordedCall, device: Any) -> WarmedCall:
+    """Call the kernel once with new arguments of the recorded kind, which tunes it."""
+    args = [allocate_argument(argument, device) for argument in call.args]
+    kwargs = {name: allocate_argument(argument, device) for name, argument in call.kwargs.items()}
+    constants = list(kernel.configs[0].kwargs)
+
+    def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
+        return call.programs({name: meta[name] for name in constants})
+
+    kernel.configs_timings = {}
+    kernel[grid](*args, **kwargs)
+    timings = kernel.configs_timings
+    times_ms = np.ravel(timings.get(kernel.best_config, math.nan))  # quantiles, or one number
+    return WarmedCall(
+        call=call,
+        config=kernel.best_config,
+        time_ms=float(times_ms[0]),
+        measured=len(timings),
+    )
 
 
 def allocate_argument(argument: Any, device: Any) -> Any:
@@ -64,19 +75,25 @@ def allocate_argument(argument: Any, device: Any) -> Any:
         return argument
     if not isinstance(argument, Tensor):
         return argument
+
+    # The memory reaches from an aligned address to the last element; the offset keeps the alignment
+    # of the recorded address.
     dtype = getattr(torch, argument.element)
-    reach = sum((n - 1) * s for n, s in zip(argument.shape, argument.strides, strict=True))
+    last_element = 0
+    for size, stride in zip(argument.shape, argument.strides, strict=True):
+        last_element += (size - 1) * stride
     offset = argument.address // dtype.itemsize
-    memory = torch.zeros(max(offset + reach + 1, 1), dtype=dtype, device=device)
+    memory = torch.zeros(max(offset + last_element + 1, 1), dtype=dtype, device=device)
     if dtype.is_floating_point:
         memory.copy_(torch.randn(len(memory), device=device))
     return memory.as_strided(argument.shape, argument.strides, offset)
 
 
 def _load_decorated(reference: str) -> Autotuner:
-    found = object_at(reference)
-    while not isinstance(found, Autotuner) and hasattr(found, "fn"):
-        found = found.fn
-    if not isinstance(found, Autotuner):
+    """Return the tuner of a kernel, below other decorators."""
+    kernel = object_at(reference)
+    while not isinstance(kernel, Autotuner) and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    if not isinstance(kernel, Autotuner):
         raise UsageError(f"{reference} is not decorated with foretune.autotune: nothing to choose")
-    return found
+    return kernel

@@ -16,6 +16,7 @@ token.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -24,17 +25,27 @@ from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
 from foretune.plan.describe import shipped_rows
-from foretune.plan.describe.catalog import System
 from foretune.plan.describe.formats import base_format
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
 WEIGHT_BITS = {"bf16": 16, "nvfp4": 4}
 """Weight format -> bits that the correction sees; others count as 8."""
 
-StepTimers = Callable[[System, str], StepTimer]
-"""Returns the step timer of an engine on a system."""
+
+class StepTimers(Protocol):
+    """Times the steps of engines on systems, as `StepTimerFactory` does."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether times come from measured tables; if not, they are rooflines."""
+        ...
+
+    def __call__(self, system: System, backend: str) -> StepTimer:
+        """Return the step timer of an engine on a system."""
+        ...
 
 
 def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:

@@ -19,16 +19,19 @@ from foretune.plan.cost.memory import (
     GIB,
     MAX_STEP_TOKENS,
     RankMemory,
+    expert_multiples,
     layer_bytes,
     max_requests,
     rank_memory,
     request_bytes,
 )
-from foretune.plan.describe.catalog import System, describe_model, find_system
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.engines import ENGINES
 from foretune.plan.describe.formats import Formats, find_format, supported
 from foretune.plan.describe.layout import Layout, Offload, Speculation, Workload
+from foretune.plan.describe.model_catalog import describe_model
+from foretune.plan.describe.system import System
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,9 @@ class Deployment:
         (``max_attention_window``).
         """
         model = self.speculation.with_drafter(self.model) if self.speculation else self.model
+        if model.is_moe:
+            multiples = expert_multiples(self.system.device.architecture)
+            model = replace(model, expert_multiples=multiples)
         if self.backend != "trtllm":
             return model
         return replace(model, sliding_window=0)

@@ -93,7 +93,7 @@ def campaign(
 
 
 def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
-    from foretune.tune.campaign.campaign import notify_observers
+    from foretune.tune.campaign.finished import notify_observers
 
     written: dict[str, str] = {}
     if report is not None:

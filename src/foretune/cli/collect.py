@@ -166,7 +166,7 @@ def _collect_operators(context: typer.Context, output: Output, out: Path) -> Non
 
 def _chosen_formats(text: str, device: Device) -> list[str]:
     """Return the formats given; by default those that both the device and torch multiply in."""
-    from foretune.collect.torch_operators.operators import FORMATS as IN_TORCH
+    from foretune.collect.torch_operators.products import FORMATS as IN_TORCH
     from foretune.plan.describe.formats import FORMATS, find_format, supported
 
     if text:

@@ -63,7 +63,7 @@ def collect_operators(
     """Measure the operators of a network, then their neighbors in size."""
     from foretune.collect.machine_load import LoadMonitor
     from foretune.collect.networks.measuring import collect_network
-    from foretune.collect.networks.operators import read_network
+    from foretune.collect.networks.network import read_network
     from foretune.datasets import RunLog
     from foretune.plan.cost.tables import OPERATORS_FILE
 
@@ -106,7 +106,7 @@ def predict_network(
     output: Output, model: str, folder: Path | None, variants: list[Variant], device: "Device"
 ) -> None:
     """Predict a network at every batch size and number of threads."""
-    from foretune.collect.networks.operators import read_network
+    from foretune.collect.networks.network import read_network
     from foretune.datasets import read_runs
     from foretune.models.network import NetworkPredictor
     from foretune.plan.cost.tables import OPERATORS_FILE

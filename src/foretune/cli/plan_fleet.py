@@ -48,7 +48,8 @@ def fleet(
     The file of requests has a row per pair of lengths. A row 1024,256,5 means:
     five requests per second with 1024 input and 256 output tokens.
     """
-    from foretune.plan import describe_model, find_system
+    from foretune.plan import describe_model
+    from foretune.plan.describe.catalog import resolve_system
     from foretune.plan.fleet import capacity
 
     output = Output(options.root_options(context).as_json)
@@ -58,7 +59,7 @@ def fleet(
         raise UsageError(f"--power-kw {power_kw:g} must be above 0")
     cost = plan_options.read_prices(prices)
     names = [name.strip() for name in systems.split(",") if name.strip()]
-    chosen = [find_system(name, cost) for name in (dict.fromkeys(names) or cost)]
+    chosen = [resolve_system(name, cost) for name in (dict.fromkeys(names) or cost)]
     watts = float("inf") if power_kw is None else 1e3 * power_kw
     limits = capacity.Limits(_available(available, [s.name for s in chosen]), watts)
     sizes = _sizes(gpus_per_instance)
@@ -100,14 +101,14 @@ def _sizes(text: str) -> list[int]:
 
 
 def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
-    from foretune.plan import find_system
+    from foretune.plan.describe.catalog import resolve_system
 
     found = {}
     for text in texts:
         name, equals, number = text.partition("=")
         if not (equals and number.strip().isdigit()):
             raise UsageError(f"--available {text} is not of the form h100_sxm=8")
-        system = find_system(name.strip()).name
+        system = resolve_system(name.strip()).name
         if system not in systems:
             raise UsageError(f"--available {text}: {system} is not among {', '.join(systems)}")
         found[system] = int(number)

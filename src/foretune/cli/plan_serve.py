@@ -1,63 +1,36 @@
-"""``foretune plan serve``: number formats, parallelism and batch size for serving a model."""
+"""``foretune plan serve``: number formats, parallelism and batch size for serving a model.
 
-import time
-from collections.abc import Sequence
-from dataclasses import replace
+Four steps: `parse_request` reads the options, `answer` plans and simulates the best deployment,
+`show` prints it, `save` writes files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import typer
 
 from foretune.cli import options, plan_options
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
+from foretune.cli.plan_request import Load, check_required, parse_load, parse_request
+from foretune.cli.plan_table import show_front
 from foretune.errors import UsageError
 from foretune.support.files import translate_write_errors
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from foretune.plan import Formats, Plan, Speculation, System
+    from foretune.plan import Plan, PlanRequest
     from foretune.plan.cost.steps import StepTimerFactory
-    from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
+    from foretune.plan.serve.deployments.calibration import MeasuredLatencies
     from foretune.plan.serve.deployments.deployment import Deployment
-    from foretune.plan.serve.report import Question
     from foretune.plan.serve.simulation import SimulationResult
 
-COLUMNS = {
-    "system": "system",
-    "formats": "formats",
-    "layout": "layout",
-    "replicas": "×",
-    "prefill": "prompts on",
-    "workers": "workers",
-    "batch": "batch",
-    "tokens_per_s_per_gpu": "tok/s/GPU",
-    "ttft_ms": "TTFT",
-    "tpot_ms": "TPOT",
-    "usd_per_million_tokens": "USD/M",
-    "offload_gib": "in host",
-    "memory_gib": "GiB",
-}
-"""Column of candidates -> its heading; a column with one value only is left out."""
-REQUIRED_COLUMNS = (
-    "formats",
-    "layout",
-    "batch",
-    "tokens_per_s_per_gpu",
-    "ttft_ms",
-    "tpot_ms",
-    "usd_per_million_tokens",
-)
-"""Columns that are always shown."""
-DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
-"""Columns left out, in this order, until lines fit `MAX_WIDTH`."""
-MAX_WIDTH = 80
-SEPARATOR_WIDTH = 2  # characters between columns
 RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
-    None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
+    None,
+    help="h100_sxm; any GPU, like '4x RTX 3090'; my-box.toml; local (this machine); several, "
+    "joined by commas; or all (slow).",
 )
 GOAL = typer.Option("throughput", "--for", help="Goal: throughput, cost, energy or latency.")
 RATE = typer.Option(None, help="Requests per second (Poisson arrivals); finds the fewest GPUs.")
@@ -141,278 +114,219 @@ def serve(
     Operator times come from --operators, else from the package aiconfigurator-core (extra 'llm'),
     else from rooflines.
     """
-    from foretune.plan.engine.simulator import read_trace
-
-    requests, longest = read_trace(trace) if trace else None, 0
-    if requests is not None:
-        isl, osl = isl or round(requests.isl.mean()), osl or round(requests.osl.mean())
-        longest = int((requests.isl + requests.osl).max())
-        prefix = prefix or int(min(requests.cached.mean(), isl - 1))
-    _check_required(
-        model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
+    load = parse_load(trace, isl=isl, osl=osl, prefix=prefix)
+    check_required(
+        model,
+        {"--system": system, "--gpus": gpus, "--isl": load.isl, "--osl": load.osl, "--top": top},
     )
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
     if pools and kubernetes:
         raise UsageError("a manifest is written for one pool: leave --pools out")
     check_carbon(carbon)
-    plan_options.check_engine(backend)
-    requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
-    from foretune.plan import Workload, describe_model, plan, read_accuracy
-    from foretune.plan.cost.measured_operators import describe_rejected
-    from foretune.plan.describe.layout import Offload
-    from foretune.plan.serve.deployments.correction import fit_or_load_correction
-    from foretune.plan.serve.launching import launch_commands
-    from foretune.plan.serve.report import Question
-    from foretune.plan.serve.saving import plan_to_json, save_plan
-    from foretune.plan.serve.simulation import choose_step_tokens, simulate
-
-    output = Output(options.root_options(context).as_json)
-    clocks, tables = plan_options.load_operator_clocks(operators)
-    named = [text if "=" in text else f"weights={text}" for text in offload]
-    host_gib = options.parse_numbers(named, "--offload", ("weights", "cache"))
-    question = Question(
-        describe_model(model),
-        tuple(_parse_systems(system, prices)),
-        gpus,
-        Workload(isl, osl, prefix),
-        backend,
-        rate,
-        pools,
-        tables is not None,
-        measured is not None,
-        offload=Offload(host_gib.get("weights", 0.0), host_gib.get("cache", 0.0)),
-    )
-    chosen, caches = _parse_formats(formats, question.systems)
-    correction = (
-        fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
-    )
-    stack = _calibration(calibrate, question, clocks, correction) if calibrate else None
-    start = time.perf_counter()
-    found = plan(
-        question.model,
-        question.systems,
-        gpus,
-        question.workload,
-        clocks,
-        requirements,
-        backend,
-        formats=chosen,
-        caches=caches,
-        correction=correction,
+    request = parse_request(
+        model,
+        system=system,
+        prices=prices,
+        gpus=gpus,
+        load=load,
+        backend=backend,
+        requirements=plan_options.parse_limits(limit, ttft, tpot, goal),
+        formats=formats,
         rate=rate,
         pools=pools,
-        accuracy=read_accuracy(qualities) if qualities else None,
-        speculation=_parse_speculation(speculative),
-        offload=question.offload,
-        calibration=stack,
+        speculative=speculative,
+        offload=offload,
+        qualities=qualities,
     )
-    if longest:
-        lengths = [replace(d, max_request_tokens=longest) for d in found.deployments]
-        found = replace(found, deployments=lengths)
-    question = replace(question, seconds=time.perf_counter() - start)
-    best, replay = found.deployment(found.best), None
-    if best.pools is None or rate is not None or requests is not None:
-        corrected_tpot_ms = (
-            float(found.best["tpot_ms"]) if (measured or stack) and rate is None else None
-        )
-        best, replay = choose_step_tokens(
+
+    output = Output(options.root_options(context).as_json)
+    clocks, _ = plan_options.load_operator_clocks(operators)
+    latencies = _measured_latencies(
+        request, clocks, output, table=measured, calibration_lines=calibrate
+    )
+    answered = answer(request, load, clocks, latencies)
+
+    show(answered, output, top=top)
+    emissions = _show_emissions(answered, output, per_kwh=carbon)
+    save(answered, output, emissions=emissions, out=out, kubernetes=kubernetes)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan, and its best deployment with the step size that the simulation chose.
+
+    Attributes:
+        simulated: the best deployment's simulated latencies; None if it has pools and no requests
+            arrive.
+        commands: engine -> the shell text that starts the best deployment.
+        clocks: the operator times of the plan.
+    """
+
+    plan: "Plan"
+    best: "Deployment"
+    simulated: "SimulationResult | None"
+    commands: Mapping[str, str]
+    clocks: "StepTimerFactory"
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas of the best deployment."""
+        return int(self.plan.best["replicas"])
+
+
+def answer(
+    request: "PlanRequest", load: Load, clocks: "StepTimerFactory", latencies: "MeasuredLatencies"
+) -> Answer:
+    """Plan a request, and simulate the best deployment to choose its maximum of tokens per step."""
+    from foretune.plan import plan
+    from foretune.plan.serve.launching import launch_commands
+    from foretune.plan.serve.simulation import choose_step_tokens, simulate
+
+    found = plan(request, clocks, latencies)
+    if load.trace is not None:
+        # Servers must accept the longest request of the trace.
+        deployments = [replace(d, max_request_tokens=load.longest) for d in found.deployments]
+        found = replace(found, deployments=deployments)
+
+    best = found.deployment(found.best)
+    replicas = int(found.best["replicas"])
+
+    # Separate pools are simulated only if requests arrive.
+    simulated = None
+    if best.pools is None or request.rate is not None or load.trace is not None:
+        tpot_ms = None
+        if not latencies.is_empty and request.rate is None:
+            tpot_ms = float(found.best["tpot_ms"])
+        best, simulated = choose_step_tokens(
             best,
-            requirements,
-            lambda deployment: simulate(
-                deployment, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
+            request.requirements,
+            run=lambda deployment: simulate(
+                deployment,
+                replicas,
+                clocks,
+                rate=request.rate,
+                trace=load.trace,
+                tpot_ms=tpot_ms,
             ),
         )
-    commands = launch_commands(best, int(found.best["replicas"]))
-    _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
-    results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
-    energy = {"best": float(found.best["energy_mj_per_token"])}
-    results |= show_carbon(output, carbon, energy, "tokens")
-    if replay is not None:
-        results["replayed"] = replay.to_json()
-    try:
-        _write_manifest(output, kubernetes, best, backend, int(found.best["replicas"]))
-    finally:  # a plan is kept even if the file cannot be written
-        if out is not None:
-            kept = save_plan(found, question, clocks, out, None, commands)
-            results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
-            output.say(f"report   {kept.report}")
-            output.say(f"MLflow   {kept.tracked_at}")
-        output.result(plan_to_json(found, question, commands) | results)
-
-
-def _calibration(
-    path: Path,
-    question: "Question",
-    clocks: "StepTimerFactory",
-    correction: "LatencyPredictor | None",
-) -> "Calibration":
-    from foretune.plan.serve.deployments.correction import read_calibration
-
-    if len(question.systems) > 1:
-        raise UsageError(f"--calibrate {path} is for one system: give only that --system")
-    return read_calibration(
-        path, question.model, question.systems[0], question.backend, clocks, correction
+    return Answer(
+        plan=found,
+        best=best,
+        simulated=simulated,
+        commands=launch_commands(best, replicas),
+        clocks=clocks,
     )
 
 
-def _write_manifest(
-    output: Output, path: Path | None, best: "Deployment", engine: str, replicas: int
-) -> None:
-    """Write the best deployment's Kubernetes manifest to ``path``, if one is given."""
-    from foretune.plan.serve.launching import checkpoint
-    from foretune.plan.serve.saving import manifest
-
-    if path is None:
-        return
-    with translate_write_errors(path):
-        path.write_text(manifest(best, engine, replicas), encoding="utf-8")
-    served = checkpoint(best, engine)[0]
-    missing = served.startswith("CHECKPOINT_IN") or Path(served).exists()
-    first = f"replace {served} with a checkpoint that pods can load, then " if missing else ""
-    output.say(f"\nor on Kubernetes: {first}kubectl apply -f {path}")
-
-
-EXAMPLE_OPTIONS = {"--system": "h100_sxm", "--gpus": 8, "--isl": 2048, "--osl": 256}
-
-
-def _check_required(model: str, needed: "dict[str, Any]") -> None:
-    """Raise UsageError if a value is missing, or a number below 1."""
-    missing = ", ".join(name for name, value in needed.items() if value is None)
-    if missing:
-        values = {name: needed[name] or value for name, value in EXAMPLE_OPTIONS.items()}
-        example = " ".join(f"{name} {value}" for name, value in values.items())
-        raise UsageError(f"give {missing} too: foretune plan serve {model} {example}")
-    for name, value in needed.items():
-        if isinstance(value, int):
-            options.require_positive_int(value, name)
-
-
-def _show(
-    output: Output,
-    plan: "Plan",
-    question: "Question",
-    commands: dict[str, str],
-    top: int,
-    replay: "SimulationResult | None",
-    left_out: str,
-) -> None:
+def show(answered: Answer, output: Output, top: int) -> None:
     """Print the Pareto front, its explanation, and the commands that start the best deployment."""
+    from foretune.plan.cost.measured_operators import describe_rejected
     from foretune.plan.serve.explanation import notes, sentences
-    from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE, describe_layout
 
-    shown = _select_rows(plan, top)
-    guesses = bool((shown["guessed"] > MAX_EXTRAPOLATED_SHARE).any())
-    shown = shown.assign(layout=[describe_layout(row) for _, row in shown.iterrows()])
-    cells = {
-        name: [COLUMNS[name], *(_cell(name, row) for _, row in shown.iterrows())]
-        for name in COLUMNS
-        if (name in REQUIRED_COLUMNS or shown[name].nunique() > 1) and shown[name].notna().any()
-    }
-    for name in DROPPABLE_COLUMNS:
-        widths = [max(map(len, column)) for column in cells.values()]
-        if sum(widths) + SEPARATOR_WIDTH * (len(widths) - 1) > MAX_WIDTH:
-            cells.pop(name, None)
-    headings, *rows = zip(*cells.values(), strict=True)
-    if not question.tables:
+    plan = answered.plan
+    if not plan.has_tables:
         output.say("operator times are rooflines, none is measured: pip install '.[llm]'")
-    output.table(str(question), headings, rows)
-    if guesses:
-        output.say("? more than half of its time is extrapolated")
+    show_front(output, plan, top)
     output.say("")
     for line in sentences(plan):
         output.say(line)
-    caveats = notes(plan, question.tables, question.corrected)
-    if replay is not None:
-        output.say(str(replay))
-        caveats = [*replay.differences(plan.best.to_dict(), question.rate), *caveats]
+
+    caveats = notes(plan)
+    if answered.simulated is not None:
+        output.say(str(answered.simulated))
+        differences = answered.simulated.differences(plan.best.to_dict(), plan.request.rate)
+        caveats = [*differences, *caveats]
     for line in caveats:
         output.say(f"note: {line}")
-    if left_out:
-        output.say(left_out)
-    output.say(
-        f"{len(plan.candidates)} candidates in {question.seconds:.1f} s; start the best with"
-    )
-    for command in commands.values():
+    if rejected := describe_rejected(answered.clocks.rejected_rows):
+        output.say(rejected)
+
+    output.say(f"{len(plan.candidates)} candidates in {plan.seconds:.1f} s; start the best with")
+    for command in answered.commands.values():
         output.say(f"\n{command}")
 
 
-def _parse_speculation(text: str) -> "Speculation | None":
-    """Parse ``--speculative``: TOKENS:ACCEPTANCE[:MODEL]."""
-    from foretune.plan import Speculation, describe_model
+def save(
+    answered: Answer,
+    output: Output,
+    emissions: Mapping[str, Any],
+    out: Path | None,
+    kubernetes: Path | None,
+) -> None:
+    """Write the manifest and the plan's folder, if asked, and print the JSON object."""
+    from foretune.plan.serve.plan_json import plan_to_json
+    from foretune.plan.serve.saving import save_plan
 
-    if not text:
-        return None
-    drafted, _, rest = text.partition(":")
-    acceptance, _, draft = rest.partition(":")
+    plan = answered.plan
+    results = plan_to_json(plan, answered.commands)
+    results["screened"] = [rejected._asdict() for rejected in answered.clocks.rejected_rows]
+    results |= emissions
+    if answered.simulated is not None:
+        results["replayed"] = answered.simulated.to_json()
+
     try:
-        count, share = int(drafted), float(acceptance)
-    except ValueError:
+        if kubernetes is not None:
+            _write_manifest(answered, output, kubernetes)
+    finally:  # a plan is kept even if the file cannot be written
+        if out is not None:
+            saved = save_plan(plan, answered.clocks, out=out, commands=answered.commands)
+            results["report"] = str(saved.report)
+            results["mlflow_run_id"] = saved.run_id
+            output.say(f"report   {saved.report}")
+            output.say(f"MLflow   {saved.tracked_at}")
+        output.result(results)
+
+
+def _measured_latencies(
+    request: "PlanRequest",
+    clocks: "StepTimerFactory",
+    output: Output,
+    table: str | None,
+    calibration_lines: Path | None,
+) -> "MeasuredLatencies":
+    """Return the corrections of ``--measured`` and ``--calibrate``, which are relative to it."""
+    from foretune.plan.serve.deployments.calibration import MeasuredLatencies, read_calibration
+    from foretune.plan.serve.deployments.correction_cache import fit_or_load_correction
+
+    if calibration_lines is not None and len(request.systems) > 1:
         raise UsageError(
-            f"--speculative {text}: write TOKENS:ACCEPTANCE[:MODEL], like 3:0.7"
-        ) from None
-    return Speculation(count, share, describe_model(draft) if draft else None)
+            f"--calibrate {calibration_lines} is for one system: give only that --system"
+        )
+
+    correction = None
+    if table is not None:
+        correction = fit_or_load_correction(
+            table, progress=output.say, predictors=clocks.predictors
+        )
+    calibration = None
+    if calibration_lines is not None:
+        calibration = read_calibration(
+            calibration_lines,
+            request.model,
+            request.systems[0],
+            backend=request.engine,
+            timers=clocks,
+            correction=correction,
+        )
+    return MeasuredLatencies(correction, calibration)
 
 
-def _parse_systems(text: str, prices: Path | None) -> "list[System]":
-    from foretune.plan import known_systems, published_prices, read_prices
-    from foretune.plan.describe.catalog import resolve_system
-
-    names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
-    known = published_prices() | (read_prices(prices) if prices else {})
-    return [resolve_system(name, known) for name in dict.fromkeys(names)]
+def _show_emissions(answered: Answer, output: Output, per_kwh: float | None) -> dict[str, Any]:
+    """Print the grams of CO2 of ``--carbon``, and return them for the JSON object."""
+    energy_mj = float(answered.plan.best["energy_mj_per_token"])
+    return show_carbon(output, per_kwh, {"best": energy_mj}, "tokens")
 
 
-def _parse_formats(
-    text: str, systems: "Sequence[System]"
-) -> "tuple[list[Formats] | None, list[str]]":
-    """Parse ``--formats`` into formats of deployments (None: all weights) and of caches.
+def _write_manifest(answered: Answer, output: Output, path: Path) -> None:
+    """Write the best deployment's Kubernetes manifest to ``path``."""
+    from foretune.plan.serve.kubernetes import manifest
+    from foretune.plan.serve.launching import checkpoint
 
-    ``/fp8`` alone is a cache for all weights without their own; `_default_caches` if there is none.
-    """
-    from foretune.plan import Formats
-    from foretune.plan.describe.formats import find_format
+    engine = answered.plan.request.engine
+    with translate_write_errors(path):
+        path.write_text(manifest(answered.best, engine, answered.replicas), encoding="utf-8")
 
-    parts = [part.strip().partition("/") for part in text.split(",")] if text else []
-    caches = [find_format(cache, cache=True).name for weights, _, cache in parts if not weights]
-    named = [(weights, cache) for weights, _, cache in parts if weights]
-    if not named:
-        return None, caches
-    if caches and all(cache for _, cache in named):
-        raise UsageError(f"--formats {text}: all weights have a cache, so leave /{caches[0]} out")
-    usual = caches or _default_caches(systems)
-    return [
-        Formats(weights, kv=each)
-        for weights, cache in named
-        for each in ([cache] if cache else usual)
-    ], caches
-
-
-def _default_caches(systems: "Sequence[System]") -> list[str]:
-    """Return the default cache formats that all GPUs support; 16 bits are always included."""
-    from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, supported
-
-    first, *others = DEFAULT_CACHE_FORMATS
-    kinds = {system.device.architecture for system in systems}
-    return [first, *(kv for kv in others if all(supported(kv, k) == "native" for k in kinds))]
-
-
-def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
-    """Return ``top`` rows spread over the front, fastest first; the best one is included."""
-    front, best = plan.pareto, plan.best
-    others = front.drop(index=best.name, errors="ignore")
-    positions = np.linspace(0, len(others) - 1, min(top - 1, len(others))).round().astype(int)
-    names = {*others.index[positions], best.name}
-    return plan.candidates.loc[list(names)].sort_values("tpot_ms")
-
-
-def _cell(name: str, row: "pd.Series[Any]") -> str:
-    from foretune.plan.serve.explanation import format_number
-    from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
-
-    value = row[name]
-    if name in ("formats", "prefill"):
-        short = str(value).replace(", ", "/").removesuffix(" cache").replace(" × ", "×")
-        guess = name == "formats" and row["guessed"] > MAX_EXTRAPOLATED_SHARE
-        return f"{short} ?" if guess else short
-    return format_number(value) if isinstance(value, float) else str(value)
+    # Pods cannot load a placeholder, nor a folder of this machine.
+    served = checkpoint(answered.best, engine)[0]
+    must_replace = served.startswith("CHECKPOINT_IN") or Path(served).exists()
+    advice = f"replace {served} with a checkpoint that pods can load, then " if must_replace else ""
+    output.say(f"\nor on Kubernetes: {advice}kubectl apply -f {path}")

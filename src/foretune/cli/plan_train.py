@@ -68,7 +68,8 @@ def train(
     top: int = plan_options.TOP,
 ) -> None:
     """Predict every way to train a model on the given GPUs, and show the fastest."""
-    from foretune.plan import describe_model, find_system
+    from foretune.plan import describe_model
+    from foretune.plan.describe.catalog import resolve_system
     from foretune.plan.train.recipe import TrainingTask
     from foretune.plan.train.step import SOFTWARE
     from foretune.plan.train.training_planner import plan_training
@@ -88,7 +89,7 @@ def train(
         raise UsageError(f"--formats {formats!r}: write bf16, fp8 or fp8/bf16")
     clocks, tables = plan_options.load_operator_clocks(operators)
     cost = plan_options.read_prices(prices)
-    described, hardware = describe_model(model), find_system(system, cost)
+    described, hardware = describe_model(model), resolve_system(system, cost)
     kinds: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
     task = TrainingTask(batch, sequence, overlap=overlap, **kinds)
     training_plan = plan_training(

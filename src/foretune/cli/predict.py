@@ -127,7 +127,7 @@ def _show_ranking(
     output: Output, loaded: "Predictor", problem: str, hardware: Device, top: int, by: str
 ) -> None:
     from foretune.features.candidates import rows_of
-    from foretune.models.targets import predicted_objective
+    from foretune.models.objectives import predicted_objective
 
     kernel = loaded.kernel_name_
     wanted, configs, predicted = _candidates(loaded, problem, hardware)

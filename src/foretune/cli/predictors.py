@@ -121,7 +121,7 @@ def train(
 
 def _parse_validate(text: str) -> tuple[Any, Any, bool]:
     from foretune.models.splits import SPLITS
-    from foretune.models.training import VALIDATION_LEVELS
+    from foretune.models.validation.cross_validation import VALIDATION_LEVELS
 
     parts = [part.strip() for part in text.split(",")]
     require_known("validation", parts, (*VALIDATION_LEVELS, *SPLITS, CURVE))
@@ -161,7 +161,7 @@ def _show_training(
 
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
-    from foretune.models.training import learning_curve
+    from foretune.models.validation.evaluation import learning_curve
 
     curves: dict[str, Any] = {}
     for name in predictor.targets_:
@@ -184,7 +184,7 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.training import evaluate_predictor, score_simulator
+    from foretune.models.validation.evaluation import evaluate_predictor, score_simulator
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
@@ -211,7 +211,7 @@ def evaluate(
 
 
 def _say_learned_from(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
-    from foretune.models.training import count_seen_before
+    from foretune.models.validation.evaluation import count_seen_before
 
     if seen := count_seen_before(predictor, runs):
         were = f"{seen:,} of these {len(runs):,} runs were in training"

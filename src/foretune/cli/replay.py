@@ -78,13 +78,13 @@ def replay(
     with progress_bar() as progress:
         progress.start(f"replaying {counted(len(spaces), 'space')}", len(spaces) * len(names))
         for space in spaces:
-            space_prior, sources = prior_from_source(source, space, seed)
+            start = prior_from_source(source, space, seed)
             scores = []
             for name in names:
-                results.append(replay_space(space, name, budget, repeats, seed, space_prior, jobs))
+                results.append(replay_space(space, name, budget, repeats, seed, start.prior, jobs))
                 scores.append(score_replay(space, results[-1]))
                 progress.advance(f"{space.name}: {name}")
-            scored.append((scores, sources))
+            scored.append((scores, start.sources))
     _show_all(output, scored)
     if plot is not None:
         draw_curves(results, plot)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -61,6 +61,14 @@ PREDICTOR = typer.Option(
 BUDGET = typer.Option("", help=BUDGET_HELP, show_default=False)
 OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a Pareto front.")
 LIMIT = typer.Option([], help="Reject runs above COLUMN=VALUE, like power_w=300 (repeatable).")
+VERIFY_SECONDS = typer.Option(
+    None,
+    help="Maximum seconds of the verification. Default: as long as the search took, at least 5.",
+    show_default=False,
+)
+VERIFY_AGAIN = typer.Option(
+    False, "--verify-again", help="Verify a winner again although nothing has changed."
+)
 EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
     [], help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).", rich_help_panel=KNOB_PANEL
@@ -84,6 +92,8 @@ def tune(
     objective: list[str] = OBJECTIVE,
     limit: list[str] = LIMIT,
     searcher: str = options.SEARCHER,
+    verify_seconds: float | None = VERIFY_SECONDS,
+    verify_again: bool = VERIFY_AGAIN,
     predictor: str = PREDICTOR,
     runs: Path = typer.Option(None, help="Also add the measurements to this run table (Parquet)."),
     export: list[Path] = EXPORT,
@@ -126,6 +136,7 @@ def tune(
     output = Output(root.as_json)
     search: SearchOptions = {**root.search, **options.parse_budget(budget), "searcher": searcher}
     search["limits"] = [Limit.parse(text) for text in limit]
+    search |= _verification(verify_seconds, verify_again)
     _check_exports(export)
     if workload is not None:
         _tune_workload(context, output, search, workload)
@@ -135,6 +146,17 @@ def tune(
         _show_winner(output, _tune_plain(context, kernel, search), export)
     else:
         _tune_kernel(context, output, search, runs, export)
+
+
+def _verification(seconds: float | None, again: bool) -> "SearchOptions":
+    """Return the options of the verification that are given; a Pareto front takes none."""
+    given: dict[str, object] = {}
+    if seconds is not None:
+        options.require_positive(seconds, "--verify-seconds")
+        given["verify_s"] = seconds
+    if again:
+        given["verify_again"] = True
+    return cast("SearchOptions", given)
 
 
 def _tune_wrapped(context: typer.Context, source: str, search: "SearchOptions") -> "Best":

@@ -8,7 +8,6 @@ records. Comments, docstrings and layout do not change the hash, nor does the ve
 
 import ast
 import contextlib
-import functools
 import hashlib
 import inspect
 import sys
@@ -16,14 +15,13 @@ import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from foretune.support.captures import INSTALL_FOLDERS, is_user_module, nested_code_objects
+
 HASHED_PREFIXES = ("foretune.collect.", "foretune.features.families.")
-INSTALL_FOLDERS = ("site-packages", "dist-packages")
-"""Folders whose files are unrelated to each other."""
 _FORETUNE_ROOT = Path(__file__).parents[2]
-_PLAIN = int | float | str | bytes | bool | None
 
 
 @cache
@@ -32,8 +30,15 @@ def code_hash(kind: type, base: type) -> str:
 
     If the class has no file, as in an interpreter, its methods are hashed.
     """
-    text = "\n".join(sorted(_class_code(kind, base)[0].values())) or source_hash_of_function(kind)
+    text = "\n".join(sorted(_class_code(kind, base)[0].values())) or _methods_code(kind)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _methods_code(kind: type) -> str:
+    """Return the code of a class without a file: that of its methods."""
+    methods = [getattr(v, "__func__", v) for v in vars(kind).values()]
+    code = sorted(function_code(m) for m in methods if isinstance(m, FunctionType))
+    return "\n".join([kind.__qualname__, *code])
 
 
 def uninstalled_sources(kind: type, base: type) -> list[Path]:
@@ -61,18 +66,6 @@ def _source_file(module: ModuleType | None) -> Path | None:
     """Return the file with a module's source; None if it is in an archive, or compiled."""
     path = Path(getattr(module, "__file__", None) or "")
     return path if path.suffix == ".py" and path.is_file() else None
-
-
-def source_hash_of_function(function: Any) -> str:
-    """Hash the code of a function and of the code it refers to, as 16 hexadecimal digits.
-
-    The hash covers the user's functions, classes and modules that it names, and the plain values it
-    captures, also in the object of a method. Other changes to its script do not matter.
-    """
-    found: dict[int, str] = {}
-    _collect_object(function, found)
-    text = "\n".join(sorted(found.values()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
@@ -145,50 +138,38 @@ def _is_docstring(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
 
 
-def _collect_object(obj: Any, found: dict[int, str]) -> None:
-    """Add the code of a referenced object and, recursively, of what it references."""
-    if id(obj) in found:
-        return
-    found[id(obj)] = ""
-    if isinstance(obj, functools.partial):
-        references = [obj.func, *obj.args, *obj.keywords.values()]
-        text = "partial"
-    elif isinstance(obj, ModuleType):
-        references, text = [], _module_code(obj)
-    elif isinstance(obj, type):
-        references = [getattr(v, "__func__", v) for v in vars(obj).values() if _is_user_code(obj)]
-        text = obj.__qualname__
-    elif isinstance(obj, _PLAIN):
-        references, text = [], repr(obj)
-    else:
-        plain = inspect.unwrap(getattr(obj, "py_func", getattr(obj, "__func__", obj)))
-        if inspect.isfunction(plain) and _is_user_code(plain):
-            references, text = _captured_values(plain), function_code(plain)
-        else:
-            references = [] if inspect.isroutine(plain) else [type(plain)]
-            text = getattr(plain, "__qualname__", "object")
-        text += _plain_state(obj)
-    found[id(obj)] = text
-    for each in references:
-        _collect_object(each, found)
-
-
 def function_code(function: Any) -> str:
-    """Return the normalized syntax of a function; its bytecode if it has no file."""
-    if function.__name__ != "<lambda>":  # its line may hold other code
-        with contextlib.suppress(OSError, TypeError, SyntaxError):
-            text = textwrap.dedent(inspect.getsource(function))
+    """Return the normalized syntax of a function; its bytecode if it has no file.
+
+    Of a decorated function, this is the code of the decorator's wrapper.
+    """
+    code: CodeType = function.__code__
+    if code.co_name != "<lambda>":  # its line may hold other code
+        with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError):
+            # Of the code object: `inspect` would replace a wrapper by what it wraps.
+            text = textwrap.dedent(inspect.getsource(code))
             (tree,) = ast.parse(text).body
             tree.decorator_list = [  # type: ignore[attr-defined]
                 d for d in getattr(tree, "decorator_list", []) if not _lists_knobs(d)
             ]
             return repr(_normalized_syntax(tree))
-    code = [
-        (c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
-        for c in _nested_code_objects(function.__code__)
-    ]
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return repr([*code, *(value for value in defaults if isinstance(value, _PLAIN))])
+    return repr(
+        [
+            (part.co_code, part.co_names, list(map(_constant_text, part.co_consts)))
+            for part in nested_code_objects(code)
+        ]
+    )
+
+
+def _constant_text(constant: Any) -> str:
+    """Return text of a constant in code; that of a set must not depend on the process."""
+    if isinstance(constant, CodeType):
+        return "code"
+    if isinstance(constant, frozenset):
+        return f"frozenset {sorted(map(_constant_text, constant))}"
+    if isinstance(constant, tuple):
+        return f"({', '.join(map(_constant_text, constant))})"
+    return repr(constant)
 
 
 def _lists_knobs(decorator: ast.expr) -> bool:
@@ -197,46 +178,20 @@ def _lists_knobs(decorator: ast.expr) -> bool:
     return name.endswith(("tunable", "autotune"))
 
 
-def _captured_values(function: Any) -> list[Any]:
-    """Return the globals and closure values that a function uses."""
-    names = {name for code in _nested_code_objects(function.__code__) for name in code.co_names}
-    found = [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # empty
-            found.append(cell.cell_contents)
-    return found
-
-
-def _plain_state(obj: Any) -> str:
-    """Return the plain values that an object of the user's, or a method's object, holds."""
-    owner = getattr(obj, "__self__", obj)
-    if inspect.isroutine(owner) or not _is_user_code(type(owner)):
-        return ""
-    held = sorted(getattr(owner, "__dict__", {}).items())
-    return "".join(f" {name}={value!r}" for name, value in held if isinstance(value, _PLAIN))
-
-
-def _nested_code_objects(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested_code_objects(constant)
-
-
-def _module_code(module: ModuleType) -> str:
+def module_code(module: ModuleType) -> str:
+    """Return the code of a user's module and of the modules that it imports; else its name."""
     file = _source_file(module)
-    if file is None or not _is_user_code(module):
+    if file is None or not is_user_code(module):
         return module.__name__
     found: dict[Path, str] = {}
     _collect_module(module.__name__, file, found)
     return "\n".join(sorted(found.values()))
 
 
-def _is_user_code(obj: Any) -> bool:
+def is_user_code(obj: Any) -> bool:
     """Whether the object is user code, not part of an installed package, Python or Foretune."""
-    name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__
-    top = (name or "builtins").partition(".")[0]
-    if top in sys.stdlib_module_names or top == "foretune":
-        return False
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return not set(INSTALL_FOLDERS) & set(Path(file).parts)
+    if isinstance(obj, ModuleType):
+        return is_user_module(obj.__name__)
+    if isinstance(obj, FunctionType):  # a decorator may have changed what `__module__` says
+        return is_user_module(obj.__globals__.get("__name__", obj.__module__))
+    return is_user_module(obj.__module__)

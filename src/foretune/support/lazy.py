@@ -1,46 +1,39 @@
 """Lazy public names; optional dependencies."""
 
-import ast
 import importlib
 import itertools
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from foretune.errors import MissingExtra, first_line
 
-
-def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
-
-    Its public names are those that its ``__init__.py`` imports under ``if TYPE_CHECKING:``.
-    """
-    loader: Any = sys.modules[package].__loader__
-    if (source := loader.get_source(package)) is None:
-        raise ImportError(f"{package} is installed without its source: install it again")
-    home_of = {
-        name.name: str(line.module)
-        for block in ast.parse(source).body
-        if isinstance(block, ast.If)
-        for line in block.body
-        if isinstance(line, ast.ImportFrom)
-        for name in line.names
-    }
-
-    def find(name: str) -> Any:
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if home_of[name] == package:
-            return importlib.import_module(f"{package}.{name}")
-        return getattr(importlib.import_module(home_of[name]), name)
-
-    return find, lambda: sorted(home_of)
-
-
 EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu", "mlflow": "track"}
 """Package that kernels import -> the extra that installs it."""
+
+
+def lazy_exports(
+    package: str, module_of: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562): names imported on first use.
+
+    ``module_of`` is the module that defines each public name. A name may also be a module of the
+    package itself: then its module is ``PACKAGE.NAME``.
+    """
+
+    def get(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(module_of[name])
+        if module_of[name] == f"{package}.{name}":
+            return module
+        return getattr(module, name)
+
+    def list_names() -> list[str]:
+        return sorted(module_of)
+
+    return get, list_names
 
 
 def require(module: str, extra: str, purpose: str) -> Any:

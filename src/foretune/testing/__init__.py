@@ -27,5 +27,16 @@ __all__ = [
     "check_searcher",
 ]
 
+_MODULE_OF = {
+    "ContractViolation": "foretune.testing.contract",
+    "check_kernel": "foretune.testing.kernels",
+    "check_loop_driver": "foretune.testing.drivers",
+    "check_meter": "foretune.testing.meters",
+    "check_regressor": "foretune.testing.regressors",
+    "check_runner": "foretune.testing.runners",
+    "check_searcher": "foretune.testing.searchers",
+}
+"""Public name -> module that defines it: the imports above, which only type checkers run."""
+
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(__name__)
+    __getattr__, __dir__ = lazy_exports(__name__, _MODULE_OF)

@@ -46,8 +46,10 @@ def test_unknown_name():
 )
 def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limiter):
     needs = {"warps": warps, "registers": registers, "shared_bytes": shared}
-    found, excess = occupancy_of(needs, get_target(target))
-    assert (found["ctas_per_sm"], found["fits"], excess) == (ctas, 1, "")
+    occupancy = occupancy_of(needs, get_target(target))
+    assert occupancy.excess == ""
+    found = occupancy.features
+    assert (found["ctas_per_sm"], found["fits"]) == (ctas, 1)
     assert found[f"limited_by_{limiter}"] == 1
     assert sum(v for name, v in found.items() if name.startswith("limited_by_")) == 1
     assert found["warps_per_sm"] == ctas * warps
@@ -56,7 +58,7 @@ def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limit
 
 def test_tensor_memory_limits_blackwell():
     needs = {"warps": 4, "registers": 64, "shared_bytes": 1024, "tensor_memory": 256}
-    found, _ = occupancy_of(needs, get_target("sm_100"))
+    found = occupancy_of(needs, get_target("sm_100")).features
     assert (found["ctas_per_sm"], found["limited_by_tensor_memory"]) == (2, 1)
 
 
@@ -71,6 +73,7 @@ def test_tensor_memory_limits_blackwell():
 )
 def test_what_does_not_fit(needs, reason):
     usual = {"warps": 4, "registers": 32, "shared_bytes": 0}
-    found, excess = occupancy_of({**usual, **needs}, get_target("sm_80"))
-    assert (found["fits"], found["ctas_per_sm"]) == (0, 0)
-    assert reason in excess
+    occupancy = occupancy_of({**usual, **needs}, get_target("sm_80"))
+    assert occupancy.features["fits"] == 0
+    assert occupancy.features["ctas_per_sm"] == 0
+    assert reason in occupancy.excess

@@ -5,7 +5,6 @@ from foretune.collect.wrapped.values import (
     assign,
     content_hash,
     copy_arrays,
-    describe_arguments,
     relative_difference,
     same_bits,
     says_something,
@@ -71,21 +70,6 @@ def test_what_says_nothing_cannot_be_right():
     assert all(says_something(value) for value in something)
 
 
-def test_arguments_are_described_by_shape_and_type():
-    found = describe_arguments(
-        ["x", "n", "alpha", "mode", "xs"], [np.ones((2, 3), "f4"), 5, 0.5, "a", [1]]
-    )
-    assert found == {
-        "x": "float32",
-        "x_0": 2,
-        "x_1": 3,
-        "n": 5,
-        "mode": "a",
-        "xs": "list",
-        "xs_0": 1,
-    }
-
-
 def test_arrays_are_copied_and_objects_are_not():
     thing, x, xs = object(), np.ones(2), [1, 2]
     new = copy_arrays((x, {"xs": xs, "thing": thing}))
@@ -105,13 +89,6 @@ def test_arrays_lists_and_tensors_are_put_back(make):
     assert same_bits(now, first)
     assign(now, 0)
     assert same_bits(now, make([0.0, 0.0]))
-
-
-def test_tables_are_described_by_their_shape():
-    import pandas as pd
-
-    found = describe_arguments(["d", "o"], [pd.DataFrame({"v": range(7)}), object()])
-    assert found == {"d": "DataFrame", "d_0": 7, "d_1": 1, "o": "object"}
 
 
 def test_contents_are_told_apart():

@@ -1,4 +1,4 @@
-"""Which configuration runs: keys, the cache, ties, failures; the same under both decorators."""
+"""The configuration that runs: keys, cache, ties, failures; equal under both decorators."""
 
 import gc
 import math
@@ -52,7 +52,7 @@ def test_a_known_problem_is_launched_once(tuned, driver, tensors):
     assert blocks_of(driver.launches) == [256, 256, 256]
 
 
-def test_the_best_is_told_after_every_call(tuned, driver, tensors):
+def test_best_config_is_set_after_every_call(tuned, driver, tensors):
     driver.times = by_size
     found = []
     for n in (64, 4096, 64, 4096):
@@ -61,7 +61,7 @@ def test_the_best_is_told_after_every_call(tuned, driver, tensors):
     assert found == [(128, 128), (256, 256), (128, 128), (256, 256)]
 
 
-def test_the_best_is_told_before_the_launch(tuned, driver, tensors):
+def test_best_config_is_set_before_the_launch(tuned, driver, tensors):
     seen = []
 
     def times(launch):
@@ -202,9 +202,7 @@ class TestCache:
         tuned[grid](*tensors, 64)
         assert mine == {self.KEY: tuned.configs[1]}
 
-    def test_an_entry_of_another_kernel_with_the_same_key_is_its_own(
-        self, autotune, driver, tensors
-    ):
+    def test_cache_of_another_kernel_with_the_same_key_is_separate(self, autotune, driver, tensors):
         one, other = (
             autotune(configs(128, 256), ["n"])(triton.jit(tuned_kernels.copy)) for _ in range(2)
         )
@@ -322,7 +320,7 @@ class TestBenchmarker:
         tuned[grid](*tensors, 64)
         assert tuned.best_config.kwargs["BLOCK"] == 512
 
-    def test_the_drivers_own_is_the_default(self, tuned, driver, tensors):
+    def test_benchmarker_default_is_the_drivers(self, tuned, driver, tensors):
         tuned[grid](*tensors, 64)
         assert tuned.do_bench == driver.do_bench
 

@@ -1,4 +1,4 @@
-"""Programs compiled by torch: the tuned kernel goes into the graph with its configurations."""
+"""Programs compiled by torch: the graph has the kernel with its configurations."""
 
 import warnings
 
@@ -22,7 +22,7 @@ from foretune.tune.triton.patching import KEPT
 
 @pytest.fixture(autouse=True)
 def fresh_compiler(monkeypatch):
-    """Let torch believe in a device: it looks for CUDA, not for Triton's driver."""
+    """Let torch find Triton: it looks for CUDA, not for Triton's driver."""
     monkeypatch.setattr(torch_triton, "has_triton", lambda: True)
     dynamo.reset()
     kernel_side_table.reset_table()
@@ -66,7 +66,7 @@ def kernel_of(node):
     return kernel_side_table.get_kernel(node.kwargs["kernel_idx"])
 
 
-def test_it_is_traced_whole_with_all_configurations(autotune, copying):
+def test_trace_has_all_configurations(autotune, copying):
     tuned = autotune(configs(128, 256, 512), ["n"])(triton.jit(tuned_kernels.copy))
     result, node = traced(tuned, torch.full((64,), 3.0))
     assert result.eq(4).all()
@@ -77,7 +77,7 @@ def test_it_is_traced_whole_with_all_configurations(autotune, copying):
     assert copying.launches[-1].config["BLOCK"] == 256
 
 
-def test_reduced_by_hand_one_is_traced(autotune, copying):
+def test_trace_has_the_reduced_list(autotune, copying):
     tuned = autotune(configs(128, 256, 512), ["n"])(triton.jit(tuned_kernels.copy))
     tuned.configs = [tuned.configs[2]]
     result, node = traced(tuned, torch.full((64,), 3.0))
@@ -87,7 +87,7 @@ def test_reduced_by_hand_one_is_traced(autotune, copying):
     assert blocks_of(copying.launches) == [512]
 
 
-def test_restored_arguments_can_be_traced(autotune, copying):
+def test_trace_with_restored_arguments(autotune, copying):
     tuned = autotune(configs(128, 256), ["n"], restore_value=["y"], reset_to_zero=["y"])(
         triton.jit(tuned_kernels.copy)
     )
@@ -96,7 +96,7 @@ def test_restored_arguments_can_be_traced(autotune, copying):
     assert blocks_of(kernel_of(node).configs) == [128, 256]
 
 
-def test_heuristics_below_can_be_traced(autotune, copying):
+def test_trace_with_heuristics_below(autotune, copying):
     doubled = triton.heuristics({"m": lambda args: 2})(triton.jit(tuned_kernels.copy))
     tuned = autotune(configs(128, 256), ["n"])(doubled)
     result, node = traced(tuned, torch.full((64,), 3.0))
@@ -104,7 +104,7 @@ def test_heuristics_below_can_be_traced(autotune, copying):
     assert [config.kwargs["m"] for config in kernel_of(node).configs] == [2, 2]
 
 
-def test_a_tuned_kernel_is_traced_after_tuning(autotune, copying):
+def test_trace_after_tuning(autotune, copying):
     tuned = autotune(configs(128, 256), ["n"])(triton.jit(tuned_kernels.copy))
     x = torch.full((64,), 3.0)
     tuned[(1,)](x, torch.zeros(64), 64)
@@ -114,7 +114,7 @@ def test_a_tuned_kernel_is_traced_after_tuning(autotune, copying):
     assert blocks_of(kernel_of(node).configs) == [128, 256]
 
 
-def test_an_operator_of_torchs_may_wrap_it(autotune, copying):
+def test_trace_within_an_operator_of_torch(autotune, copying):
     tuned = autotune(configs(128, 256), ["n"])(triton.jit(tuned_kernels.copy))
     with torch.library._scoped_library("tuned_toys", "FRAGMENT"):
 
@@ -144,7 +144,7 @@ class TestPatched:
         yield
         undo()
 
-    def test_the_default_and_the_most_promising_are_traced(self, copying):
+    def test_patched_trace_has_the_default_and_the_most_promising(self, copying):
         sizes = [2**i for i in range(4, 13)]
         tuned = triton.autotune(configs(*sizes), ["n"])(triton.jit(tuned_kernels.copy))
         result, node = traced(tuned, torch.full((64,), 3.0))
@@ -155,7 +155,7 @@ class TestPatched:
         assert len(node.kwargs["grid"]) == len(kept)
         assert blocks_of(tuned.configs) == sizes
 
-    def test_what_was_measured_is_among_them(self, copying):
+    def test_patched_trace_has_the_best_measured(self, copying):
         sizes = [2**i for i in range(4, 13)]
         tuned = foretune.autotune(configs(*sizes), ["n"], budget=2)(triton.jit(tuned_kernels.copy))
         x = torch.full((64,), 3.0)
@@ -166,7 +166,7 @@ class TestPatched:
         assert best in kept
         assert len(kept) <= 3
 
-    def test_sizes_may_vary(self, copying):
+    def test_patched_trace_with_dynamic_sizes(self, copying):
         tuned = triton.autotune(configs(*(2**i for i in range(4, 13))), ["n"])(
             triton.jit(tuned_kernels.copy)
         )
@@ -188,7 +188,7 @@ class TestPatched:
         (node,) = (n for n in graphs[0].graph.nodes if "triton" in str(n.target))
         assert len(kernel_of(node).configs) <= KEPT + 1
 
-    def test_a_list_that_cannot_be_ranked_stays(self, copying, monkeypatch):
+    def test_patched_trace_keeps_a_list_that_cannot_be_ranked(self, copying, monkeypatch):
         tuned = triton.autotune(configs(*(2**i for i in range(4, 13))), ["n"])(
             triton.jit(tuned_kernels.copy)
         )

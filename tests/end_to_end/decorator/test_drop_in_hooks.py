@@ -151,7 +151,7 @@ def test_hooks_assigned_later_count(autotune, driver, tensors):
     assert seen[-1] is True
 
 
-def test_flags_tell_whose_hooks_they_are(autotune):
+def test_flags_tell_hooks_of_the_user(autotune):
     kernel = triton.jit(tuned_kernels.copy)
     tuned = autotune(configs(128), ["n"], pre_hook=lambda *a, **k: 1)(kernel)
     assert (tuned.user_defined_pre_hook, tuned.user_defined_post_hook) == (True, False)

@@ -1,4 +1,4 @@
-"""Numerics across configurations, in Triton's interpreter: tuning must not change a result."""
+"""Results in Triton's interpreter: tuning must not change them."""
 
 import json
 import os
@@ -37,15 +37,15 @@ def found(request, tmp_path_factory):
     return json.loads(run.stdout)
 
 
-def test_what_is_restored_is_changed_by_the_call_alone(found):
+def test_restored_argument_is_changed_by_the_call_only(found):
     assert found["restored"] == [1.0, 2.0]
 
 
-def test_what_is_zeroed_starts_from_zero_once(found):
+def test_zeroed_argument_has_one_launch(found):
     assert found["zeroed"] == [1.0, 2.0]
 
 
-def test_without_either_trials_add_up(found):
+def test_argument_neither_restored_nor_zeroed_has_all_launches(found):
     first, second = found["bare"]
     assert first > 3
     assert second == first + 1
@@ -61,7 +61,7 @@ def test_every_tile_computes_the_same_product(found):
     assert max(found["multiplied"]) < 1e-4
 
 
-def test_problems_are_told_apart(found):
+def test_problems_are_tuned_separately(found):
     assert found["remembered"] == {
         "keys": [[200, "torch.float32"], [200, "torch.float64"]],
         "timings": 3,

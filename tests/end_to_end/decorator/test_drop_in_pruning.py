@@ -1,4 +1,4 @@
-"""``prune_configs_by``: what the user's functions are asked, and what is left; as in Triton."""
+"""`prune_configs_by`: arguments of the user's functions and the remaining list; as in Triton."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_known_problem_is_not_pruned_again(decorate, driver, tensors):
     assert calls == [64, 65]
 
 
-def test_pruning_may_return_configurations_of_its_own(decorate, driver, tensors):
+def test_pruning_may_return_other_configurations(decorate, driver, tensors):
     own = configs(512, 1024)
     driver.times = best_is(1024)
     tuned = decorate(early_config_prune=lambda configs, named, **kwargs: own)

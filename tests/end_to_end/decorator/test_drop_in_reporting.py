@@ -1,4 +1,4 @@
-"""What tuning prints and tells listeners, and Triton's own file of timings."""
+"""Printed lines, listeners, and Triton's file of timings."""
 
 import json
 
@@ -89,7 +89,7 @@ class TestListener:
         monkeypatch.setattr(knobs.autotuning, "listener", lambda **kwargs: calls.append(kwargs))
         return calls
 
-    def test_it_is_told_once_per_problem(self, tuned, driver, tensors, heard):
+    def test_listener_is_called_once_per_problem(self, tuned, driver, tensors, heard):
         for n in (64, 64, 65, 64):
             tuned[(1,)](*tensors, n)
         first, second = heard
@@ -108,14 +108,16 @@ class TestListener:
         assert first["cache_hit"] is False
         assert first["duration"] >= 0
 
-    def test_the_kernel_is_found_below_heuristics(self, autotune, driver, tensors, heard):
+    def test_listener_gets_the_kernel_below_heuristics(self, autotune, driver, tensors, heard):
         kernel = triton.jit(tuned_kernels.copy)
         heuristic = triton.heuristics({"m": lambda args: 2})(kernel)
         autotune(configs(128, 256), ["n"])(heuristic)[(1,)](*tensors, 64)
         assert heard[0]["fn"] is kernel
 
     @pytest.mark.parametrize("kept", [slice(1), slice(2)])
-    def test_it_hears_of_survivors_what_triton_tells(self, autotune, driver, tensors, heard, kept):
+    def test_listener_after_pruning_is_called_as_by_triton(
+        self, autotune, driver, tensors, heard, kept
+    ):
         def told(decorator):
             heard.clear()
             rules = {"early_config_prune": lambda configs, named, **kwargs: configs[kept]}
@@ -127,12 +129,14 @@ class TestListener:
 
         assert told(autotune) == told(triton.autotune)
 
-    def test_it_hears_nothing_of_a_prefilled_problem(self, tuned, driver, tensors, heard):
+    def test_listener_is_not_called_for_a_prefilled_problem(self, tuned, driver, tensors, heard):
         tuned.cache[KEY] = tuned.configs[0]
         tuned[(1,)](*tensors, 64)
         assert heard == []
 
-    def test_a_file_read_is_a_hit_without_a_duration(self, autotune, driver, tensors, heard):
+    def test_listener_of_a_read_file_gets_a_hit_without_duration(
+        self, autotune, driver, tensors, heard
+    ):
         for _ in range(2):
             autotune(configs(128, 256), ["n"], cache_results=True)(triton.jit(tuned_kernels.copy))[
                 (1,)

@@ -1,4 +1,4 @@
-"""What other libraries do to autotuners: derive, wrap, patch, pickle; both decorators bear it."""
+"""Autotuners that libraries derive, wrap, patch or pickle; equal under both decorators."""
 
 import functools
 import pickle
@@ -57,7 +57,7 @@ class TestSubclass:
         kernel = triton.jit(tuned_kernels.copy)
         return derived(kernel, kernel.arg_names, configs(128, 256), ["n"], None, None, **rest)
 
-    def test_it_runs_what_it_derives_from(self, derived, driver, tensors):
+    def test_subclass_runs_its_base(self, derived, driver, tensors):
         tuned = self.make(derived)
         for _ in range(2):
             tuned[(1,)](*tensors, 64)
@@ -66,7 +66,7 @@ class TestSubclass:
         assert tuned.cache == {KEY: best}
         assert blocks_of(driver.launches)[-2:] == [256, 256]
 
-    def test_all_arguments_arrive(self, derived, driver, tensors):
+    def test_subclass_gets_all_arguments(self, derived, driver, tensors):
         seen = []
         tuned = self.make(
             derived,
@@ -79,7 +79,7 @@ class TestSubclass:
         assert seen == ["pre", "post", "pre", "post", "pre"]
         assert tuned.best_config is tuned.configs[1]
 
-    def test_it_may_fill_the_cache_in_run(self, autotuner_class, driver, tensors):
+    def test_subclass_may_fill_the_cache_in_run(self, autotuner_class, driver, tensors):
         class Filling(autotuner_class):
             def run(self, *args, **kwargs):
                 self.cache.setdefault(KEY, self.configs[0])
@@ -88,7 +88,7 @@ class TestSubclass:
         self.make(Filling)[(1,)](*tensors, 64)
         assert blocks_of(driver.launches) == [128]
 
-    def test_it_may_prune_in_its_own_way(self, autotuner_class, driver, tensors):
+    def test_subclass_may_replace_pruning(self, autotuner_class, driver, tensors):
         class Pruning(autotuner_class):
             def prune_configs(self, kwargs):
                 assert self.nargs["n"] == 64
@@ -99,7 +99,7 @@ class TestSubclass:
         tuned[(1,)](*tensors, 64)
         assert set(blocks_of(driver.launches)) == {128, 256}
 
-    def test_it_may_measure_in_its_own_way(self, autotuner_class, driver, tensors):
+    def test_subclass_may_replace_the_benchmark(self, autotuner_class, driver, tensors):
         class Measuring(autotuner_class):
             def _bench(self, *args, config, **meta):
                 return [1.0 / config.kwargs["BLOCK"]] * 3

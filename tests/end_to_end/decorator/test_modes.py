@@ -1,4 +1,4 @@
-"""What `foretune.autotune` adds: few measurements, none, none in the way."""
+"""Options of `foretune.autotune`: budgets, spaces, online tuning, ranking, switches."""
 
 import time
 
@@ -26,25 +26,25 @@ def until_settled(kernel, tensors):
 
 
 class TestBudget:
-    def test_none_is_measured_with_0(self, device, tensors):
+    def test_budget_0_measures_nothing(self, device, tensors):
         kernel = make(budget=0)
         assert call(kernel, device, tensors, 1024) == 0
         assert kernel.best_config in kernel.configs
 
     @pytest.mark.parametrize("budget", [1, 3, 8])
-    def test_a_number_is_never_exceeded(self, device, tensors, budget):
+    def test_budget_number_is_not_exceeded(self, device, tensors, budget):
         kernel = make(budget=budget)
         for n in (512, 1024, 4096, 8192):
             assert call(kernel, device, tensors, n) <= budget
         assert call(kernel, device, tensors, 512) == 0
 
-    def test_auto_measures_less_the_more_it_knows(self, device, tensors):
+    def test_budget_auto_measures_less_of_later_problems(self, device, tensors):
         kernel = make()
         spent = [call(kernel, device, tensors, n) for n in (512, 2048, 8192, 1024, 4096, 6000)]
         assert sum(spent[3:]) < sum(spent[:3])
         assert all(3 <= n < len(kernel.configs) for n in spent)
 
-    def test_auto_finds_the_best_of_unseen_problems(self, device, tensors):
+    def test_budget_auto_finds_the_best_of_an_unseen_problem(self, device, tensors):
         kernel = make()
         for n in (512, 2048, 8192, 1024, 4096, 16, 64, 256, 128, 32, 700, 5000):
             call(kernel, device, tensors, n)
@@ -52,7 +52,7 @@ class TestBudget:
         assert kernel.best_config.kwargs["BLOCK"] in (512, 1024)
         assert kernel.best_config.num_warps == 4
 
-    def test_the_measured_best_is_chosen(self, device, tensors):
+    def test_budget_number_chooses_the_best_measured(self, device, tensors):
         kernel = make(budget=8)
         call(kernel, device, tensors, 1024)
         timings = kernel.configs_timings
@@ -77,11 +77,11 @@ class TestBudget:
             ("predictor", 3.0),
         ],
     )
-    def test_impossible_options_are_refused(self, option, value):
+    def test_options_invalid_value_is_an_error(self, option, value):
         with pytest.raises(UsageError, match=option):
             make(**{option: value})
 
-    def test_comparing_needs_a_limit_and_measurements(self):
+    def test_options_comparison_without_limit_is_an_error(self):
         with pytest.raises(UsageError, match="reference needs the relative error allowed"):
             make(reference=lambda **arguments: arguments)
         with pytest.raises(UsageError, match="give a function"):
@@ -89,7 +89,7 @@ class TestBudget:
         with pytest.raises(UsageError, match="cannot meter or compare"):
             make(mode="online", check=1e-2)
 
-    def test_what_is_no_kernel_or_configuration_is_refused(self):
+    def test_autotune_without_kernel_or_configurations_is_an_error(self):
         with pytest.raises(UsageError, match=r"give a list of triton\.Config"):
             make([{"BLOCK": 16}])
         with pytest.raises(UsageError, match="did you mean 'BLOCK'"):
@@ -97,14 +97,14 @@ class TestBudget:
         with pytest.raises(UsageError, match=r"put @triton\.jit below"):
             foretune.autotune(configs(64), ["n"])(tuned_kernels.copy)
 
-    def test_hundreds_of_configurations_are_all_known_once_measured(self, device, tensors):
+    def test_budget_all_measures_hundreds_of_configurations(self, device, tensors):
         device.times = lambda launch: 1.0 if launch.config["num_stages"] == 40 else 4.0
         many = [triton.Config({"BLOCK": b}, num_stages=s) for s in range(1, 41) for b in BLOCKS]
         kernel = make(many, budget="all")
         assert call(kernel, device, tensors, 1024) == len(many)
         assert kernel.best_config.num_stages == 40
 
-    def test_failures_count_and_compile_no_more_than_they_must(self, device, tensors):
+    def test_budget_is_exceeded_until_the_first_success(self, device, tensors):
         def times(launch):
             if len(device.launches) < 2:
                 raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
@@ -118,7 +118,7 @@ class TestBudget:
 
 
 class TestVariants:
-    def test_what_16_divides_is_another_problem(self, device):
+    def test_variant_divisible_by_16_is_another_problem(self, device):
         kernel = make(budget=4)
         data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
         call(kernel, device, data, 1024)
@@ -128,13 +128,13 @@ class TestVariants:
         assert call(kernel, device, shifted, 1024) == 0
         assert len(kernel.cache) == 1
 
-    def test_with_budget_all_it_is_not(self, device):
+    def test_variant_with_budget_all_is_the_same_problem(self, device):
         kernel = make(budget="all")
         data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
         call(kernel, device, data, 1024)
         assert call(kernel, device, (data[0][1:], data[1][1:]), 1024) == 0
 
-    def test_what_is_cleared_is_tuned_anew_in_every_variant(self, device):
+    def test_variant_of_a_cleared_entry_is_tuned_again(self, device):
         kernel = make(configs(64, 256), budget=2)
         data = torch.zeros(65, dtype=torch.float16), torch.zeros(65)
         variants = data, (data[0][1:], data[1][1:])
@@ -144,7 +144,7 @@ class TestVariants:
         assert [call(kernel, device, v, 1024) for v in variants] == [2, 2]
         assert [call(kernel, device, v, 1024) for v in variants] == [0, 0]
 
-    def test_all_variants_stay_when_frozen(self, device):
+    def test_variants_are_kept_by_freeze(self, device):
         def times(launch):
             wanted = 64 if launch.arguments["x"].data_ptr() % 16 else 256
             return 1.0 + abs(launch.config["BLOCK"] - wanted)
@@ -156,7 +156,7 @@ class TestVariants:
             call(kernel, device, variant, 1024)
         assert sorted(blocks_of(kernel.freeze().configs)) == [64, 256]
 
-    def test_a_hook_makes_another_configuration(self, device, tensors):
+    def test_variant_with_a_hook_is_another_configuration(self, device, tensors):
         ran = []
 
         def prepare(arguments):
@@ -169,7 +169,7 @@ class TestVariants:
 
 
 class TestSpace:
-    def test_a_space_is_searched(self, device, tensors):
+    def test_space_is_searched(self, device, tensors):
         space = SearchSpace(
             {"BLOCK": [16 * i for i in range(1, 65)], "num_warps": [1, 2, 4, 8, 16]},
             ["BLOCK >= 16 * num_warps"],
@@ -180,19 +180,19 @@ class TestSpace:
         chosen = kernel.best_config
         assert Configuration(BLOCK=chosen.kwargs["BLOCK"], num_warps=chosen.num_warps) in space
 
-    def test_an_empty_space_is_refused(self):
+    def test_space_without_configurations_is_an_error(self):
         with pytest.raises(foretune.ForetuneError, match="no configuration"):
             make(SearchSpace({"BLOCK": [16]}, ["BLOCK > 16"]))
 
 
 class TestOnline:
-    def test_a_launch_is_timed_without_its_way_to_the_device(self, device, tensors):
+    def test_online_times_exclude_the_launch_latency(self, device, tensors):
         device.device_interface.launch_ms = 50.0
         kernel = make(configs(64, 128, 256), mode="online", budget=3)
         until_settled(kernel, tensors)
         assert max(t for times in kernel.configs_timings.values() for t in times) < 50.0
 
-    def test_every_call_launches_once_until_the_best_is_found(self, device, tensors):
+    def test_online_call_launches_once(self, device, tensors):
         kernel = make(configs(64, 128, 256, 512), mode="online", budget=4)
         for _ in range(2000):
             assert call(kernel, device, tensors, 1024) == 0
@@ -203,7 +203,7 @@ class TestOnline:
         assert set(blocks_of(device.launches)) == {64, 128, 256, 512}
         assert len(kernel.configs_timings) == 4
 
-    def test_a_trial_that_cannot_run_is_replaced_in_the_same_call(self, device, tensors):
+    def test_online_failed_trial_is_replaced_in_the_same_call(self, device, tensors):
         def times(launch):
             if launch.config["BLOCK"] == 256:
                 raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
@@ -214,7 +214,7 @@ class TestOnline:
         until_settled(kernel, tensors)
         assert kernel.best_config.kwargs["BLOCK"] == 128
 
-    def test_what_does_not_fit_is_never_the_callers_problem(self, device, tensors):
+    def test_online_unfit_trial_raises_no_error(self, device, tensors):
         def times(launch):
             if launch.config["BLOCK"] in (16, 128, 256):
                 raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
@@ -225,7 +225,7 @@ class TestOnline:
         until_settled(kernel, tensors)
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
-    def test_a_plan_that_fails_ends_the_search_with_a_warning(self, device, tensors, monkeypatch):
+    def test_online_failed_step_ends_the_search_with_a_warning(self, device, tensors, monkeypatch):
         from foretune.tune.triton import call_search
 
         def broken(self, n=1):
@@ -237,7 +237,7 @@ class TestOnline:
             until_settled(kernel, tensors)
         assert kernel.best_config in kernel.configs
 
-    def test_no_tensor_is_kept(self, device):
+    def test_online_search_keeps_no_tensor(self, device):
         import gc
         import weakref
 
@@ -252,13 +252,13 @@ class TestOnline:
         gc.collect()
         assert not any(ref() is not None for ref in seen)
 
-    def test_energy_cannot_be_had_online(self):
+    def test_online_energy_is_an_error(self):
         with pytest.raises(UsageError, match="mode='online' times calls"):
             make(mode="online", objective="energy")
 
 
 class TestWithoutLaunching:
-    def test_a_ranking_measures_nothing(self, device, tensors):
+    def test_rank_measures_nothing(self, device, tensors):
         kernel = make()
         offers = kernel.rank(*tensors, 1024, grid=grid)
         assert len(device.launches) == 0
@@ -266,7 +266,7 @@ class TestWithoutLaunching:
         assert len(offers) == len(kernel.configs)
         assert all(o.measured != o.measured for o in offers)
 
-    def test_what_was_tuned_comes_first(self, device, tensors):
+    def test_rank_measured_configurations_come_first(self, device, tensors):
         kernel = make(budget=6)
         call(kernel, device, tensors, 1024)
         assert kernel.choose(*tensors, 1024, grid=grid) is kernel.best_config
@@ -274,12 +274,12 @@ class TestWithoutLaunching:
         measured = [o.measured for o in offers if o.measured == o.measured]
         assert measured == sorted(measured)
 
-    def test_an_offer_can_be_read(self, device, tensors):
+    def test_rank_entries_have_a_readable_repr(self, device, tensors):
         offer = make(configs(64, 128)).rank(*tensors, 1024, grid=grid)[0]
         assert "BLOCK: " in repr(offer)
         assert "measured" not in repr(offer)
 
-    def test_without_a_device_it_says_so(self, tensors, monkeypatch):
+    def test_choose_without_device_is_an_error(self, tensors, monkeypatch):
         monkeypatch.setattr(triton.runtime.driver, "_active", None)
         monkeypatch.setattr(triton.runtime.driver, "_default", None)
         if torch.cuda.is_available():
@@ -287,7 +287,7 @@ class TestWithoutLaunching:
         with pytest.raises(UsageError, match="Triton finds no GPU here: set TRITON_INTERPRET=1"):
             make().choose(*tensors, 1024, grid=grid)
 
-    def test_what_was_not_measured_is_printed_too(self, device, tensors, monkeypatch, capsys):
+    def test_predicted_choice_is_printed(self, device, tensors, monkeypatch, capsys):
         monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
         kernel = make(budget=0)
         kernel[grid](*tensors, 1024)
@@ -296,26 +296,26 @@ class TestWithoutLaunching:
 
 
 class TestSwitches:
-    def test_it_can_be_turned_off(self, device, tensors, monkeypatch):
+    def test_disable_variable_uses_stock_triton(self, device, tensors, monkeypatch):
         monkeypatch.setenv("FORETUNE_DISABLE", "1")
         kernel = make(configs(64, 128, 256))
         assert call(kernel, device, tensors, 1024) == 3
         assert type(kernel).run is triton.runtime.autotuner.Autotuner.run
         assert kernel.freeze() is kernel
 
-    def test_energy_without_a_meter_minimises_time_and_says_so(self, device, tensors):
+    def test_energy_without_a_meter_minimizes_time_with_a_warning(self, device, tensors):
         kernel = make(configs(64, 256), objective="energy", budget="all")
         with pytest.warns(ForetuneWarning, match="needs a power meter"):
             call(kernel, device, tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] == 256
 
-    def test_energy_is_minimised_where_it_is_metered(self, device, tensors, monkeypatch):
+    def test_energy_is_minimized_with_a_meter(self, device, tensors, monkeypatch):
         metered(monkeypatch, device)
         kernel = make(configs(64, 128, 256), objective="energy", budget="all")
         kernel[grid](*tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
-    def test_a_predictor_that_cannot_be_used_is_an_error(self, device, tensors, tmp_path):
+    def test_predictor_unusable_is_an_error(self, device, tensors, tmp_path):
         kernel = make(predictor=tmp_path / "nowhere", budget=2)
         with pytest.raises(PredictorError, match="holds no predictor"):
             call(kernel, device, tensors, 1024)

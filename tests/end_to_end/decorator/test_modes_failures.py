@@ -1,4 +1,4 @@
-"""What fails while `foretune.autotune` measures, and graphs, in which nothing can be."""
+"""Failures while `foretune.autotune` measures, and calls in a graph capture."""
 
 import contextlib
 import threading
@@ -21,7 +21,7 @@ from foretune.tune.triton import stalled
 
 
 class TestFailures:
-    def test_what_does_not_run_is_never_chosen(self, device, tensors):
+    def test_failed_configuration_is_not_chosen(self, device, tensors):
         def times(launch):
             if launch.config["BLOCK"] >= 128:
                 raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
@@ -32,7 +32,7 @@ class TestFailures:
         call(kernel, device, tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
-    def test_a_prediction_that_does_not_run_is_replaced(self, device, tensors):
+    def test_failed_prediction_is_replaced(self, device, tensors):
         believed = make(budget=0)
         call(believed, device, tensors, 1024)
         bad = believed.best_config
@@ -47,7 +47,7 @@ class TestFailures:
         kernel[grid](*tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] != bad.kwargs["BLOCK"]
 
-    def test_nothing_runs_and_nothing_is_remembered(self, device, tensors, tmp_path):
+    def test_all_failed_stores_nothing(self, device, tensors, tmp_path):
         def times(launch):
             raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
 
@@ -60,7 +60,7 @@ class TestFailures:
         device.times = by_problem
         assert call(kernel, device, tensors, 1024) == 2
 
-    def test_what_breaks_the_device_ends_the_search_and_is_remembered(self, tensors, tmp_path):
+    def test_broken_device_ends_the_search_and_is_stored(self, tensors, tmp_path):
         def times(launch):
             if launch.config["BLOCK"] == 128:
                 raise RuntimeError("an illegal memory access was encountered")
@@ -75,7 +75,7 @@ class TestFailures:
             call(kernel, device, tensors, 1024)
             assert 128 not in blocks_of(device.launches)
 
-    def test_wrong_numbers_are_never_chosen(self, device, tensors):
+    def test_wrong_result_is_not_chosen(self, device, tensors):
         def times(launch):
             wrong = launch.config["BLOCK"] == 256
             launch.arguments["y"].copy_(launch.arguments["x"] * (2.0 if wrong else 1.0))
@@ -87,7 +87,7 @@ class TestFailures:
         assert kernel.best_config.kwargs["BLOCK"] in (128, 512)
         assert torch.equal(tensors[1], tensors[0].float())
 
-    def test_times_without_a_check_do_not_count_where_one_is_asked_for(
+    def test_unchecked_times_do_not_count_with_a_check(
         self, device, tensors, tmp_path, monkeypatch
     ):
         monkeypatch.setattr(stalled, "POLL_S", -1.0)  # to wait for others is an error here
@@ -104,7 +104,7 @@ class TestFailures:
         call(checked, device, tensors, 1024)
         assert checked.best_config.kwargs["BLOCK"] == 64
 
-    def test_wrong_numbers_are_no_timing(self, device, tensors, tmp_path):
+    def test_wrong_result_has_no_timing(self, device, tensors, tmp_path):
         def times(launch):
             launch.arguments["y"].fill_(2.0 if launch.config["BLOCK"] == 256 else 1.0)
             return by_problem(launch)
@@ -114,7 +114,7 @@ class TestFailures:
         call(kernel, device, tensors, 1024)
         assert [t[0] for t in kernel.configs_timings.values()][1] == float("inf")
 
-    def test_what_does_not_run_is_no_measure_of_right(self, device, tensors):
+    def test_failed_configuration_computes_no_expected_output(self, device, tensors):
         def times(launch):
             if launch.config["BLOCK"] == 64:
                 raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
@@ -126,7 +126,7 @@ class TestFailures:
         call(kernel, device, tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] == 256
 
-    def test_a_wrong_call_is_told_once(self, device, tensors):
+    def test_wrong_call_raises_once(self, device, tensors):
         def times(launch):
             raise ValueError("a pointer that is none")
 
@@ -135,20 +135,20 @@ class TestFailures:
             call(make(), device, tensors, 1024)
         assert len(device.launches) == 1
 
-    def test_a_meter_that_fails_costs_a_warning(self, device, tensors, monkeypatch):
+    def test_failing_meter_warns(self, device, tensors, monkeypatch):
         metered(monkeypatch, device, fails=True)
         kernel = make(configs(64, 256), objective="energy")
         with pytest.warns(ForetuneWarning, match="power was not metered"):
             call(kernel, device, tensors, 1024)
 
-    def test_a_meter_that_tells_nothing_ends_all_the_same(self, device, tensors, monkeypatch):
+    def test_meter_without_values_ends_the_search(self, device, tensors, monkeypatch):
         metered(monkeypatch, device, watts=float("nan"))
         kernel = make(configs(64, 256), objective="energy")
         call(kernel, device, tensors, 1024)
         assert kernel.best_config in kernel.configs
 
     @pytest.mark.parametrize("budget", ["all", "auto", 3])
-    def test_after_some_seconds_no_measurement_is_started(self, device, tensors, tmp_path, budget):
+    def test_seconds_limit_starts_no_further_measurement(self, device, tensors, tmp_path, budget):
         def times(launch):
             time.sleep(0.3)
             return by_problem(launch)
@@ -162,7 +162,7 @@ class TestFailures:
         device.times = by_problem
         assert call(make(budget=budget, seconds=1e6), device, tensors, 1024) > 1
 
-    def test_a_fallback_keeps_to_the_budget(self, device, tensors, monkeypatch):
+    def test_fallback_keeps_to_the_budget(self, device, tensors, monkeypatch):
         from foretune.tune.triton import choice
 
         def broken(self):
@@ -172,14 +172,14 @@ class TestFailures:
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             assert call(make(budget=0), device, tensors, 1024) == 0
 
-    def test_stocks_file_is_not_written_by_a_few_measurements(
+    def test_few_measurements_do_not_write_the_file_of_triton(
         self, device, tensors, monkeypatch, tmp_path
     ):
         kernel = make(configs(64, 128, 256), budget=1, cache_results=True)
         call(kernel, device, tensors, 1024)
         assert not list((tmp_path / "triton").rglob("*.autotune.json"))
 
-    def test_a_hooks_error_is_raised(self, device, tensors):
+    def test_error_of_a_hook_is_raised(self, device, tensors):
         def hook(arguments, reset_only=False):
             raise KeyError("the hook's own")
 
@@ -187,7 +187,7 @@ class TestFailures:
         with pytest.raises(KeyError, match="the hook's own"):
             kernel[grid](*tensors, 1024)
 
-    def test_a_failure_of_ours_falls_back_to_stock(self, device, tensors, monkeypatch):
+    def test_error_in_foretune_falls_back_to_stock(self, device, tensors, monkeypatch):
         from foretune.tune.triton import choice
 
         def broken(self):
@@ -202,7 +202,7 @@ class TestFailures:
             warnings.simplefilter("error")
             assert call(kernel, device, tensors, 1024) == 0
 
-    def test_what_compiles_too_long_is_given_up(self, tensors):
+    def test_slow_compilation_is_given_up(self, tensors):
         stop = threading.Event()
 
         def slow(kernel, config):
@@ -218,14 +218,14 @@ class TestFailures:
 
 
 class TestCapture:
-    def test_nothing_is_measured_while_a_graph_is_captured(self, device, tensors):
+    def test_capture_measures_nothing(self, device, tensors):
         kernel = make(budget=4)
         device.device_interface.capturing = True
         assert call(kernel, device, tensors, 1024) == 0
         device.device_interface.capturing = False
         assert call(kernel, device, tensors, 1024) == 4
 
-    def test_what_does_not_fit_is_replaced_while_capturing(self, device, tensors):
+    def test_capture_unfit_configuration_is_replaced(self, device, tensors):
         def times(launch):
             if launch.config["BLOCK"] >= 64:
                 raise triton.runtime.errors.OutOfResources(300, 100, "shared memory")
@@ -238,7 +238,7 @@ class TestCapture:
         assert kernel.best_config.kwargs["BLOCK"] in (16, 32)
         assert call(kernel, device, tensors, 1024) == 0  # it knows by now
 
-    def test_code_is_loaded_while_a_graph_is_captured(self, device, tensors):
+    def test_capture_loads_code(self, device, tensors):
         kernel = make(budget=4)
         device.device_interface.capturing = True
         call(kernel, device, tensors, 1024)
@@ -247,7 +247,7 @@ class TestCapture:
         with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
             plain[(1,)](tensors[1], 64, FACTOR=2, BLOCK=64)  # the mode is as it was
 
-    def test_energy_is_that_of_a_graph_without_hooks(self, device, tensors, monkeypatch):
+    def test_graph_energy_excludes_hooks(self, device, tensors, monkeypatch):
         metered(monkeypatch, device)
         captured, replays = [], []
 
@@ -276,7 +276,7 @@ class TestCapture:
         assert len(zeroed) < 10
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
-    def test_graphs_have_times_and_choices_of_their_own(
+    def test_graph_mode_stores_separate_times_and_choices(
         self, device, tensors, monkeypatch, tmp_path
     ):
         def replayed(run, quantiles):

@@ -1,4 +1,4 @@
-"""The memory of `foretune.autotune`: what was measured and chosen is known again."""
+"""What `foretune.autotune` keeps in a store, and finds there."""
 
 import dataclasses
 import math
@@ -21,21 +21,21 @@ from foretune.tune.store.cache import MeasurementCache
 
 
 class TestStore:
-    def test_another_kernel_of_the_same_code_knows(self, device, tensors, tmp_path):
+    def test_store_serves_another_kernel_of_the_same_code(self, device, tensors, tmp_path):
         first = make(store=tmp_path / "tuned.db", budget=4)
         assert call(first, device, tensors, 1024) == 4
         second = make(store=tmp_path / "tuned.db", budget=4)
         assert call(second, device, tensors, 1024) == 0
         assert second.best_config == first.best_config
 
-    def test_one_more_configuration_is_one_more_measurement(self, device, tensors, tmp_path):
+    def test_store_added_configuration_is_measured_alone(self, device, tensors, tmp_path):
         few = all_configs()[:10]
         assert call(make(few, store=tmp_path / "t.db", budget="all"), device, tensors, 1024) == 10
         more = make(all_configs()[:11], store=tmp_path / "t.db", budget="all")
         assert call(more, device, tensors, 1024) == 1
         assert len(more.configs_timings) == 11
 
-    def test_a_larger_budget_goes_on(self, device, tensors, tmp_path):
+    def test_store_larger_budget_continues(self, device, tensors, tmp_path):
         call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
         more = make(store=tmp_path / "t.db", budget=6, regret=1e-3)
         assert 0 < call(more, device, tensors, 1024) <= 6
@@ -43,12 +43,12 @@ class TestStore:
         assert call(again, device, tensors, 1024) == 0
         assert again.best_config == more.best_config
 
-    def test_another_device_knows_nothing(self, device, tensors, tmp_path):
+    def test_store_other_device_starts_without_knowledge(self, device, tensors, tmp_path):
         call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
         with ReplayDriver(by_problem, device="NVIDIA A100-SXM4-80GB").active() as other:
             assert call(make(store=tmp_path / "t.db", budget=2), other, tensors, 1024) == 2
 
-    def test_a_broken_store_costs_one_warning(self, device, tensors, tmp_path):
+    def test_store_broken_warns_once(self, device, tensors, tmp_path):
         broken = tmp_path / "t.db"
         broken.write_bytes(b"no database" * 500)
         kernel = make(store=broken, budget=3)
@@ -58,14 +58,14 @@ class TestStore:
         assert call(kernel, device, tensors, 512) == 3
         assert broken.read_bytes().startswith(b"no database")
 
-    def test_results_can_be_shipped(self, device, tensors, tmp_path):
+    def test_shipped_results_are_used(self, device, tensors, tmp_path):
         call(make(store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
         foretune.Store(tmp_path / "t.db").export(tmp_path / "tuned.json")
         kernel = make(shipped=tmp_path / "tuned.json", budget=4)
         assert call(kernel, device, tensors, 1024) == 0
         assert kernel.best_config.kwargs["BLOCK"] == 256
 
-    def test_what_was_tuned_here_stands_before_what_was_shipped(self, device, tensors, tmp_path):
+    def test_shipped_results_yield_to_the_store(self, device, tensors, tmp_path):
         call(make(store=tmp_path / "t.db", budget=2), device, tensors, 1024)
         foretune.Store(tmp_path / "t.db").export(tmp_path / "tuned.json")
         own = {"store": tmp_path / "own.db", "shipped": tmp_path / "tuned.json", "budget": 6}
@@ -75,7 +75,7 @@ class TestStore:
         assert call(again, device, tensors, 1024) == 0
         assert again.best_config == more.best_config
 
-    def test_another_objective_is_another_choice(self, device, tensors, tmp_path, monkeypatch):
+    def test_store_objective_has_its_choice(self, device, tensors, tmp_path, monkeypatch):
         metered(monkeypatch, device)
         listed = configs(64, 128, 256)
         saving = make(listed, store=tmp_path / "t.db", objective="energy", budget="all")
@@ -84,7 +84,7 @@ class TestStore:
         call(fast, device, tensors, 1024)
         assert blocks_of([saving.best_config, fast.best_config]) == [64, 256]
 
-    def test_times_alone_do_not_answer_for_energy(self, device, tensors, tmp_path, monkeypatch):
+    def test_store_times_do_not_suffice_for_energy(self, device, tensors, tmp_path, monkeypatch):
         call(make(configs(64, 256), store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
         metered(monkeypatch, device)
         saving = make(
@@ -93,13 +93,13 @@ class TestStore:
         call(saving, device, tensors, 1024)
         assert saving.best_config.kwargs["BLOCK"] == 64
 
-    def test_a_missing_shipped_file_leaves_the_store_alone(self, device, tensors, tmp_path):
+    def test_shipped_missing_file_leaves_the_store(self, device, tensors, tmp_path):
         kernel = make(configs(64, 256), store=tmp_path / "t.db", shipped=tmp_path / "none.json")
         with pytest.warns(ForetuneWarning, match="shipped results are not used"):
             call(kernel, device, tensors, 1024)
         assert len(foretune.Store(tmp_path / "t.db").runs()) == 2
 
-    def test_a_choice_that_later_times_refute_is_made_again(self, device, tensors, tmp_path):
+    def test_store_refuted_choice_is_made_again(self, device, tensors, tmp_path):
         first = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
         call(first, device, tensors, 1024)
         store = foretune.Store(tmp_path / "t.db")
@@ -114,18 +114,20 @@ class TestStore:
             assert call(again, device, tensors, 1024) == 0
             assert again.best_config.kwargs["BLOCK"] == chosen
 
-    def test_all_means_all_whatever_was_chosen_before(self, device, tensors, tmp_path):
+    def test_store_budget_all_measures_all_despite_a_choice(self, device, tensors, tmp_path):
         few = call(make(store=tmp_path / "t.db", budget="auto"), device, tensors, 1024)
         rest = call(make(store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
         assert few + rest == len(all_configs())
 
-    def test_what_was_never_compared_is_measured_again(self, device, tensors, tmp_path):
+    def test_store_unchecked_times_are_measured_again(self, device, tensors, tmp_path):
         how = {"store": tmp_path / "t.db", "budget": "all"}
         assert call(make(configs(64, 256), **how), device, tensors, 1024) == 2
         assert call(make(configs(64, 256), **how, check=1e-3), device, tensors, 1024) > 2
         assert call(make(configs(64, 256), **how, check=1e-3), device, tensors, 1024) == 0
 
-    def test_a_verified_choice_stands_for_time_alone(self, device, tensors, tmp_path, monkeypatch):
+    def test_store_verified_choice_counts_for_time_only(
+        self, device, tensors, tmp_path, monkeypatch
+    ):
         """Made elsewhere, for no list of candidates; times of another day do not refute it."""
         call(make(configs(64, 256), store=tmp_path / "t.db", budget="all"), device, tensors, 1024)
         store = foretune.Store(tmp_path / "t.db")
@@ -143,7 +145,7 @@ class TestStore:
         saving = make(configs(64, 256), store=tmp_path / "t.db", objective="energy", budget=2)
         assert call(saving, device, tensors, 1024) > 0
 
-    def test_a_verified_choice_that_fails_later_is_made_again(self, device, tensors, tmp_path):
+    def test_store_verified_choice_that_failed_is_made_again(self, device, tensors, tmp_path):
         call(make(configs(64, 256), store=tmp_path / "t.db", budget=1), device, tensors, 1024)
         store = foretune.Store(tmp_path / "t.db")
         (subject,) = store.subjects()
@@ -156,7 +158,7 @@ class TestStore:
         call(again, device, tensors, 1024)
         assert again.best_config.kwargs["BLOCK"] != choice.config["BLOCK"]
 
-    def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path, monkeypatch):
+    def test_store_concurrent_processes_agree(self, device, tensors, tmp_path, monkeypatch):
         first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)
         second = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=3)
         monkeypatch.setattr(MeasurementCache, "choice", lambda *_, **__: None)  # it began before

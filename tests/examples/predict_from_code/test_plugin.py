@@ -31,9 +31,9 @@ def installed(tmp_path, monkeypatch):
     lines = [f"{name} = {value}" for name, value in points["foretune.predictors"].items()]
     info.joinpath("entry_points.txt").write_text("[foretune.predictors]\n" + "\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
-    registry.registered.cache_clear()
+    registry.reset()
     yield
-    registry.registered.cache_clear()
+    registry.reset()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a predictor may be called, and what is refused."""
+"""Names of predictors, and what is refused: `models/saved/lookup.py`."""
 
 import shutil
 from contextlib import nullcontext
@@ -19,34 +19,34 @@ def place(predictor, tmp_path, monkeypatch):
     return tmp_path / "campaigns"
 
 
-def test_an_object_is_itself(predictor):
+def test_read_predictor_object_is_returned(predictor):
     assert read_predictor(predictor) is predictor
 
 
 @pytest.mark.parametrize("name", ["matmul-001/predictor", "matmul-001", ""])
-def test_a_folder_of_one_or_of_a_campaign(place, predictor, runs, name):
+def test_read_predictor_from_folder_or_campaign(place, predictor, runs, name):
     assert read_predictor(place / name).predict(runs).equals(predictor.predict(runs))
     assert read_predictor(str(place / name)).kernel_name_ == "matmul"
 
 
-def test_of_several_one_is_to_be_named(place):
+def test_read_predictor_several_in_folder_is_refused(place):
     shutil.copytree(place / "matmul-001", place / "matmul-002")
     with pytest.raises(PredictorError, match=r"holds 2 predictors: name one of .*matmul-001"):
         read_predictor(place)
 
 
-def test_a_folder_without(tmp_path):
+def test_read_predictor_folder_without_one_is_refused(tmp_path):
     with pytest.raises(PredictorError, match="holds no predictor"):
         read_predictor(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["models.py:forest", "forest.onnx", "forest.joblib"])
-def test_a_users_own_model_only_guides(name):
+def test_read_predictor_users_model_is_refused(name):
     with pytest.raises(UsageError, match="which can only guide a search: name a"):
         read_predictor(name)
 
 
-def test_a_users_own_model_in_mlflow_only_guides(tmp_path, monkeypatch):
+def test_read_predictor_users_model_in_mlflow_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(lookup, "downloaded_model", lambda name: nullcontext(tmp_path))
     monkeypatch.setattr(lookup, "connect", lambda: None)
     monkeypatch.setattr(lookup, "mlflow_model", lambda *_: "a model")
@@ -55,6 +55,6 @@ def test_a_users_own_model_in_mlflow_only_guides(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["auto", "none", None, 3, np.ones(2)])
-def test_what_is_no_name_here(name):
+def test_read_predictor_other_names_are_refused(name):
     with pytest.raises(UsageError, match="models:/NAME@ALIAS"):
         read_predictor(name)

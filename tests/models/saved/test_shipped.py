@@ -71,11 +71,11 @@ class Spoken:
 
 @pytest.mark.usefixtures("root")
 class TestWhichFits:
-    def test_the_one_of_this_code_and_device_does(self, toy_device, runs, predictor):
+    def test_find_pretrained_same_code_and_device(self, toy_device, runs, predictor):
         found = find_pretrained("matmul", SOURCE, toy_device)
         assert found.predict(runs).equals(predictor.predict(runs))
 
-    def test_one_with_power_does_where_power_is_wanted(self, toy_device):
+    def test_find_pretrained_with_power(self, toy_device):
         assert find_pretrained("matmul", SOURCE, toy_device, needs_power=True)
 
     @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ class TestWhichFits:
             ({"specs": {"cores": 8.0}}, "toy is for 4 cores, this device has 8"),
         ],
     )
-    def test_on_another_device_it_is_a_foreign_guide(self, toy_device, change, reason):
+    def test_find_pretrained_other_device_has_mismatch(self, toy_device, change, reason):
         device = dataclasses.replace(toy_device, **change)
         guide = find_guide(PredictorRequest("matmul", SOURCE, device))
         assert reason in guide.mismatch
@@ -98,17 +98,17 @@ class TestWhichFits:
         device = dataclasses.replace(toy_device, specs=specs)
         assert not find_guide(PredictorRequest("matmul", SOURCE, device)).mismatch
 
-    def test_of_other_code_it_is_a_foreign_guide(self, toy_device):
+    def test_find_pretrained_other_code_has_mismatch(self, toy_device):
         guide = find_guide(PredictorRequest("matmul", "0" * 16, toy_device))
         assert guide.mismatch == "toy was measured with other code of matmul"
 
-    def test_of_other_code_on_another_device_it_is_refused(self, toy_device):
+    def test_find_pretrained_other_code_and_device_is_refused(self, toy_device):
         """Nothing but the name is the same, e.g. of a decorated function that is called matmul."""
         device = dataclasses.replace(toy_device, name="Other GPU")
         with pytest.raises(NotShipped, match="toy was measured with other code, on Toy CPU"):
             find_guide(PredictorRequest("matmul", "0" * 16, device))
 
-    def test_the_one_most_like_it_is_taken(self, toy_device, root, predictor, runs):
+    def test_find_pretrained_takes_most_similar(self, toy_device, root, predictor, runs):
         """Of two it is the one of the same device, though it comes later in the alphabet."""
         other = Pretrained("matmul", SOURCE, "Other CPU", "toy", toy_device.specs, "another")
         predictor.save(other.folder(root))
@@ -122,7 +122,7 @@ class TestWhichFits:
         with pytest.raises(NotShipped, match="there is none for this kernel"):
             find_pretrained(kernel, SOURCE, toy_device)
 
-    def test_one_that_lacks_what_is_wanted_is_refused(self, toy_device, root, runs):
+    def test_find_pretrained_without_target_is_refused(self, toy_device, root, runs):
         folder = root / "matmul" / "toy"
         text = (folder / "card.json").read_text()
         Predictor(targets=("time_ms",)).fit(runs).save(folder)
@@ -133,23 +133,23 @@ class TestWhichFits:
 
 class TestDamage:
     @pytest.mark.parametrize("text", ["{", "[]", '{"kernel": "matmul"}'])
-    def test_a_card_that_cannot_be_read(self, root, toy_device, text):
+    def test_find_pretrained_damaged_card_is_refused(self, root, toy_device, text):
         (root / "matmul" / "toy" / "card.json").write_text(text)
         with pytest.raises(PredictorError, match=r"card\.json is damaged"):
             find_pretrained("matmul", SOURCE, toy_device)
 
-    def test_a_card_of_something_else(self, root, toy_device):
+    def test_find_pretrained_card_in_wrong_folder_is_refused(self, root, toy_device):
         path = root / "matmul" / "toy" / "card.json"
         path.write_text(path.read_text().replace('"matmul"', '"softmax"'))
         with pytest.raises(PredictorError, match="it is in the wrong folder"):
             find_pretrained("matmul", SOURCE, toy_device)
 
-    def test_a_predictor_that_cannot_be_read(self, root, toy_device):
+    def test_find_pretrained_damaged_predictor_is_refused(self, root, toy_device):
         (root / "matmul" / "toy" / "runs.parquet").write_bytes(b"nothing")
         with pytest.raises(RunTableError, match=r"runs\.parquet is not a readable Parquet file"):
             find_pretrained("matmul", SOURCE, toy_device)
 
-    def test_a_predictor_of_another_version(self, root, toy_device):
+    def test_find_pretrained_other_version_is_refused(self, root, toy_device):
         path = root / "matmul" / "toy" / "predictor.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "features_version": -1}))
         with pytest.raises(PredictorError, match="written by another version") as error:
@@ -210,13 +210,13 @@ def of_it(request):
     return request.param
 
 
-def test_shipped_ones_are_small():
+def test_shipped_predictors_are_small():
     assert CARDS
     files = [p for p in shipped.SHIPPED.rglob("*") if p.is_file()]
     assert sum(p.stat().st_size for p in files) <= MOST_BYTES
 
 
-def test_every_shipped_one_is_of_a_shipped_table(of_it):
+def test_shipped_predictor_is_of_a_shipped_table(of_it):
     table = card(of_it.table)
     assert table.kernels[of_it.kernel] == of_it.source
     assert (table.device, table.architecture) == (of_it.device, of_it.architecture)
@@ -229,7 +229,7 @@ def device_of(of_it):
     return Device(of_it.device, kind, of_it.architecture, of_it.specs)
 
 
-def test_every_shipped_one_is_found_on_its_device(of_it):
+def test_shipped_predictor_is_found_on_its_device(of_it):
     kernel = get_kernel(of_it.kernel)
     assert kernel.source_hash == of_it.source, f"measure {of_it.table} again"
     device = device_of(of_it)
@@ -242,14 +242,14 @@ def test_every_shipped_one_is_found_on_its_device(of_it):
     assert np.isfinite(predicted["time_ms"]).all()
 
 
-def test_every_shipped_one_has_to_be_checked_on_another_device(of_it):
+def test_shipped_predictor_has_mismatch_on_other_device(of_it):
     another = dataclasses.replace(device_of(of_it), name="Another Device")
     guide = find_guide(PredictorRequest(of_it.kernel, of_it.source, another))
     assert f"was measured on {of_it.device}" in guide.mismatch
     assert not guide.has_valid_interval
 
 
-def test_every_shipped_one_begins_a_search_for_the_least_time(of_it, monkeypatch):
+def test_shipped_predictor_guides_search_for_time(of_it, monkeypatch):
     """One that has not learned power does not begin a search for the least energy."""
     monkeypatch.setattr("foretune.tune.job.find_meter", lambda kind, index: object())
     told, kernel, device = Spoken(), get_kernel(of_it.kernel), device_of(of_it)
@@ -268,7 +268,7 @@ def test_every_shipped_one_begins_a_search_for_the_least_time(of_it, monkeypatch
     assert told.said[-1].endswith(f"{of_it.table} has no power_w")
 
 
-def test_every_shipped_one_beats_simple_methods_on_problems_held_out(of_it):
+def test_shipped_predictor_beats_baselines_on_held_out_problems(of_it):
     stated = of_it.held_out
     others = [name for name in stated if " of " in name]
     assert len(others) >= 6
@@ -276,7 +276,7 @@ def test_every_shipped_one_beats_simple_methods_on_problems_held_out(of_it):
         assert stated[name.partition(" of ")[0]] < stated[name]
 
 
-def test_errors_are_as_stated(of_it):
+def test_shipped_predictor_errors_are_as_stated(of_it):
     """A predictor of some of the rows errs on other problems about as much as the card says."""
     runs = load(of_it.table)
     runs = runs[(runs["kernel"] == of_it.kernel) & (runs["role"] != "finalist")]

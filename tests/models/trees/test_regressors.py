@@ -1,4 +1,4 @@
-"""The registered models are scikit-learn regressors that come back from disk the same."""
+"""The registered tree models follow the contract of regressors: `models/trees/`."""
 
 import sys
 
@@ -34,11 +34,11 @@ def test_every_registered_model_is_tested():
     assert {load("models", name) for name in ("xgboost", "random_forest")} == tested
 
 
-def test_the_contract(model):
+def test_regressor_passes_contract(model):
     check_regressor(model)
 
 
-def test_the_seed_decides(model):
+def test_fit_depends_on_seed_alone(model):
     X, y = data()
     one, same, other = (
         type(model)(**{**model.get_params(), "seed": seed}).fit(X, y).predict(X)
@@ -48,7 +48,7 @@ def test_the_seed_decides(model):
     assert (one != other).any()
 
 
-def test_a_probability():
+def test_logistic_model_predicts_probability():
     X, y = data()
     model = BoostingModel(rounds=30, objective="binary:logistic").fit(X, (y > 0.5).astype(float))
     predicted = model.predict(X)
@@ -56,19 +56,19 @@ def test_a_probability():
     assert predicted[y > 0.8].mean() > 0.8
 
 
-def test_small_data_has_one_thread():
+def test_threads_for_small_data_is_one():
     assert threads_for(0) == threads_for(ROWS_PER_THREAD) == 1
     assert threads_for(10**9) >= 1
 
 
-def test_a_quick_boosted_model_has_a_third_of_the_trees_that_count_three_times():
+def test_quick_boosted_model_has_third_of_trees_and_three_times_the_rate():
     quick = BoostingModel(rounds=301, rate=0.2, depth=5, seed=3).quick()
     assert quick.get_params() == BoostingModel(100, rate=0.2 * 3, depth=5, seed=3).get_params()
     least = BoostingModel(rounds=1, rate=0.8).quick()
     assert (least.rounds, least.rate) == (1, 1.0)
 
 
-def test_who_learns_side_by_side_shares_the_cores(monkeypatch):
+def test_parallel_map_shares_the_cores(monkeypatch):
     rows = 100 * ROWS_PER_THREAD
     monkeypatch.setattr("foretune.models.trees.regressor.available_cores", lambda: 8)
     assert parallel_map(lambda n: (n, threads_for(rows)), range(3)) == [(0, 2), (1, 2), (2, 2)]
@@ -79,12 +79,12 @@ def test_who_learns_side_by_side_shares_the_cores(monkeypatch):
     assert parallel_map(threads_for, [rows, rows]) == [1, 1]
 
 
-def test_what_fails_side_by_side_is_raised():
+def test_parallel_map_raises_errors():
     with pytest.raises(ZeroDivisionError):
         parallel_map(lambda n: 1 / n, [1, 0])
 
 
-def test_without_xgboost_one_line_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_xgboost_names_the_extra(tmp_path, monkeypatch):
     BoostingModel(rounds=2).fit(*data()).save(tmp_path / "model")
     monkeypatch.setitem(sys.modules, "xgboost", None)
     says = r"needs xgboost.*pip install '.\[learn\]'"

@@ -1,4 +1,4 @@
-"""A saved model predicts as it did; `tests/support/test_files.py` has damaged ones."""
+"""Saved tree models predict as before; `tests/support/test_files.py` has damaged ones."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def data(n=400, seed=0):
 
 
 @pytest.mark.parametrize("parameters", [{}, {"depth": 1, "rounds": 1}])
-def test_a_saved_model_predicts_and_explains_itself_the_same_way(tmp_path, parameters):
+def test_load_predicts_and_explains_the_same(tmp_path, parameters):
     """It is saved without what training alone reads."""
     xgboost = pytest.importorskip("xgboost")
     X, y = data()
@@ -28,7 +28,7 @@ def test_a_saved_model_predicts_and_explains_itself_the_same_way(tmp_path, param
     np.testing.assert_array_equal(*shares)
 
 
-def test_trees_without_a_split(tmp_path):
+def test_load_trees_without_a_split(tmp_path):
     X, _ = data()
     model = BoostingModel(rounds=5).fit(X, np.full(len(X), 3.5))
     model.save(tmp_path / "model.boosted.npz")

@@ -1,4 +1,4 @@
-"""Baselines: each says what its name promises, and the calibrated roofline where it cannot."""
+"""Baselines that predictors are compared with: `models/validation/baselines.py`."""
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ GRID = theirs(
 
 @pytest.mark.parametrize("name", BASELINES)
 @pytest.mark.parametrize("target", ["time_ms", "power_w"])
-def test_one_value_per_row(name, target, matmul, runs):
+def test_predict_baselines_one_value_per_row(name, target, matmul, runs):
     predicted = predict(name, runs, runs, matmul, target)
     assert predicted.shape == (len(runs),)
     if (name, target) == ("roofline", "power_w"):
@@ -44,26 +44,26 @@ def test_one_value_per_row(name, target, matmul, runs):
 
 
 @pytest.mark.parametrize("name", ["problem median", "nearest neighbor"])
-def test_without_a_family_too(name):
+def test_predict_baselines_without_family(name):
     assert (predict(name, GRID, GRID) > 0).all()
 
 
 @pytest.mark.parametrize("name", ["roofline", "calibrated roofline"])
-def test_without_a_family_there_is_no_roofline(name):
+def test_roofline_without_family_is_missing(name):
     assert np.isnan(predict(name, GRID, GRID)).all()
 
 
-def test_the_roofline_is_the_bound(matmul, runs):
+def test_roofline_is_the_bound(matmul, runs):
     predicted = predict("roofline", runs, runs, matmul)
     np.testing.assert_array_equal(predicted, row_roofline_ms(matmul, runs))
 
 
-def test_the_calibrated_roofline_is_right_in_the_middle(matmul, runs):
+def test_calibrated_roofline_has_median_error_zero(matmul, runs):
     ratio = predict("calibrated roofline", runs, runs, matmul) / runs["time_ms"]
     assert ratio.median() == pytest.approx(1.0)
 
 
-def test_the_median_of_a_problem():
+def test_problem_median():
     asked = GRID.head(2).assign(**{"problem.N": [2.0, 3.0]})
     median = np.sqrt(8.0)  # of the logarithms of 1, 2, 4 and 8
     np.testing.assert_allclose(
@@ -74,20 +74,20 @@ def test_the_median_of_a_problem():
     np.testing.assert_allclose(predicted, [median, 100 * median])
 
 
-def test_a_problem_with_a_gap_has_a_median():
+def test_problem_median_with_gap_in_problem():
     gaps = GRID.assign(**{"problem.N": np.repeat([1.0, np.nan, 8.0], 4)})
     gaps.loc[4:7, "time_ms"] *= 10
     predicted = predict("problem median", gaps, gaps)
     np.testing.assert_allclose(predicted[4:8], 10 * np.sqrt(8.0))
 
 
-def test_the_nearest_neighbour():
+def test_nearest_neighbor():
     asked = GRID.head(2).assign(**{"config.x": [7.0, 1.1]})
     np.testing.assert_allclose(predict("nearest neighbor", GRID, asked), [8.0, 1.0])
     np.testing.assert_allclose(predict("nearest neighbor", GRID, GRID), GRID["time_ms"])
 
 
-def test_interpolation_on_a_grid():
+def test_grid_interpolation():
     grid = GRID.rename(columns={"config.x": "problem.x"})
     """A law straight in octaves is met between its runs; where none is near, the middle."""
     asked = grid.head(3).assign(**{"problem.N": [1.0, 2.0, 4.0], "problem.x": [3.0, 3.0, 2.0]})

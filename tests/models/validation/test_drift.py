@@ -1,4 +1,4 @@
-"""Drift: silent while nothing has changed, not when a machine got slower."""
+"""Whether a predictor is still valid: `models/validation/drift.py`."""
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,7 @@ def slower(runs, factor):
     return runs.assign(time_ms=runs["time_ms"] * factor)
 
 
-def test_nothing_has_changed(predictor, fresh):
+def test_drift_of_unchanged_machine_is_silent(predictor, fresh):
     found = check_drift(predictor, fresh)
     assert set(found) == {"time_ms", "power_w"}
     time = found["time_ms"]
@@ -64,7 +64,7 @@ def test_nothing_has_changed(predictor, fresh):
 
 
 @pytest.mark.parametrize("factor", [1.5, 1 / 1.5])
-def test_a_machine_of_another_speed(predictor, fresh, factor):
+def test_drift_of_slower_machine_is_found(predictor, fresh, factor):
     found = check_drift(predictor, slower(fresh, factor))
     time = found["time_ms"]
     assert time.verdict == "drifted"
@@ -76,7 +76,7 @@ def test_a_machine_of_another_speed(predictor, fresh, factor):
 
 
 @pytest.mark.parametrize("kernel", ["matmul", "softmax"])
-def test_few_problems_show_twice_the_time(kernel):
+def test_drift_doubled_time_is_found_in_few_problems(kernel):
     """Their wide intervals also cover problems worse than all seen, but all are not worse."""
     runs = catalog.load("amd-epyc-2-cores")
     runs = runs[runs["kernel"] == kernel]
@@ -88,7 +88,7 @@ def test_few_problems_show_twice_the_time(kernel):
     assert same.expected_error < 0.6
 
 
-def test_repeats_show_what_predictions_are_too_rough_for(predictor, runs):
+def test_drift_small_change_is_found_in_repeats(predictor, runs):
     assert check_drift(predictor, runs)["time_ms"].verdict == "ok"
     again = check_drift(predictor, slower(runs, 1.04))["time_ms"]
     assert again.repeats == (runs["status"] == "ok").sum()
@@ -98,13 +98,13 @@ def test_repeats_show_what_predictions_are_too_rough_for(predictor, runs):
     assert "4.0 % above their earlier value" in again.reasons[-1]
 
 
-def test_a_change_too_small_to_matter(predictor, runs):
+def test_drift_tiny_change_is_ignored(predictor, runs):
     time = check_drift(predictor, slower(runs, 1.01))["time_ms"]
     assert time.verdict == "ok"
     assert time.change == pytest.approx(0.01)
 
 
-def test_few_repeats_tell_nothing(predictor, runs):
+def test_drift_few_repeats_are_ignored(predictor, runs):
     few = runs[runs["status"] == "ok"].iloc[:5]
     time = check_drift(predictor, slower(few, 1.04))["time_ms"]
     assert time.repeats == 5
@@ -113,19 +113,19 @@ def test_few_repeats_tell_nothing(predictor, runs):
     assert time.verdict == "ok"
 
 
-def test_gaps_and_types_do_not_hide_repeats(predictor, runs):
+def test_drift_gaps_and_types_do_not_hide_repeats(predictor, runs):
     floats = runs.assign(**{"problem.M": runs["problem.M"].astype(float)})
     assert check_drift(predictor, floats)["time_ms"].repeats > 100
 
 
-def test_errors_that_only_scatter_are_seen_by_the_intervals(predictor, fresh):
+def test_drift_scatter_is_found_by_coverage(predictor, fresh):
     rng = np.random.default_rng(0)
     noisy = slower(fresh, np.exp(rng.choice([-0.7, 0.7], len(fresh))))
     (reason,) = check_drift(predictor, noisy)["time_ms"].reasons
     assert "are in their 90 % interval" in reason
 
 
-def test_the_newest_row_counts_and_failures_do_not(predictor, fresh):
+def test_drift_uses_newest_successful_rows(predictor, fresh):
     old = slower(fresh, 9.0).assign(recorded_at="2020-01-01")
     import pandas as pd
 
@@ -133,19 +133,19 @@ def test_the_newest_row_counts_and_failures_do_not(predictor, fresh):
     assert check_drift(predictor, both)["time_ms"].verdict == "ok"
 
 
-def test_runs_without_power_are_not_judged_by_it(predictor, fresh):
+def test_drift_runs_without_power(predictor, fresh):
     found = check_drift(predictor, fresh.drop(columns=["power_w", "energy_mj"]))
     assert set(found) == {"time_ms"}
 
 
-def test_another_kernel_and_too_few_rows(predictor, fresh):
+def test_drift_other_kernel_or_few_rows_is_refused(predictor, fresh):
     with pytest.raises(PredictorError, match="not 'other'"):
         check_drift(predictor, fresh.assign(kernel="other"))
     with pytest.raises(PredictorError, match="at least 5"):
         check_drift(predictor, fresh.iloc[:3])
 
 
-def test_rows_that_err_alike_count_as_fewer():
+def test_drift_correlated_errors_count_as_fewer_rows():
     groups = np.repeat(np.arange(10), 20)
     rng = np.random.default_rng(0)
     alike, apart = (rng.random(10) < 0.5)[groups].astype(float), rng.random(200) < 0.5
@@ -157,7 +157,7 @@ def test_rows_that_err_alike_count_as_fewer():
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.5, 0.9])
-def test_coverage_seldom_alarms_without_a_cause(shared):
+def test_drift_coverage_seldom_raises_false_alarm(shared):
     """90 % intervals, errors partly shared within a problem."""
     rng = np.random.default_rng(1)
     groups = np.repeat(np.arange(12), 15)
@@ -170,7 +170,7 @@ def test_coverage_seldom_alarms_without_a_cause(shared):
     assert alarms / 300 < 0.12
 
 
-def test_times_that_are_all_equal():
+def test_drift_of_equal_times():
     """No error is seen in the hold-outs; the interval has a width all the same."""
     sizes = {
         "problem.M": [64, 128, 256, 512] * 5,

@@ -12,8 +12,9 @@ from foretune.datasets import from_measurements
 from foretune.errors import DataWarning, PredictorError, RunTableError, UnknownName
 from foretune.models import Predictor, evaluate_predictor, train_predictor
 from foretune.models.splits import fold_of_rows, task_numbers
-from foretune.models.training import count_seen_before, cross_validate
 from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.cross_validation import cross_validate
+from foretune.models.validation.evaluation import count_seen_before
 from foretune.models.validation.metrics import METRICS
 
 QUICK = {"rounds": 10, "rate": 0.5}
@@ -43,7 +44,7 @@ def validate(training):
     return functools.partial(cross_validate, predictor)
 
 
-def test_baselines_stand_in_every_table(training):
+def test_cross_validate_scores_baselines_in_every_split(training):
     assert set(training.scores) == {"time_ms", "power_w"}
     for target, splits in training.scores.items():
         assert set(splits) == {"random", "grouped"}
@@ -54,14 +55,14 @@ def test_baselines_stand_in_every_table(training):
                 assert set(METRICS) <= set(metrics)
 
 
-def test_every_successful_row_is_scored_once(training, toy_runs):
+def test_cross_validate_scores_every_successful_row_once(training, toy_runs):
     ok = (toy_runs["status"] == "ok").sum()
     for models in training.scores["time_ms"].values():
         assert {m["rows"] for m in models.values()} == {ok}
         assert {m["groups"] for m in models.values()} == {6}
 
 
-def test_the_rows_of_problems_held_out(training, toy_runs):
+def test_cross_validate_keeps_rows_of_held_out_problems(training, toy_runs):
     held_out = training.validation.held_out
     assert set(held_out) == {"time_ms", "power_w"}
     ok = toy_runs[toy_runs["status"] == "ok"]
@@ -75,16 +76,16 @@ def test_the_rows_of_problems_held_out(training, toy_runs):
     assert inside == training.scores["time_ms"]["grouped"]["xgboost"]["coverage90"]
 
 
-def test_the_random_split_shares_its_problems_with_training(training):
+def test_cross_validate_random_split_shares_problems(training):
     assert training.validation.seen_problem_share == {"time_ms": 1.0, "power_w": 1.0}
 
 
-def test_one_problem_cannot_be_held_out(toy_runs, validate):
+def test_cross_validate_one_problem_is_not_held_out(toy_runs, validate):
     one = toy_runs[toy_runs["problem.M"] == 96]
     assert set(validate(one).scores["time_ms"]) == {"random"}
 
 
-def test_the_splits_that_are_asked_for(toy_runs, validate):
+def test_cross_validate_uses_given_splits(toy_runs, validate):
     times = [f"2030-01-{1 + i % 28:02}T00:00:00+00:00" for i in range(len(toy_runs))]
     found = validate(toy_runs.assign(recorded_at=times), splits=("random", "device", "time"))
     assert set(found.scores["time_ms"]) == {"random", "time"}  # there is one device only
@@ -102,7 +103,7 @@ def test_devices_can_be_held_out(toy_runs, validate):
         assert scores["nearest neighbor"]["median_ape"] == pytest.approx(0.75, abs=0.25)
 
 
-def test_a_problem_is_held_out_on_all_devices(toy_runs, validate):
+def test_cross_validate_holds_problem_out_on_all_devices(toy_runs, validate):
     """On another device it would tell the answer."""
     ok = toy_runs[toy_runs["status"] == "ok"]
     law = np.random.default_rng(0).normal(0, 1, 6)[task_numbers(ok)]
@@ -127,7 +128,7 @@ def test_repeats_are_learned_from_and_no_twin_of_a_row_that_is_held_out(toy_runs
     assert metrics["coverage90"] > 0.8  # of few problems, intervals are made for unseen ones
 
 
-def test_a_device_that_is_not_described_can_be_held_out(toy_runs, validate):
+def test_cross_validate_holds_out_undescribed_device(toy_runs, validate):
     bare = toy_runs.assign(device="Bare")
     bare[[c for c in bare if c.startswith("device.")]] = math.nan
     runs = pd.concat([toy_runs, toy_runs.assign(device="Known"), bare], ignore_index=True)
@@ -136,7 +137,7 @@ def test_a_device_that_is_not_described_can_be_held_out(toy_runs, validate):
     assert scores["xgboost"]["rows"] == 3 * (toy_runs["status"] == "ok").sum()
 
 
-def test_a_quantity_of_few_rows_is_scored_on_them(training, toy_runs):
+def test_cross_validate_target_of_few_rows_is_scored(training, toy_runs):
     few = toy_runs[toy_runs["status"] == "ok"].head(20).copy()
     few.loc[few.index[3:], "power_w"] = math.nan
     scores = evaluate_predictor(training.predictor, few)
@@ -151,7 +152,7 @@ def test_columns_can_be_held_out(toy_runs, validate):
 
 
 def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch, validate):
-    monkeypatch.setattr("foretune.models.training.MANY_ROWS", 100)
+    monkeypatch.setattr("foretune.models.validation.cross_validation.MANY_ROWS", 100)
     found = validate(toy_runs, splits=("random",))
     assert found.scores["time_ms"]["random"]["xgboost"]["rows"] < 0.4 * len(toy_runs)
     assert str(found) == (
@@ -159,7 +160,7 @@ def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch, validate):
     )
 
 
-def test_how_much_was_held_out_is_said(toy_runs, validate):
+def test_validation_says_how_much_was_held_out(toy_runs, validate):
     two = toy_runs[toy_runs["problem.M"].isin(toy_runs["problem.M"].unique()[:2])]
     two = two.assign(**{"problem.N": 1, "problem.K": 1})
     assert str(validate(two, level="quick")).startswith("quick validation: a half held out once")
@@ -167,7 +168,7 @@ def test_how_much_was_held_out_is_said(toy_runs, validate):
     assert str(validate(two.head(5), level="quick")).startswith("not validated")
 
 
-def test_the_headline_is_of_problems_held_out(toy_runs):
+def test_headline_is_error_on_held_out_problems(toy_runs):
     both = pd.concat([toy_runs, toy_runs.assign(device="Other")], ignore_index=True)
     training = train_predictor(both, parameters=QUICK, validate="full")
     error = training.metrics()["time_ms"]["grouped"]["median_ape"]
@@ -209,7 +210,7 @@ def test_evaluation_notices_a_wrong_scale(training, toy_runs):
     assert wrong["coverage90"] < 0.25
 
 
-def test_without_power_only_time_is_scored(training, toy_runs):
+def test_evaluate_predictor_without_power_scores_time(training, toy_runs):
     bare = toy_runs.drop(columns=["power_w", "energy_mj"])
     assert set(evaluate_predictor(training.predictor, bare)) == {"time_ms"}
 

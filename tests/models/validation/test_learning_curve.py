@@ -20,6 +20,6 @@ def test_more_runs_are_better(runs):
     assert list(curve) == ["rows", "mape", "median_ape", "coverage90"]
 
 
-def test_one_group(runs):
+def test_learning_curve_of_one_group_is_refused(runs):
     with pytest.raises(PredictorError, match="one group"):
         learning_curve(Predictor(), runs.assign(where="here"), group="where")

@@ -1,4 +1,4 @@
-"""The noise floor, from repeats."""
+"""The noise floor, from repeats: `models/validation/metrics.py`."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ def repeats(deviation, n=300, samples=16):
     return pd.DataFrame({"status": "ok", "time_ms_samples": list(times)})
 
 
-def test_it_is_the_error_of_a_perfect_prediction():
+def test_noise_floor_is_error_of_perfect_prediction():
     deviation, samples = 0.04, 16
     # A median of n normal samples errs by 1.2533 deviation / sqrt(n), 0.798 of that on average.
     expected = 0.798 * 1.2533 * deviation / np.sqrt(samples)
@@ -31,5 +31,5 @@ def test_it_is_the_error_of_a_perfect_prediction():
     ],
     ids=["no samples", "none", "two", "three rows", "failures"],
 )
-def test_without_repeats_it_is_unknown(runs):
+def test_noise_floor_without_repeats_is_nan(runs):
     assert np.isnan(noise_floor(runs))

@@ -15,13 +15,20 @@ from foretune.plan.cost.memory import (
     USABLE_SHARE,
     activation_bytes,
     engine_bytes,
+    expert_multiples,
     max_requests,
     rank_memory,
     request_bytes,
     weight_bytes,
 )
 from foretune.plan.cost.operator import Part
-from foretune.plan.describe.description import Heads, Indexer, LinearAttention, Mla
+from foretune.plan.describe.description import (
+    CompressedAttention,
+    Heads,
+    Indexer,
+    LinearAttention,
+    Mla,
+)
 from foretune.plan.describe.formats import describe_formats
 from foretune.plan.describe.layout import legal_layouts
 from foretune.plan.serve.deployments.deployment import Deployment
@@ -253,3 +260,45 @@ def test_impossible_workloads(lengths):
 def test_workload():
     workload = Workload(100, 20, prefix=30)
     assert (workload.new_tokens, workload.last_context, workload.mean_context) == (70, 120, 110)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "hidden", "inner"),
+    [
+        ("sm_90", 256, 64),  # Triton kernels
+        ("sm_80", 256, 128),  # Marlin
+        ("sm_100", 256, 256),  # FlashInfer
+        ("gfx942", 256, 256),
+    ],
+)
+def test_weight_bytes_experts_in_mxfp4_are_padded(sparse, architecture, hidden, inner):
+    padded = replace(sparse, expert_multiples=expert_multiples(architecture))
+    experts = 4 * sparse.moe_layers
+    added = experts * 3 * (hidden * inner - 64 * 32)
+
+    in_mxfp4 = Formats(moe="mxfp4")
+    difference = weight_bytes(padded, Layout(), in_mxfp4) - weight_bytes(sparse, Layout(), in_mxfp4)
+
+    assert difference == added * (0.5 + 1 / 32)
+    assert weight_bytes(padded, Layout(), Formats()) == weight_bytes(sparse, Layout(), Formats())
+
+
+@pytest.mark.parametrize(("architecture", "gib"), [("sm_90", 64.38), ("sm_80", 65.97)])
+def test_weight_bytes_of_gpt_oss_are_those_logged(architecture, gib):
+    model = describe_model("openai/gpt-oss-120b")
+    padded = replace(model, expert_multiples=expert_multiples(architecture))
+    weights = weight_bytes(padded, Layout(), Formats(moe="mxfp4"))
+    assert weights / 2**30 == pytest.approx(gib, rel=0.005)
+
+
+def test_deployment_pads_experts_for_its_gpu(sparse):
+    on = [
+        Deployment(sparse, find_system(name), "vllm", Layout(), Formats(), Workload(8, 8), 1)
+        for name in ("a100_sxm", "b200_sxm")
+    ]
+    assert [d.loaded_model.expert_multiples for d in on] == [(256, 128), (256, 256)]
+
+
+def test_key_of_compressed_attention_is_one_record_in_every_format():
+    shape = CompressedAttention(1, 1, 1, window=128, ratios=((0, 1),))
+    assert shape.key_bytes(512) == 448 + 2 * 64 + 7 + 1 == 584

@@ -11,9 +11,10 @@ from foretune.features.families.attention import AttentionDecode
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.describe.catalog import describe_model, find_system
+from foretune.plan.describe.catalog import find_system
 from foretune.plan.describe.formats import CACHE_FORMATS, DEFAULT_CACHE_FORMATS, Formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.model_catalog import describe_model
 
 H100 = find_device("NVIDIA H100 80GB HBM3")
 SHAPE = {"problem.heads": 32, "problem.kv_heads": 8, "problem.head_dim": 128, "problem.window": 0}

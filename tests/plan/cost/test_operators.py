@@ -19,9 +19,9 @@ from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.describe.catalog import _shipped
 from foretune.plan.describe.description import CompressedAttention, Heads, Indexer, LinearAttention
 from foretune.plan.describe.layout import legal_layouts
+from foretune.plan.describe.model_catalog import _shipped
 
 
 def named(operators, name):
@@ -190,7 +190,7 @@ def test_blocks_are_chosen_in_some_layers(small):
 
 def test_compressed_keys(small):
     """A window of 4 keys; beyond, one layer of 8 tokens per key, one of 4 whose keys are chosen."""
-    shape = CompressedAttention(32, 2, 16, 4, ((4, 1), (8, 1)), residual_streams=4)
+    shape = CompressedAttention(32, 2, 16, 4, ((4, 1), (8, 1)), residual_streams=4, rotary_dim=6)
     model = replace(small, kv_heads=1, compressed=shape, index=Indexer(2, 8, 3, 1))
     found = mixed_operators(model, Layout(2), Formats(), [Part(5, 1, 63, "decode")])
     seen = [(o.kernel, o.problem["kv_len"]) for o in found if o.name == "attention"]
@@ -207,8 +207,9 @@ def test_compressed_keys(small):
     )
     told = model.weights()
     assert weights == told.attention + told.replicated
-    each = 2 * (4 + 64 / 4) * 16 + 64 / 4 * (8 + 8 * 4 / 128) + 2 * 4 * 2 * 4 * (16 + 8)
-    each += 2 * (4 + 64 / 8) * 16 + 2 * 8 * 4 * 16
+    key = 10 + 2 * 6 + 1 + 1  # in 8 bits, in 16 bits, a scale, padding
+    each = (4 + 64 / 4) * key + 64 / 4 * (8 + 8 * 4 / 128) + 2 * 4 * 2 * 4 * (16 + 8)
+    each += (4 + 64 / 8) * key + 2 * 8 * 4 * 16
     assert request_bytes(model, Layout(2), Formats(), 64) == each
     read = mixed_operators(model, Layout(), Formats(), [Part(4, 256, 0, "prefill")])
     sizes = [(o.problem["batch"], o.problem["seq_len"]) for o in read if o.name == "attention"]

@@ -7,9 +7,9 @@ import pytest
 
 from foretune.errors import MissingExtra, ProblemError, UnknownName, UsageError
 from foretune.plan import ModelDescription, describe_model
-from foretune.plan.describe import catalog as model
-from foretune.plan.describe.catalog import known_models
+from foretune.plan.describe import model_catalog as model
 from foretune.plan.describe.huggingface import read_config
+from foretune.plan.describe.model_catalog import known_models
 
 PUBLISHED = {  # billions: total, and those a token is multiplied with
     "meta-llama/Meta-Llama-3.1-8B": (8.03, None),
@@ -27,6 +27,85 @@ PUBLISHED = {  # billions: total, and those a token is multiplied with
     "MiniMaxAI/MiniMax-M2.5": (229, None),
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (400, None),
     "google/gemma-3-27b-it": (27.0, None),
+}
+TABLE = {  # billions, as on model cards; without encoders of images
+    "Qwen/Qwen2.5-0.5B": 0.494,
+    "Qwen/Qwen2.5-1.5B": 1.54,
+    "Qwen/Qwen2.5-3B": 3.09,
+    "Qwen/Qwen2.5-14B": 14.77,
+    "Qwen/Qwen2.5-32B": 32.76,
+    "Qwen/Qwen3-4B": 4.02,
+    "Qwen/Qwen3-14B": 14.77,
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": 79.7,
+    "meta-llama/Meta-Llama-3-8B": 8.03,
+    "meta-llama/Meta-Llama-3-70B": 70.55,
+    "meta-llama/Llama-2-13b-hf": 13.02,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1.1,
+    "01-ai/Yi-34B": 34.39,
+    "deepseek-ai/deepseek-llm-67b-base": 67.4,
+    "deepseek-ai/deepseek-coder-33b-base": 33.3,
+    "ByteDance-Seed/Seed-Coder-8B-Base": 8.25,
+    "ByteDance-Seed/Seed-OSS-36B-Instruct": 36.15,
+    "HuggingFaceTB/SmolLM3-3B": 3.08,
+    "HuggingFaceTB/SmolLM2-1.7B": 1.71,
+    "ibm-granite/granite-3.3-8b-instruct": 8.17,
+    "ibm-granite/granite-3.3-2b-instruct": 2.53,
+    "mistralai/Mistral-7B-v0.1": 7.24,
+    "mistralai/Mistral-7B-Instruct-v0.2": 7.24,
+    "mistralai/Mistral-Nemo-Instruct-2407": 12.25,
+    "mistralai/Mistral-Small-Instruct-2409": 22.25,
+    "mistralai/Mistral-Large-Instruct-2411": 122.6,
+    "mistralai/Mistral-Small-3.2-24B-Instruct-2506": 23.6,
+    "mistralai/Ministral-3-14B-Instruct-2512": 13.5,
+    "google/gemma-2-2b": 2.61,
+    "google/gemma-2-9b": 9.24,
+    "google/gemma-2-27b": 27.2,
+    "google/gemma-3-1b-it": 1.0,
+    "google/gemma-3-4b-it": 3.88,
+    "google/gemma-3-12b-it": 11.77,
+    "microsoft/Phi-3.5-mini-instruct": 3.82,
+    "microsoft/Phi-3-medium-128k-instruct": 13.96,
+    "microsoft/Phi-4-mini-instruct": 3.84,
+    "microsoft/Phi-3.5-MoE-instruct": 41.9,
+    "zai-org/glm-4-9b-chat": 9.4,
+    "zai-org/GLM-4-32B-0414": 32.57,
+    "zai-org/GLM-4.5": 352.8,
+    "zai-org/GLM-4.6": 352.8,
+    "zai-org/GLM-4.7": 352.8,
+    "zai-org/GLM-4.5-Air": 106.8,
+    "zai-org/GLM-4.5V": 106.8,
+    "zai-org/GLM-4.6V": 106.8,
+    "deepseek-ai/DeepSeek-V2-Lite": 15.7,
+    "deepseek-ai/DeepSeek-V2": 235.7,
+    "moonshotai/Moonlight-16B-A3B": 15.96,
+    "CohereLabs/c4ai-command-r-v01": 35.0,
+    "CohereLabs/c4ai-command-r-08-2024": 32.3,
+    "CohereLabs/c4ai-command-r-plus": 103.8,
+    "CohereLabs/c4ai-command-a-03-2025": 111.0,
+    "CohereLabs/aya-expanse-8b": 8.03,
+    "databricks/dbrx-instruct": 131.6,
+    "baidu/ERNIE-4.5-21B-A3B-PT": 21.8,
+    "baidu/ERNIE-4.5-300B-A47B-PT": 300,
+    "tencent/Hunyuan-A13B-Instruct": 80.4,
+    "inclusionAI/Ling-flash-2.0": 103,
+    "inclusionAI/Ling-mini-2.0": 16.3,
+    "upstage/Solar-Open-100B": 102.7,
+    "rednote-hilab/dots.llm1.inst": 142.8,
+    "arcee-ai/Trinity-Large-Preview": 400,
+    "LGAI-EXAONE/EXAONE-4.0-32B": 32.0,
+    "LGAI-EXAONE/EXAONE-3.5-32B-Instruct": 32.0,
+    "LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct": 7.82,
+    "allenai/OLMo-2-1124-7B": 7.3,
+    "allenai/OLMo-2-1124-13B": 13.7,
+    "allenai/OLMo-2-0325-32B": 32.2,
+    "allenai/Olmo-3-7B-Instruct": 7.3,
+    "allenai/Olmo-3-32B-Think": 32.2,
+    "internlm/internlm2_5-7b-chat": 7.74,
+    "internlm/internlm2_5-20b-chat": 19.86,
+    "tiiuae/Falcon3-7B-Base": 7.46,
+    "tiiuae/Falcon3-10B-Base": 10.3,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1.78,
+    "openbmb/MiniCPM3-4B": 4.07,
 }
 MIXED = {  # what their names, or model cards, say
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (31.6, 3.2),
@@ -51,6 +130,19 @@ def test_parameters_are_those_published(name):
     assert described.parameters() / 1e9 == pytest.approx(total, rel=0.01)
     if active:
         assert described.active_parameters() / 1e9 == pytest.approx(active, rel=0.01)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_parameters_of_the_shipped_table_are_those_published(name):
+    assert model._shipped()[name].parameters() / 1e9 == pytest.approx(TABLE[name], rel=0.01)
+
+
+def test_shipped_relatives_have_the_architecture_of_their_model():
+    relative = describe_model("Qwen/QwQ-32B")
+    origin = describe_model("Qwen/Qwen2.5-32B")
+    assert relative == replace(origin, name="Qwen/QwQ-32B", longest=0)
+    assert describe_model("Qwen/Qwen2.5-VL-72B-Instruct").images
+    assert describe_model("acme/QwQ-32B-AWQ").weight_format == "int4_wo"
 
 
 @pytest.mark.parametrize("name", MIXED)
@@ -298,9 +390,20 @@ def test_a_family_s_class_supplies_what_its_file_leaves_out():
 @pytest.mark.parametrize(
     ("fields", "windowed", "window"),
     [
-        ({"sliding_window": 128}, 4, 128),
+        ({"sliding_window": 128}, 0, 0),  # the class needs use_sliding_window
         ({"sliding_window": 128, "use_sliding_window": False}, 0, 0),
-        ({"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 3}, 1, 128),
+        ({"sliding_window": 128, "use_sliding_window": True}, 4, 128),
+        ({"sliding_window": 128, "model_type": "mistral"}, 4, 128),
+        (
+            {
+                "model_type": "qwen3",
+                "sliding_window": 128,
+                "use_sliding_window": True,
+                "max_window_layers": 3,
+            },
+            1,
+            128,
+        ),
         (
             {
                 "sliding_window": 128,
@@ -438,9 +541,9 @@ def test_an_older_name_of_the_quantization():
 
 def test_an_architecture_of_the_decoder_inside_another():
     inner = CONFIG | {"architectures": ["Qwen3MoeForCausalLM"]}
-    outer = {"architectures": ["InternVLChatModel"], "vision_config": {}}
+    outer = {"architectures": ["NovelModel"], "vision_config": {}}
     assert read_config({**outer, "llm_config": inner}, "it").images
-    with pytest.raises(UsageError, match="InternVLChatModel is not known to generate text"):
+    with pytest.raises(UsageError, match="NovelModel is not known to generate text"):
         read_config({**outer, "llm_config": CONFIG}, "it")
 
 
@@ -498,12 +601,12 @@ def test_an_unknown_name_may_be_a_folder():
 
 def test_unknown_names(monkeypatch):
     with pytest.raises(UnknownName, match=r"did you mean 'Qwen/Qwen3-32B'"):
-        describe_model("Qwen/Qwen3-33B")
+        describe_model("Qwen/Qwne3-32B")
     monkeypatch.setattr(model, "_package", lambda: None)
     monkeypatch.setattr(model, "_configs", dict)
     assert "Qwen/Qwen3-32B" in known_models()
     with pytest.raises(UnknownName, match="did you mean"):
-        describe_model("Qwen/Qwen3-33B")
+        describe_model("Qwen/Qwne3-32B")
     with pytest.raises(MissingExtra, match=r"\.\[llm\]"):
         describe_model("acme/entirely-different")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from foretune.errors import UsageError
-from foretune.plan.describe.catalog import describe_model
 from foretune.plan.describe.formats import Formats, base_format, checkpoint_formats, find_format
 from foretune.plan.describe.huggingface import read_config
+from foretune.plan.describe.model_catalog import describe_model
 
 LAYERS = 4
 HIDDEN = 512
@@ -138,6 +138,11 @@ FP8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
         ({"group_size": 32, "bits": 4, "mode": "mxfp4"}, "mxfp4"),
         ({"group_size": 32, "bits": 4, "mode": "novel"}, None),
         ({"quant_method": "novel", "bits": 4}, None),
+        ({"quant_method": "quanto", "weights": "int8", "activations": None}, "int8_wo"),
+        ({"quant_method": "quanto", "weights": "int8", "activations": "int8"}, None),
+        ({"quant_method": "qqq", "wbits": 4, "group_size": 64}, "w4a8_int8_g64"),
+        ({"quant_method": "gptq", "bits": 4, "sym": False}, "int4_wo_g128z"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin_24"}, None),
         ({"quant_method": "gptq", "bits": 4, "group_size": "many"}, None),
         ({"quant_method": "gptq", "group_size": 64}, None),
     ],

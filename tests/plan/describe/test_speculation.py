@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 
 from foretune.errors import UsageError
-from foretune.plan import Formats, Layout, Speculation, Workload, describe_model, find_system, plan
+from foretune.plan import (
+    Formats,
+    Layout,
+    PlanRequest,
+    Speculation,
+    Workload,
+    describe_model,
+    find_system,
+    plan,
+)
 from foretune.plan.cost.memory import request_bytes, weight_bytes
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import Indexer, LinearAttention
@@ -72,9 +81,15 @@ def test_drafts_help_one_request_and_cost_many(small):
     draft = describe_model("meta-llama/Llama-3.2-1B")
 
     def rates(speculation):
-        found = plan(
-            model, h100, 1, Workload(512, 256), clocks, formats=[Formats()], speculation=speculation
-        ).candidates
+        request = PlanRequest(
+            model=model,
+            systems=(h100,),
+            gpus=1,
+            workload=Workload(512, 256),
+            formats=(Formats(),),
+            speculation=speculation,
+        )
+        found = plan(request, clocks).candidates
         per_s = found.sort_values("batch")["tokens_per_s_per_gpu"]
         return per_s.iloc[0], per_s.iloc[-1]
 
@@ -88,15 +103,15 @@ def test_drafts_help_one_request_and_cost_many(small):
 def test_closed_forms_agree_with_steps():
     clocks = StepTimerFactory(None)
     model = describe_model("deepseek-ai/DeepSeek-V3")
-    found = plan(
-        model,
-        find_system("b200_sxm"),
-        8,
-        Workload(1024, 512),
-        clocks,
-        formats=[Formats("nvfp4", kv="fp8")],
+    request = PlanRequest(
+        model=model,
+        systems=(find_system("b200_sxm"),),
+        gpus=8,
+        workload=Workload(1024, 512),
+        formats=(Formats("nvfp4", kv="fp8"),),
         speculation=Speculation(2, 0.7),
     )
+    found = plan(request, clocks)
     few = found.candidates[found.candidates["batch"] == 64].iloc[0]
     seen = simulate(found.deployment(few), int(few["replicas"]), clocks)
     assert seen.tpot_ms[50] == pytest.approx(few["tpot_ms"], rel=0.25)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretune.plan import Formats, Workload, describe_model, find_system
+from foretune.plan import Formats, PlanRequest, Workload, describe_model, find_system
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.candidates import (
@@ -23,9 +23,14 @@ LOAD = Workload(2048, 256)
 
 def found(model=DENSE, gpus=8, formats="fp8"):
     system = find_system("h100_sxm")
-    return list(
-        candidate_deployments(describe_model(model), system, gpus, LOAD, "vllm", [Formats(formats)])
+    request = PlanRequest(
+        model=describe_model(model),
+        systems=(system,),
+        gpus=gpus,
+        workload=LOAD,
+        formats=(Formats(formats),),
     )
+    return list(candidate_deployments(request, system))
 
 
 def test_a_dense_model_is_split_or_repeated():

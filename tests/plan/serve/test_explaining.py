@@ -6,22 +6,47 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
+from foretune.plan import (
+    Formats,
+    MeasuredLatencies,
+    PlanRequest,
+    Requirements,
+    Workload,
+    describe_model,
+    find_system,
+    plan,
+)
 from foretune.plan.cost.steps import StepTimerFactory
+from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.description import LinearAttention
 from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.correction import MIN_PROBABILITY, LatencyPredictor
+from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.deployments.probability import MIN_PROBABILITY
 from foretune.plan.serve.explanation import format_number, notes, sentences
 
 MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
 
 
-def planned(systems=("h100_sxm",), gpus=2, requirements=None, **more):
-    places = [find_system(name) for name in systems]
-    model, formats = describe_model(MODEL), [Formats("bf16"), Formats("fp8", kv="fp8")]
-    return plan(
-        model, places, gpus, LOAD, StepTimerFactory(None), requirements, formats=formats, **more
-    )
+TIMERS = StepTimerFactory(None)
+FORMATS = (Formats("bf16"), Formats("fp8", kv="fp8"))
+
+
+def make_request(systems=("h100_sxm",), model=MODEL, **options):
+    """The question of a plan for two GPUs, in two formats."""
+    if isinstance(model, str):
+        model = describe_model(model)
+    defaults = {"gpus": 2, "workload": LOAD, "formats": FORMATS}
+    systems = tuple(find_system(name) for name in systems)
+    return PlanRequest(model=model, systems=systems, **(defaults | options))
+
+
+def planned(systems=("h100_sxm",), correction=None, **options):
+    return plan(make_request(systems, **options), TIMERS, MeasuredLatencies(correction))
+
+
+def as_measured(made):
+    """The plan as if it came from measured tables, with intervals."""
+    return replace(made, has_tables=True, corrected=True)
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +74,12 @@ def test_the_best_comes_first_with_its_figures():
 
 
 def test_little_throughput_and_a_slow_cpu_are_named():
-    slow = plan(
-        describe_model("meta-llama/Llama-3.2-1B"),
-        find_system("gb200"),
-        1,
-        Workload(128, 64),
-        StepTimerFactory(None),
-        formats=[Formats()],
+    slow = planned(
+        ("gb200",),
+        model="meta-llama/Llama-3.2-1B",
+        gpus=1,
+        workload=Workload(128, 64),
+        formats=(Formats(),),
     )
     assert planned().best["limited_by"] != slow.best["limited_by"] == "engine"
     slow.best["tokens_per_s_per_gpu"] = 0.00194
@@ -105,64 +129,37 @@ def test_what_may_miss_a_limit_is_not_chosen(correction):
 
 
 def test_notes_say_what_is_not_known():
-    made = planned()
-    assert not any("exceed the model's context" in line for line in notes(made, True, True))
-    long = plan(
-        describe_model(MODEL),
-        find_system("h100_sxm"),
-        2,
-        Workload(200_000, 100),
-        StepTimerFactory(None),
-        formats=[Formats("fp8", kv="fp8")],
-    )
+    made = as_measured(planned())
+    assert not any("exceed the model's context" in line for line in notes(made))
+    long = planned(workload=Workload(200_000, 100), formats=(Formats("fp8", kv="fp8"),))
     assert any(
-        "200,100 tokens exceed the model's context of 131,072" in line for line in notes(long, 1, 1)
+        "200,100 tokens exceed the model's context of 131,072" in line for line in notes(long)
     )
     lengths = [replace(d, max_request_tokens=150_000) for d in made.deployments]
     longest = replace(made, deployments=lengths)
-    assert any("150,000 tokens exceed" in line for line in notes(longest, True, True))
-    assert any("pp > 1" in line for line in notes(made, True, True))
-    assert any("rooflines" in line for line in notes(made, False, True))
-    assert any("no intervals" in line for line in notes(made, True, False))
-    assert "100 % of a step was not measured on h100_sxm" in "; ".join(notes(made, True, True))
-    refused = plan(
-        describe_model("meta-llama/Llama-3.1-70B"),
-        [find_system("l4"), find_system("h100_sxm")],
-        2,
-        LOAD,
-        StepTimerFactory(None),
-        formats=[Formats("fp8")],
+    assert any("150,000 tokens exceed" in line for line in notes(longest))
+    assert any("pp > 1" in line for line in notes(made))
+    assert any("rooflines" in line for line in notes(replace(made, has_tables=False)))
+    assert any("no intervals" in line for line in notes(replace(made, corrected=False)))
+    assert "100 % of a step was not measured on h100_sxm" in "; ".join(notes(made))
+    refused = planned(
+        ("l4", "h100_sxm"), model="meta-llama/Llama-3.1-70B", formats=(Formats("fp8"),)
     )
-    assert any("does not fit on 2 × l4" in line for line in notes(refused, True, True))
+    assert any("does not fit on 2 × l4" in line for line in notes(refused))
 
 
 def test_ranks_stay_within_the_links_of_each_system(small):
     wide = replace(small, layers=16)
-    made = plan(
-        wide,
-        [find_system("gb200"), find_system("l4")],
-        16,
-        LOAD,
-        StepTimerFactory(None),
-        formats=[Formats()],
-    )
-    said = [line for line in notes(made, True, True) if line.startswith("ranks")]
+    made = planned(("gb200", "l4"), model=wide, gpus=16, formats=(Formats(),))
+    said = [line for line in notes(made) if line.startswith("ranks")]
     assert said == [
         "ranks of a layer stay within 8 GPUs of l4: network exchanges were not measured"
     ]
 
 
 def test_formats_that_are_converted_are_told_apart():
-    formats = [Formats("fp8"), Formats("nvfp4")]
-    made = plan(
-        describe_model(MODEL),
-        find_system("a100_sxm"),
-        1,
-        LOAD,
-        StepTimerFactory(None),
-        formats=formats,
-    )
-    line = next(line for line in notes(made, True, True) if line.startswith("emulated"))
+    made = planned(("a100_sxm",), gpus=1, formats=(Formats("fp8"), Formats("nvfp4")))
+    line = next(line for line in notes(made) if line.startswith("emulated"))
     assert line.endswith(": fp8, bf16 cache; nvfp4, bf16 cache")
 
 
@@ -177,7 +174,23 @@ def test_layers_that_nobody_checked_are_said(small):
     state = LinearAttention(1, 2, 8, 4, 8, 4, "mamba2")
     odd = replace(small, linear=state)
     for model, said in ((small, False), (odd, True)):
-        made = plan(
-            model, find_system("h100_sxm"), 1, LOAD, StepTimerFactory(None), formats=[Formats()]
-        )
-        assert any("mixed layers" in line for line in notes(made, True, True)) == said
+        made = planned(model=model, gpus=1, formats=(Formats(),))
+        assert any("mixed layers" in line for line in notes(made)) == said
+
+
+def test_notes_format_from_a_name_is_called_a_guess():
+    guessed = planned(model="acme/Llama-3.1-8B-quantized.w4a16", formats=(Formats("int4_wo"),))
+    known = planned(formats=(Formats("int4_wo"),))
+
+    assert any("guessed from the name acme/Llama-3.1-8B-quantized" in n for n in notes(guessed))
+    assert not any("guessed" in note for note in notes(known))
+
+
+def test_notes_system_that_was_never_measured_says_so():
+    request = make_request(gpus=1, formats=(Formats("bf16"),))
+    system = resolve_system("RTX 4090")
+
+    planned_for_board = plan(replace(request, systems=(system,)), TIMERS, MeasuredLatencies(None))
+
+    assert system.assumptions in notes(planned_for_board)
+    assert not any("never measured" in note for note in notes(planned()))

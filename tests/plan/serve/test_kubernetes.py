@@ -10,7 +10,7 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.cost import tables
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.saving import manifest
+from foretune.plan.serve.kubernetes import manifest
 
 
 def deploy(model, layout=None, system="h100_sxm", pools=None):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foretune.errors import UnknownName, UsageError
-from foretune.plan import Formats, Layout, Workload, find_system, plan
+from foretune.plan import Formats, Layout, PlanRequest, Workload, find_system, plan
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import Mla
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
@@ -260,7 +260,16 @@ def test_engines_that_do_not_run_on_a_gpu_are_refused(small):
     assert not launch(amd, "sglang").unsupported
     clocks = StepTimerFactory(None)
     with pytest.raises(UsageError, match="TensorRT-LLM does not run on mi300x"):
-        plan(small, amd.system, 1, Workload(100, 10), clocks, backend="trtllm")
+        plan(
+            PlanRequest(
+                model=small,
+                systems=(amd.system,),
+                gpus=1,
+                workload=Workload(100, 10),
+                engine="trtllm",
+            ),
+            clocks,
+        )
 
 
 def test_unknown_engines_are_named(small):

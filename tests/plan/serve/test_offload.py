@@ -8,7 +8,7 @@ import pytest
 
 from foretune.cli import main
 from foretune.errors import UsageError
-from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
+from foretune.plan import Formats, Layout, PlanRequest, Workload, describe_model, find_system, plan
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Offload
@@ -17,8 +17,8 @@ from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import notes, sentences
 from foretune.plan.serve.launching import launch
-from foretune.plan.serve.report import Question, write_plan_report
-from foretune.plan.serve.saving import plan_to_json
+from foretune.plan.serve.plan_json import plan_to_json
+from foretune.plan.serve.report import write_plan_report
 from foretune.plan.serve.simulation import simulate
 
 H100, LOAD = find_system("h100_sxm"), Workload(2048, 256)
@@ -41,8 +41,15 @@ def deploy(offload=None, model=MODEL, backend="vllm", load=LOAD, layout=None, re
 
 
 def planned(model=LARGE, gpus=1, formats=("bf16",), **more):
-    kinds = [Formats(kind) for kind in formats]
-    return plan(model, H100, gpus, LOAD, CLOCKS, formats=kinds, **more)
+    request = PlanRequest(
+        model=model,
+        systems=(H100,),
+        gpus=gpus,
+        workload=LOAD,
+        formats=tuple(Formats(kind) for kind in formats),
+        **more,
+    )
+    return plan(request, CLOCKS)
 
 
 def test_what_does_not_fit_fits_with_offload():
@@ -58,7 +65,7 @@ def test_what_does_not_fit_fits_with_offload():
     text = "\n".join(sentences(made))
     assert f"{needed} GiB of each GPU's weights in host memory" in text
     assert "limited by the link to host memory" in text
-    assert any("h100_sxm 64 GB/s" in note for note in notes(made, True, True))
+    assert any("h100_sxm 64 GB/s" in note for note in notes(made))
 
 
 def test_no_offload_changes_nothing():
@@ -147,15 +154,22 @@ def test_a_slow_link_sets_the_pace_of_prompts():
 
 def test_reports_say_what_lies_in_the_host(tmp_path):
     load, offload = Workload(8192, 64, 6144), Offload(4, 20)
-    made = plan(MODEL, H100, 1, load, CLOCKS, formats=[Formats()], offload=offload)
+    request = PlanRequest(
+        model=MODEL,
+        systems=(H100,),
+        gpus=1,
+        workload=load,
+        formats=(Formats(),),
+        offload=offload,
+    )
+    made = plan(request, CLOCKS)
     prefix = 6144 * 32 * 8 * 2 * 128 * 2
     held = f"host memory holds {20 * GIB / prefix:.0f} prefixes of 6,144 tokens"
-    assert any(held in note for note in notes(made, True, True))
-    question = Question(MODEL, (H100,), 1, load, "vllm", offload=offload)
-    write_plan_report(made, tmp_path / "report.html", question, CLOCKS)
+    assert any(held in note for note in notes(made))
+    write_plan_report(made, tmp_path / "report.html", CLOCKS)
     fact = "up to 4 GiB of weights per GPU and 20 GiB of cached prefixes per GPU"
     assert fact in (tmp_path / "report.html").read_text()
-    asked = plan_to_json(made, question)["question"]
+    asked = plan_to_json(made)["question"]
     assert (asked["offload_gib"], asked["offload_cache_gib"]) == (4, 20)
 
 
@@ -184,7 +198,7 @@ def test_engines_are_told():
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"offload": Offload(4), "backend": "trtllm"}, "TensorRT-LLM cannot offload weights"),
+        ({"offload": Offload(4), "engine": "trtllm"}, "TensorRT-LLM cannot offload weights"),
         ({"offload": Offload(4), "pools": True}, "pools cannot be planned with offloading"),
         ({"offload": Offload(cache_gib=4)}, "add --prefix"),
     ],

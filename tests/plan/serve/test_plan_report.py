@@ -8,28 +8,25 @@ import numpy as np
 import pytest
 
 from foretune.errors import OutputError, UsageError
-from foretune.plan import Formats, Requirements, Workload, find_system, plan
+from foretune.plan import Formats, PlanRequest, Requirements, Workload, find_system, plan
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.explanation import describe_candidate, notes
-from foretune.plan.serve.report import (
-    COLUMNS,
-    Question,
-    chosen_candidates,
-    front_figure,
-    group_marks,
+from foretune.plan.serve.breakdown import (
     memory_breakdown,
     operator_breakdown,
     stacked_bars,
     time_bars,
-    write_plan_report,
 )
+from foretune.plan.serve.candidate_table import COLUMNS, chosen_candidates
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.explanation import describe_candidate, notes
+from foretune.plan.serve.front_figure import front_figure, group_marks
+from foretune.plan.serve.report import write_plan_report
 from foretune.tune.report.chart import Line, Mark, Note, Points, Segment
 from foretune.tune.report.page import number
 
 LOAD = Workload(512, 64)
 CLOCKS = StepTimerFactory(None)
-FORMATS = [Formats("bf16"), Formats("int8"), Formats("int8", kv="fp8")]
+FORMATS = (Formats("bf16"), Formats("int8"), Formats("int8", kv="fp8"))
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 EVIL = "<script>alert('x')</script>"
 
@@ -44,29 +41,25 @@ def small(small):
 
 def made(model, systems=("h100_sxm",), requirements=None, intervals=False, **options):
     """A plan for two GPUs by rooflines, and what was asked."""
-    found = tuple(find_system(name) for name in systems)
-    answer = plan(model, found, 2, LOAD, CLOCKS, requirements, formats=FORMATS, **options)
+    request = PlanRequest(
+        model=model,
+        systems=tuple(find_system(name) for name in systems),
+        gpus=2,
+        workload=LOAD,
+        requirements=requirements or Requirements(),
+        formats=FORMATS,
+        **options,
+    )
+    answer = plan(request, CLOCKS)
     if intervals:
         for name in ("ttft_ms", "tpot_ms"):
             answer.candidates[f"{name}_low"] = 0.9 * answer.candidates[name]
             answer.candidates[f"{name}_high"] = 1.2 * answer.candidates[name]
-    question = Question(
-        model,
-        found,
-        2,
-        LOAD,
-        "vllm",
-        options.get("rate"),
-        options.get("pools", False),
-        tables=False,
-        corrected=intervals,
-        seconds=2.0,
-    )
-    return answer, question
+    return dataclasses.replace(answer, corrected=intervals, seconds=2.0)
 
 
-def written(tmp_path, answer, question, **options):
-    path = write_plan_report(answer, tmp_path / "report.html", question, CLOCKS, **options)
+def written(tmp_path, answer, **options):
+    path = write_plan_report(answer, tmp_path / "report.html", CLOCKS, **options)
     return path.read_text("utf-8")
 
 
@@ -126,7 +119,7 @@ FRONT = "The Pareto front, fastest first"
 
 
 def test_the_page_is_balanced_and_loads_nothing(tmp_path, small):
-    page = Page(written(tmp_path, *made(small), commands={"vllm": "vllm serve small"}))
+    page = Page(written(tmp_path, made(small), commands={"vllm": "vllm serve small"}))
     assert all(link.startswith("#") for link in page.loaded)
     assert page.tags.count("h1") == page.tags.count("main") == 1
     assert page.tags.count("h2") == page.tags.count("section") == 7
@@ -136,8 +129,8 @@ def test_the_page_is_balanced_and_loads_nothing(tmp_path, small):
 
 
 def test_every_row_of_the_front_is_there_with_its_numbers(tmp_path, small):
-    answer, question = made(small)
-    page = Page(written(tmp_path, answer, question))
+    answer = made(small)
+    page = Page(written(tmp_path, answer))
     front = answer.pareto
     assert len(page.tables[FRONT]) == len(front) + 1 > 3
     titles = {c.name: c.title for c in COLUMNS}
@@ -148,23 +141,23 @@ def test_every_row_of_the_front_is_there_with_its_numbers(tmp_path, small):
 
 
 def test_sentences_are_apart(tmp_path, small):
-    page = Page(written(tmp_path, *made(small, requirements=Requirements(tpot_ms=50.0))))
+    page = Page(written(tmp_path, made(small, requirements=Requirements(tpot_ms=50.0))))
     assert "overall front. Only candidates" in page.text
 
 
 def test_what_is_known_of_no_candidate_has_no_column(tmp_path, small):
-    answer, question = made(small)
+    answer = made(small)
     answer.candidates["power_w"] = np.nan
-    assert "W per GPU" not in Page(written(tmp_path, answer, question)).tables[FRONT][0]
-    answer, question = made(small)
+    assert "W per GPU" not in Page(written(tmp_path, answer)).tables[FRONT][0]
+    answer = made(small)
     answer.candidates["power_w"] = 345.6
-    page = Page(written(tmp_path, answer, question))
+    page = Page(written(tmp_path, answer))
     assert cells_of(page, FRONT, answer, answer.best)["W per GPU"] == "346"
 
 
 def test_intervals_are_shown_below_their_values(tmp_path, small):
-    answer, question = made(small, intervals=True)
-    text = written(tmp_path, answer, question)
+    answer = made(small, intervals=True)
+    text = written(tmp_path, answer)
     page = Page(text)
     best = answer.best
     value, low, high = (number(f * best["tpot_ms"]) for f in (1.0, 0.9, 1.2))
@@ -177,21 +170,21 @@ def test_intervals_are_shown_below_their_values(tmp_path, small):
 
 
 def test_it_says_what_was_asked_and_what_to_beware_of(tmp_path, small):
-    answer, question = made(small, requirements=Requirements(tpot_ms=50.0, goal="latency"))
-    text = Page(written(tmp_path, answer, question)).text
+    answer = made(small, requirements=Requirements(tpot_ms=50.0, goal="latency"))
+    text = Page(written(tmp_path, answer)).text
     facts = ["prompts of 512 tokens, answers of 64", "50 ms per further token", "latency"]
     facts += [
         f"{len(answer.candidates):,} deployments in 2 s",
         describe_candidate(answer, answer.best),
     ]
-    facts += notes(answer, False, False)
+    facts += notes(answer)
     for fact in facts:
         assert fact in text
 
 
 def test_names_are_shown_not_run(tmp_path, small):
-    answer, question = made(dataclasses.replace(small, name=f"<b>x{EVIL}"))
-    page_text = written(tmp_path, answer, question, commands={EVIL: EVIL})
+    answer = made(dataclasses.replace(small, name=f"<b>x{EVIL}"))
+    page_text = written(tmp_path, answer, commands={EVIL: EVIL})
     page = Page(page_text)
     assert "<script>alert" not in page_text
     assert "<b>x" not in page_text
@@ -199,8 +192,8 @@ def test_names_are_shown_not_run(tmp_path, small):
 
 
 def test_several_systems_are_compared(tmp_path, small):
-    answer, question = made(small, systems=("a100_sxm", "h100_sxm"))
-    page = Page(written(tmp_path, answer, question))
+    answer = made(small, systems=("a100_sxm", "h100_sxm"))
+    page = Page(written(tmp_path, answer))
     rows = page.tables["The best deployment of each system"]
     assert len(rows) == 3
     assert "USD per GPU and hour" in rows[0]
@@ -208,29 +201,27 @@ def test_several_systems_are_compared(tmp_path, small):
 
 
 def test_a_system_without_an_answer_says_why(tmp_path, small):
-    answer, question = made(small, systems=("a100_sxm", "h100_sxm"))
+    answer = made(small, systems=("a100_sxm", "h100_sxm"))
     slow = answer.candidates["system"] == "a100_sxm"
     answer.candidates.loc[slow, "keeps"] = False
-    assert (
-        "a100_sxm: no deployment meets the limits" in Page(written(tmp_path, answer, question)).text
-    )
+    assert "a100_sxm: no deployment meets the limits" in Page(written(tmp_path, answer)).text
     refused = dataclasses.replace(
         answer, excluded_systems={"a100_sxm": "small fits nowhere on a100_sxm"}
     )
-    assert "small fits nowhere on a100_sxm" in Page(written(tmp_path, refused, question)).text
+    assert "small fits nowhere on a100_sxm" in Page(written(tmp_path, refused)).text
 
 
 @pytest.mark.parametrize("options", [{"pools": True}, {"rate": 2.0}])
 def test_pools_and_rates_have_a_page(tmp_path, small, options):
-    answer, question = made(small, **options)
-    page = Page(written(tmp_path, answer, question))
+    answer = made(small, **options)
+    page = Page(written(tmp_path, answer))
     assert len(page.tables[FRONT]) == len(answer.pareto) + 1
     assert ("Within limits" in page.tables[FRONT][0]) == ("rate" in options)
 
 
 def test_operators_add_up_to_the_step(small, sparse):
     for model in (small, sparse):
-        answer, _ = made(model, pools=True)
+        answer = made(model, pools=True)
         some = answer.deployments[:: len(answer.deployments) // 4]
         rows = analytic_times(some, CLOCKS)
         for phase, column in (("decode", "decode"), ("prefill", "prompt")):
@@ -240,7 +231,7 @@ def test_operators_add_up_to_the_step(small, sparse):
 
 
 def test_operators_stand_in_their_parts(sparse):
-    answer, _ = made(sparse)
+    answer = made(sparse)
     found = operator_breakdown(answer.deployment(answer.best), CLOCKS)
     parts = dict(zip(found["operator"], found["part"], strict=True))
     assert (parts["qkv"], parts["attention"], parts["experts"], parts["rms_norm"]) == (
@@ -254,14 +245,14 @@ def test_operators_stand_in_their_parts(sparse):
 
 
 def test_memory_adds_up(small):
-    answer, _ = made(small, pools=True)
+    answer = made(small, pools=True)
     sums = [sum(memory_breakdown(d).values()) for d in answer.deployments]
     np.testing.assert_allclose(sums, answer.candidates["memory_gib"], rtol=1e-12)
 
 
 def test_lines_of_the_front_chart_keep_to_the_limits(small):
-    limit = float(made(small)[0].candidates["tpot_ms"].median())
-    answer, _ = made(small, requirements=Requirements(tpot_ms=limit))
+    limit = float(made(small).candidates["tpot_ms"].median())
+    answer = made(small, requirements=Requirements(tpot_ms=limit))
     chart = front_figure(answer)
     lines = [layer for layer in chart.layers[2:-2] if isinstance(layer, Line)]
     assert len(lines) == len(group_marks(answer))
@@ -279,7 +270,7 @@ def test_lines_of_the_front_chart_keep_to_the_limits(small):
 
 
 def test_without_a_limit_no_line_is_drawn(small):
-    last = front_figure(made(small)[0]).layers[-1]
+    last = front_figure(made(small)).layers[-1]
     assert isinstance(last, Note)
     assert last.text == "best"
 
@@ -297,30 +288,30 @@ def test_bars_stack_from_the_first_on():
 
 
 def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):
-    answer, question = made(small)
+    answer = made(small)
     answer.candidates["pareto"] = False
-    text = Page(written(tmp_path, answer, question)).text
+    text = Page(written(tmp_path, answer)).text
     assert "All candidates on the front violate a limit" in text
 
 
 def test_impossible_limits_write_nothing(tmp_path, small):
-    answer, question = made(small, requirements=Requirements(tpot_ms=1e-9))
+    answer = made(small, requirements=Requirements(tpot_ms=1e-9))
     with pytest.raises(UsageError, match="no deployment meets the limits"):
-        written(tmp_path, answer, question)
+        written(tmp_path, answer)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, small):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="there is no folder") as error:
-        written(tmp_path / "file", *made(small))
+        written(tmp_path / "file", made(small))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.browser
 def test_a_browser_draws_the_page(tmp_path, small, browser):
-    answer, question = made(small, requirements=Requirements(tpot_ms=50.0), intervals=True)
-    written(tmp_path, answer, question, commands={"vllm": "vllm serve small"})
+    answer = made(small, requirements=Requirements(tpot_ms=50.0), intervals=True)
+    written(tmp_path, answer, commands={"vllm": "vllm serve small"})
     for width in (1280, 500):
         image = browser.screenshot(tmp_path / "report.html", width, 6000)
         assert (image == (0, 114, 178)).all(axis=2).sum() > 1000

@@ -8,7 +8,15 @@ import pytest
 
 from foretune.cli import main
 from foretune.errors import UsageError
-from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
+from foretune.plan import (
+    Formats,
+    PlanRequest,
+    Requirements,
+    Workload,
+    describe_model,
+    find_system,
+    plan,
+)
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Speculation
@@ -24,19 +32,14 @@ PLANS = {}
 """Plans that several tests look at, by what was asked."""
 
 
-def planned(gpus=8, system=None, requirements=None, formats=None, model=MODEL, **more):
-    asked = repr((gpus, system, requirements, formats, model, more))
+def planned(gpus=8, systems=None, model=MODEL, **options):
+    """The plan of a request, by rooflines; made once."""
+    systems = tuple(systems or [find_system(SYSTEM)])
+    options = {"workload": LOAD} | options
+    asked = repr((gpus, systems, model, options))
     if asked not in PLANS:
-        PLANS[asked] = plan(
-            describe_model(model),
-            system or find_system(SYSTEM),
-            gpus,
-            LOAD,
-            StepTimerFactory(None),
-            requirements,
-            formats=formats,
-            **more,
-        )
+        request = PlanRequest(model=describe_model(model), systems=systems, gpus=gpus, **options)
+        PLANS[asked] = plan(request, StepTimerFactory(None))
     return PLANS[asked]
 
 
@@ -68,14 +71,14 @@ def test_more_bandwidth_is_never_slower():
     device = system.device
     specs = {**device.specs, "memory_gbps": 2 * device.specs["memory_gbps"]}
     faster = dataclasses.replace(system, device=dataclasses.replace(device, specs=specs))
-    slow, fast = (planned(system=s, formats=[Formats("bf16")]) for s in (system, faster))
+    slow, fast = (planned(systems=[s], formats=(Formats("bf16"),)) for s in (system, faster))
     assert (fast.candidates["tpot_ms"] <= slow.candidates["tpot_ms"] * (1 + 1e-9)).all()
 
 
 def test_what_fits_nowhere_says_what_it_needs():
     says = r"does not fit on 1 × h100_sxm \(79 GiB each, 71 of them usable\): .* \d+ GiB"
     with pytest.raises(UsageError, match=says):
-        planned(gpus=1, formats=[Formats("bf16")])
+        planned(gpus=1, formats=(Formats("bf16"),))
 
 
 def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
@@ -83,19 +86,13 @@ def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
     with pytest.raises(UsageError, match=r"at least 14\d GiB per GPU; use .* smaller --formats$"):
         planned(
             1,
-            find_system("l40s"),
-            formats=[Formats("bf16")],
+            [find_system("l40s")],
+            formats=(Formats("bf16"),),
             model="Qwen/Qwen3-8B",
             speculation=drafts,
         )
     with pytest.raises(UsageError, match=r"use .* smaller --formats$"):
-        plan(
-            describe_model(MODEL),
-            find_system(SYSTEM),
-            1,
-            Workload(10**8, 1),
-            StepTimerFactory(None),
-        )
+        planned(1, workload=Workload(10**8, 1))
 
 
 def test_impossible_limits_say_what_can_be_reached():
@@ -105,9 +102,9 @@ def test_impossible_limits_say_what_can_be_reached():
 
 def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
     systems = [find_system(name) for name in ("h100_sxm", "b200_sxm", "l4")]
-    made = planned(1, systems, formats=[Formats("fp8")])
+    made = planned(1, systems, formats=(Formats("fp8"),))
     alone = {
-        name: planned(1, find_system(name), formats=[Formats("fp8")]).best
+        name: planned(1, [find_system(name)], formats=(Formats("fp8"),)).best
         for name in made.candidates["system"].unique()
     }
     assert set(made.excluded_systems) == {"l4"}
@@ -165,8 +162,8 @@ def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
 
 def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
     requirements = Requirements(tpot_ms=25.0)
-    best = planned(requirements=requirements, rate=3.0, formats=[Formats("fp8")]).best
-    every = planned(requirements=requirements, formats=[Formats("fp8")])
+    best = planned(requirements=requirements, rate=3.0, formats=(Formats("fp8"),)).best
+    every = planned(requirements=requirements, formats=(Formats("fp8"),))
     loads = every.candidates[(every.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
     curve = LoadCurve(loads, LOAD.osl, requirements)
     if best["replicas"] > 1:
@@ -178,7 +175,7 @@ def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
 def test_what_nobody_can_tell_is_no_goal():
     system = dataclasses.replace(find_system(SYSTEM), price_per_hour=None)
     with pytest.raises(UsageError, match="add one with --prices"):
-        _ = planned(system=system, requirements=Requirements(goal="cost")).best
+        _ = planned(systems=[system], requirements=Requirements(goal="cost")).best
 
 
 def test_at_a_rate_the_fewest_gpus_are_sought():
@@ -300,7 +297,7 @@ def test_unknown_names_offer_the_nearest(capsys):
 
 def test_pipelines_gain_from_more_stages():
     """At as many requests per GPU, stages cost no throughput but what joins them."""
-    table = planned(8, formats=[Formats("fp8", kv="fp8")]).candidates
+    table = planned(8, formats=(Formats("fp8", kv="fp8"),)).candidates
     most = {
         pp: table[(table["tp"] == 1) & (table["pp"] == pp) & (table["replicas"] == 8 // pp)]
         for pp in (2, 4, 8)
@@ -312,7 +309,7 @@ def test_pipelines_gain_from_more_stages():
 
 @pytest.mark.parametrize(("gain", "native"), [(0.03, True), (0.2, False)])
 def test_weights_are_made_anew_only_where_that_gains(gain, native):
-    made = planned(1, formats=[Formats("bf16"), Formats("fp8")], model="Qwen/Qwen3-8B")
+    made = planned(1, formats=(Formats("bf16"), Formats("fp8")), model="Qwen/Qwen3-8B")
     table = made.candidates.copy()
     own = table["native"]
     assert own.any()

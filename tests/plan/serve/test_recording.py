@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 
 from foretune.errors import OutputError, TrackingError, UsageError
-from foretune.plan import Formats, Requirements, Workload, find_system, plan
+from foretune.plan import Formats, PlanRequest, Requirements, Workload, find_system, plan
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.serve.report import Question
-from foretune.plan.serve.saving import plan_to_json, save_plan, write_plan_folder
+from foretune.plan.serve.plan_json import plan_to_json
+from foretune.plan.serve.saving import save_plan, write_plan_folder
 from foretune.tune.mlflow.tracking import Tracker
 
 LOAD = Workload(512, 64)
 CLOCKS = StepTimerFactory(None)
-FORMATS = [Formats("bf16"), Formats("int8", kv="fp8")]
+FORMATS = (Formats("bf16"), Formats("int8", kv="fp8"))
 COMMANDS = {"vllm": "vllm serve small -tp 1", "sglang": "python -m sglang.launch_server"}
 
 
@@ -37,14 +37,20 @@ def uri(place):
 
 
 def made(model, requirements=None):
-    systems = (find_system("h100_sxm"),)
-    answer = plan(model, systems, 2, LOAD, CLOCKS, requirements, formats=FORMATS)
-    return answer, Question(model, systems, 2, LOAD, "vllm", tables=False, seconds=1.5)
+    request = PlanRequest(
+        model=model,
+        systems=(find_system("h100_sxm"),),
+        gpus=2,
+        workload=LOAD,
+        requirements=requirements or Requirements(),
+        formats=FORMATS,
+    )
+    return dataclasses.replace(plan(request, CLOCKS), seconds=1.5)
 
 
 def test_the_folder_holds_everything(tmp_path, small):
-    answer, question = made(small)
-    folder = write_plan_folder(answer, question, CLOCKS, tmp_path / "plans", COMMANDS)
+    answer = made(small)
+    folder = write_plan_folder(answer, CLOCKS, tmp_path / "plans", COMMANDS)
     assert folder == tmp_path / "plans" / "small-h100_sxm-001"
     assert {p.name for p in folder.iterdir()} == {
         "candidates.parquet",
@@ -55,14 +61,14 @@ def test_the_folder_holds_everything(tmp_path, small):
     table = pd.read_parquet(folder / "candidates.parquet")
     pd.testing.assert_frame_equal(table, answer.candidates)
     said = json.loads((folder / "plan.json").read_text())
-    assert said == json.loads(json.dumps(plan_to_json(answer, question, COMMANDS)))
+    assert said == json.loads(json.dumps(plan_to_json(answer, COMMANDS)))
     assert "vllm serve small -tp 1\n" in (folder / "commands.txt").read_text()
 
 
 def test_the_answer_says_unknown_values_as_none(small):
-    answer, question = made(small)
+    answer = made(small)
     answer.candidates["power_w"] = np.nan
-    said = plan_to_json(answer, question)
+    said = plan_to_json(answer)
     assert said["best"]["power_w"] is None
     assert said["best"]["tpot_ms"] == answer.best["tpot_ms"]
     assert len(said["pareto"]) == len(answer.pareto)
@@ -73,24 +79,24 @@ def test_the_answer_says_unknown_values_as_none(small):
 
 
 def test_each_plan_has_a_folder_of_its_own(tmp_path, small):
-    answer, question = made(small)
+    answer = made(small)
     (tmp_path / "small-h100_sxm-002").mkdir()
-    names = [write_plan_folder(answer, question, CLOCKS, tmp_path).name for _ in range(2)]
+    names = [write_plan_folder(answer, CLOCKS, tmp_path).name for _ in range(2)]
     assert names == ["small-h100_sxm-001", "small-h100_sxm-003"]
 
 
 @pytest.mark.parametrize("name", ["../../<b>x", "..", "a/b c\n", "x" * 500])
 def test_no_name_leaves_the_folder(tmp_path, small, name):
-    answer, question = made(dataclasses.replace(small, name=name))
-    folder = write_plan_folder(answer, question, CLOCKS, tmp_path / "out")
+    answer = made(dataclasses.replace(small, name=name))
+    folder = write_plan_folder(answer, CLOCKS, tmp_path / "out")
     assert folder.resolve().parent == (tmp_path / "out").resolve()
     assert folder.name.endswith("-001")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_plan_is_tracked_whole(place, small):
-    answer, question = made(small, Requirements(tpot_ms=30.0))
-    kept = save_plan(answer, question, CLOCKS, place / "plans", commands=COMMANDS)
+    answer = made(small, Requirements(tpot_ms=30.0))
+    kept = save_plan(answer, CLOCKS, place / "plans", commands=COMMANDS)
     client = mlflow.MlflowClient(uri(place))
     run = client.get_run(kept.run_id)
     assert run.info.status == "FINISHED"
@@ -114,8 +120,8 @@ def test_a_plan_is_tracked_whole(place, small):
 
 
 def test_the_front_is_metric_steps(place, small):
-    answer, question = made(small)
-    kept = save_plan(answer, question, CLOCKS, place / "plans")
+    answer = made(small)
+    kept = save_plan(answer, CLOCKS, place / "plans")
     client = mlflow.MlflowClient(uri(place))
     for name in ("tpot_ms", "tokens_per_s_per_gpu"):
         history = client.get_metric_history(kept.run_id, f"front.{name}")
@@ -135,11 +141,11 @@ def test_many_steps_are_tracked_without_the_unknown_ones(place):
 
 
 def test_without_a_server_the_files_are_kept(place, small):
-    answer, question = made(small)
+    answer = made(small)
     nowhere = f"sqlite:///{place / 'no' / 'folder' / 'mlflow.db'}"
     (place / "no").write_text("")
     with pytest.raises(TrackingError, match="does not work") as error:
-        save_plan(answer, question, CLOCKS, place / "plans", nowhere)
+        save_plan(answer, CLOCKS, place / "plans", nowhere)
     assert "\n" not in str(error.value)
     assert str(place / "plans" / "small-h100_sxm-001") in str(error.value)
     assert (place / "plans" / "small-h100_sxm-001" / "report.html").is_file()
@@ -148,11 +154,11 @@ def test_without_a_server_the_files_are_kept(place, small):
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path, small):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write to") as error:
-        write_plan_folder(*made(small), CLOCKS, tmp_path / "file")
+        write_plan_folder(made(small), CLOCKS, tmp_path / "file")
     assert "\n" not in str(error.value)
 
 
 def test_impossible_limits_write_nothing(tmp_path, small):
     with pytest.raises(UsageError, match="no deployment meets"):
-        save_plan(*made(small, Requirements(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
+        save_plan(made(small, Requirements(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
     assert list(tmp_path.iterdir()) == []

@@ -22,7 +22,7 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from foretune.search import SurrogateSampler
-from foretune.search.optuna.study_space import Dimensions
+from foretune.search.optuna.dimensions import Dimensions
 
 
 class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObjectiveSamplerTestCase):
@@ -306,7 +306,7 @@ def test_several_objectives():
 
 
 def test_more_trials_than_are_fitted_to(monkeypatch):
-    monkeypatch.setattr("foretune.search.surrogate_process.MAX_FITTED", 10)
+    monkeypatch.setattr("foretune.search.surrogate_model.MAX_FITTED", 10)
     assert run(bowl, 25).best_value < 0.02
 
 

@@ -9,11 +9,13 @@ import mlflow
 import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy
 
+from foretune import registry
 from foretune.datasets import read_runs
 from foretune.errors import OutputError, ProblemError, TrackingError, UnknownName, UsageError
 from foretune.models import Predictor
-from foretune.registry import get_kernel, registered
-from foretune.tune.campaign.campaign import Preset, notify_observers, run_campaign
+from foretune.registry import get_kernel
+from foretune.tune.campaign.campaign import Preset, run_campaign
+from foretune.tune.campaign.finished import notify_observers
 from foretune.tune.campaign.observer import CampaignObserver
 
 TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
@@ -193,7 +195,7 @@ def test_a_kernel_of_a_file_is_found_again(place):
     )
     done = campaign(get_kernel("mine.py:Mine"), FakeRunner(), TINY, observers=["report"])
     assert f"foretune tune {place / 'mine.py'}:Mine --problem" in done.report.read_text("utf-8")
-    registered("kernels").pop("mine")  # as in another process
+    registry.reset()  # as in another process
     assert notify_observers(done.folder, ["report"]).report == done.report
 
 

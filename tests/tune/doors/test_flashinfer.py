@@ -67,7 +67,7 @@ def numbers(tool):
     return [len(times) for times in tool.timed.values()]
 
 
-def test_two_buckets_are_timed_in_full_and_the_default_always(tool, layers):
+def test_flashinfer_first_two_buckets_are_timed_in_full(tool, layers):
     alone = tool.tune()
     assert numbers(tool) == [len(TACTICS)] * 10
     undo = patch_flashinfer(budget=4, store=False)
@@ -85,7 +85,7 @@ def test_two_buckets_are_timed_in_full_and_the_default_always(tool, layers):
 
 
 @pytest.mark.parametrize("method", ["choose", "estimates", "record"])
-def test_flashinfer_goes_on_if_foretune_fails(tool, monkeypatch, method):
+def test_flashinfer_times_all_if_foretune_fails(tool, monkeypatch, method):
     alone = tool.tune()
     monkeypatch.setattr(TacticTimes, method, None)
     patch_flashinfer(budget=4, store=False)
@@ -97,7 +97,7 @@ def test_flashinfer_goes_on_if_foretune_fails(tool, monkeypatch, method):
         assert numbers(tool) == [len(TACTICS)] * 10
 
 
-def test_times_outlive_the_process(tool, tmp_path):
+def test_flashinfer_store_keeps_times(tool, tmp_path):
     alone, store = tool.tune(), tmp_path / "store.db"
     undo = patch_flashinfer(budget=4, store=store)
     tool.tune()
@@ -111,7 +111,7 @@ def test_times_outlive_the_process(tool, tmp_path):
     assert len(Store(store).measurements(subject)) >= 2 * len(TACTICS)
 
 
-def test_one_lucky_time_does_not_decide():
+def test_estimates_outweigh_one_lucky_time():
     times = TacticTimes(Subject("gemm", "", "this", ""), False)
     configs = [Configuration({"tactic": str(i)}) for i in range(6)]
     usual = [1.0, 1.02, 1.1, 1.2, 1.3, 1.4]
@@ -126,7 +126,7 @@ def test_one_lucky_time_does_not_decide():
     assert found[configs[5]] == float("inf")
 
 
-def test_a_shortlist_is_ranked_by_estimates(tool, layers):
+def test_flashinfer_ranks_the_shortlist_by_estimates(tool, layers):
     patch_flashinfer(budget=4, store=False)
     tuner = AutoTuner()
     tuner.is_tuning_mode = True
@@ -137,7 +137,7 @@ def test_a_shortlist_is_ranked_by_estimates(tool, layers):
     assert len(set(found)) == 3
 
 
-def test_tactics_may_be_any_sequence(tool):
+def test_flashinfer_tactics_may_be_any_sequence(tool):
     """Numbers, of which FlashInfer's filter passes on what a runner returns."""
     undo = patch_flashinfer(budget=4, store=False)
     blocklist = TacticsBlocklist()
@@ -147,7 +147,7 @@ def test_tactics_may_be_any_sequence(tool):
     assert blocklist.filter("gemm", tool.runner, range(6)) == range(6)
 
 
-def test_others_who_ask_for_a_time_get_it(tool):
+def test_profile_of_another_tactic_is_timed(tool):
     patch_flashinfer(budget=4, store=False)
     tool.tune()
     inputs = [torch.empty(64, 256, device="meta"), torch.empty(256, 256, device="meta")]
@@ -155,7 +155,7 @@ def test_others_who_ask_for_a_time_get_it(tool):
     assert asked == [time_of(64, TACTICS[5])] * 2
 
 
-def test_the_first_rank_decides(tmp_path, monkeypatch, pytestconfig):
+def test_flashinfer_first_rank_decides(tmp_path, monkeypatch, pytestconfig):
     """Two ranks whose clocks differ, and one of which remembers other times."""
     monkeypatch.syspath_prepend(pytestconfig.rootpath)  # the ranks import this file
     torch.multiprocessing.spawn(tune_on_a_rank, (str(tmp_path),), nprocs=2)
@@ -187,7 +187,7 @@ def tune_on_a_rank(rank, folder):
     Path(folder, f"{rank}.json").write_text(json.dumps({"timed": numbers(tool), "chosen": chosen}))
 
 
-def test_failing_tactics_are_remembered(tool, layers):
+def test_flashinfer_store_keeps_failures(tool, layers):
     for layer in layers:
         for times in layer.values():
             times.update({t: float("inf") for t in TACTICS if t[0] == 64})
@@ -198,7 +198,7 @@ def test_failing_tactics_are_remembered(tool, layers):
     assert not [t for t in later if t[0] == 64]
 
 
-def test_other_versions_are_refused(tool, monkeypatch):
+def test_patch_other_version_is_an_error(tool, monkeypatch):
     monkeypatch.delattr(AutoTuner, "_prepare_input_tensors")
     with pytest.raises(UsageError, match=r"needs FlashInfer 0\.7\.2"):
         patch_flashinfer()
@@ -207,14 +207,14 @@ def test_other_versions_are_refused(tool, monkeypatch):
         patch_flashinfer()
 
 
-def test_a_second_patch_is_refused(tool):
+def test_patch_twice_is_an_error(tool):
     undo = patch_flashinfer()
     with pytest.raises(UsageError, match="already patched"):
         patch_flashinfer()
     undo()
 
 
-def test_servers_are_told_by_the_environment(tool, monkeypatch):
+def test_flashinfer_is_patched_by_the_environment(tool, monkeypatch):
     real = TacticsBlocklist.filter
     monkeypatch.delenv(doors.VARIABLE, raising=False)
     doors.patch_server()
@@ -229,6 +229,6 @@ def test_servers_are_told_by_the_environment(tool, monkeypatch):
     assert TacticsBlocklist.filter is not real
 
 
-def test_the_default_needs_room():
+def test_patch_small_budget_is_an_error():
     with pytest.raises(UsageError, match="3 or more"):
         patch_flashinfer(budget=2)

@@ -57,7 +57,7 @@ def matmul(**options):
     return kernel
 
 
-def test_seeds_come_first_and_the_budget_holds(measured):
+def test_helion_seeds_come_first_and_the_budget_holds(measured):
     x, y = torch.randn(128, 128), torch.randn(128, 128)
     tuner = helion_autotuner(budget=7)
     kernel = matmul(autotuner_fn=tuner, autotune_seed_configs=[USERS])
@@ -68,7 +68,7 @@ def test_seeds_come_first_and_the_budget_holds(measured):
     assert len(measured) == len(set(measured)) == 7
 
 
-def test_the_best_measured_one_is_chosen(measured):
+def test_helion_chooses_the_best_measured(measured):
     x, y = torch.randn(128, 128), torch.randn(128, 128)
     kernel = matmul(autotuner_fn=helion_autotuner(budget=6, searcher="random"))
     chosen = kernel.bind((x, y)).autotune((x, y))
@@ -76,7 +76,7 @@ def test_the_best_measured_one_is_chosen(measured):
 
 
 @pytest.mark.parametrize("moved", ["benchmark_batch", "normalize_autotune_seed_configs"])
-def test_other_versions_are_refused(monkeypatch, moved):
+def test_helion_other_version_is_an_error(monkeypatch, moved):
     home = base_search if hasattr(base_search, moved) else BaseSearch
     monkeypatch.delattr(home, moved)
     x = torch.randn(128, 128)

@@ -40,7 +40,7 @@ def configs(recorded, results):
     return [[r[name] for name in recorded.space.names] for r in results]
 
 
-def test_it_measures_what_the_searcher_asks_for(recorded, cache):
+def test_strategy_measures_proposals_of_the_searcher(recorded, cache):
     searcher = make_searcher("surrogate", recorded.space, seed=3)
     expected = []
     for _ in range(30):
@@ -52,7 +52,7 @@ def test_it_measures_what_the_searcher_asks_for(recorded, cache):
     assert any("__error__" in r for r in results)
 
 
-def test_seeds_repeat_and_x0_comes_first(recorded, cache):
+def test_strategy_repeats_with_a_seed_and_starts_at_x0(recorded, cache):
     first = list(recorded.space[7].values())
     strategy = KernelTunerStrategy("random")
     runs = [
@@ -62,7 +62,7 @@ def test_seeds_repeat_and_x0_comes_first(recorded, cache):
     assert runs[0][0] == runs[2][0] == first
 
 
-def test_failures_are_told_and_it_ends_when_nothing_is_left(recorded, cache):
+def test_strategy_counts_failures_and_ends_with_the_space(recorded, cache):
     results = simulate(recorded, cache, KernelTunerStrategy("random"), 0, 10**6)
     assert len(results) == len(recorded)
     assert sum("__error__" in r for r in results) == 3
@@ -74,13 +74,13 @@ def tuned(parameters, **options):
     )
 
 
-def test_kernel_tuner_compiles_and_runs():
+def test_strategy_with_the_c_backend():
     results, env = tuned({"block": [5, 3, 1, 2]}, strategy=KernelTunerStrategy())
     assert len(results) == 4
     assert env["best_config"]["block"] == 1
 
 
-def test_what_is_maximized_is_maximized():
+def test_strategy_maximizes():
     results, env = tuned(
         {"block": list(range(4, 44))},
         objective="rate",
@@ -93,7 +93,7 @@ def test_what_is_maximized_is_maximized():
     assert env["best_config"]["block"] in (30, 31)
 
 
-def test_several_objectives_are_refused():
+def test_strategy_several_objectives_are_an_error():
     with pytest.raises(UsageError, match="one objective"):
         tuned(
             {"block": [1, 2]},
@@ -104,7 +104,7 @@ def test_several_objectives_are_refused():
 
 
 @pytest.mark.parametrize("moved", ["strategies.common.CostFunc", "util.StopCriterionReached"])
-def test_other_versions_are_refused(monkeypatch, moved):
+def test_strategy_other_version_is_an_error(monkeypatch, moved):
     monkeypatch.delattr(f"kernel_tuner.{moved}")
     with pytest.raises(UsageError, match=r"needs Kernel Tuner 1\.5\.0"):
         tuned({"block": [1, 2]}, strategy=KernelTunerStrategy())

@@ -1,4 +1,4 @@
-"""vLLM's files: names, content, and the way into a store and back."""
+"""vLLM's tuned files, and the way into a store and back: `tune/doors/vllm.py`."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def b200(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_names(name):
+def test_layer_is_read_from_a_file_name(name):
     assert Layer.from_file(f"/some/where/{name}") == FILES[name]
     assert FILES[name].file_name == name
 
@@ -73,13 +73,13 @@ def test_names(name):
     st.sampled_from(["", "fp8_w8a8", "int4_w4a16"]),
     st.none() | st.tuples(st.integers(1, 256), st.integers(1, 256)),
 )
-def test_every_layer_has_a_name_that_says_it(experts, size, device, dtype, block):
+def test_layer_file_name_is_read_back(experts, size, device, dtype, block):
     layer = Layer(experts, size, device, dtype, block)
     assert Layer.from_file(layer.file_name) == layer
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA H200 141GB HBM3e"])
-def test_all_h200s_share_a_file(device):
+def test_layer_file_name_is_equal_for_all_h200s(device):
     assert Layer(8, 7168, device).file_name == "E=8,N=7168,device_name=NVIDIA_H200.json"
 
 
@@ -96,31 +96,31 @@ def test_all_h200s_share_a_file(device):
         "N=1,K=64,device_name=a.json",
     ],
 )
-def test_other_names_are_refused(name):
+def test_layer_from_other_file_name_is_an_error(name):
     with pytest.raises(UsageError, match="is not a name of vLLM"):
         Layer.from_file(name)
 
 
-def test_reading(b200):
+def test_read_vllm_returns_layer_version_and_configurations(b200):
     tuned = read_vllm(b200)
     assert tuned.layer == FILES[B200]
     assert tuned.triton == "3.5.0"
     assert tuned.configs == {1: config(), 64: config(64, SPLIT_K=2)}
 
 
-def test_writing_makes_the_same_file_again(b200, tmp_path):
+def test_write_vllm_writes_the_same_file_again(b200, tmp_path):
     path = write_vllm(tmp_path / "copy", read_vllm(b200))
     assert path.name == B200
     assert path.read_bytes() == b200.read_bytes()
 
 
-def test_older_files_do_not_say_their_triton(tmp_path):
+def test_read_vllm_old_file_has_no_triton_version(tmp_path):
     path = write_vllm(tmp_path, TunedLayer(FILES[B200], {2: config(), 1: config(32)}))
     assert list(json.loads(path.read_text())) == ["1", "2"]
     assert read_vllm(path).triton == ""
 
 
-def test_through_a_store_and_back(b200, store, tmp_path):
+def test_export_vllm_writes_what_was_imported(b200, store, tmp_path):
     subject, new, kept = import_vllm(store, b200)
     assert subject == Subject("fused_moe", "vllm", "NVIDIA B200", "triton 3.5.0")
     assert (new, kept) == (2, 0)
@@ -133,7 +133,7 @@ def test_through_a_store_and_back(b200, store, tmp_path):
     assert import_vllm(store, b200) == (subject, 0, 2)
 
 
-def test_what_was_chosen_before_stands(b200, store):
+def test_import_vllm_keeps_existing_choices(b200, store):
     subject = Subject("fused_moe", "vllm", "NVIDIA B200", "triton 3.5.0")
     mine = Choice(config(128), 5, 0.0, "measured")
     store.choose(subject, Problem(M=1, E=128, N=1024), mine)
@@ -141,7 +141,7 @@ def test_what_was_chosen_before_stands(b200, store):
     assert store.choice(subject, Problem(M=1, E=128, N=1024)) == mine
 
 
-def test_a_kernel_with_names_of_its_own(b200, store, tmp_path):
+def test_import_vllm_with_other_parameter_names(b200, store, tmp_path):
     subject = Subject("my_moe", "3c1f", "NVIDIA B200", "foretune 0.1.0, triton 3.9.0")
     naming = ParameterNames({"M": "tokens", "E": "experts"}, {"top_k": 8})
     import_vllm(store, b200, subject=subject, naming=naming)
@@ -153,7 +153,7 @@ def test_a_kernel_with_names_of_its_own(b200, store, tmp_path):
         export_vllm(store, tmp_path / "out", subject, FILES[B200])
 
 
-def test_our_own_parameter_names_become_vllms(store, tmp_path):
+def test_export_vllm_renames_our_parameters(store, tmp_path):
     layer, subject = FILES[B200], Subject("grouped", "a", "NVIDIA B200", "triton 3.9.0")
     ours = Configuration(BLOCK_M=64, BLOCK_N=128, BLOCK_K=32, GROUP_M=8, num_warps=8, num_stages=3)
     store.choose(subject, layer.problem(16), Choice(ours, 4, 0.0, "measured"))
@@ -164,10 +164,10 @@ def test_our_own_parameter_names_become_vllms(store, tmp_path):
     assert written["16"] == dict(zip(NAMES, (64, 128, 32, 8, 8, 3), strict=True))
 
 
-def test_problems_may_say_more_and_the_last_choice_counts(store, tmp_path):
+def test_export_vllm_takes_the_last_choice_of_a_problem(store, tmp_path):
     subject, layer = Subject("fused_moe", "a", "NVIDIA B200", "triton 3.9.0"), FILES[B200]
     for second, m, special in ((2, 64, ""), (1, 32, "x:16")):
-        at = f"2026-01-01T00:00:0{second}.000+00:00"  # clocks differ: what was kept last counts
+        at = f"2026-01-01T00:00:0{second}.000+00:00"  # clocks differ: the last one stored counts
         problem = Problem({**layer.problem(8), "specialized": special})
         store.choose(subject, problem, Choice(config(m), 4, 0.0, "measured", at))
     path, count = export_vllm(store, tmp_path, subject, layer)
@@ -187,13 +187,13 @@ def test_problems_may_say_more_and_the_last_choice_counts(store, tmp_path):
         ({**config(), "PERSISTENT": True}, "vLLM does not know PERSISTENT"),
     ],
 )
-def test_what_vllm_cannot_use_is_refused(tmp_path, broken, message):
+def test_write_vllm_unusable_configuration_is_an_error(tmp_path, broken, message):
     with pytest.raises(UsageError, match=message):
         write_vllm(tmp_path, TunedLayer(FILES[B200], {1: Configuration(broken)}))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_device_is_refused(b200, store):
+def test_import_vllm_for_another_device_is_an_error(b200, store):
     subject = Subject("fused_moe", "a", "NVIDIA H100", "")
     with pytest.raises(UsageError, match="is for NVIDIA B200, not NVIDIA H100"):
         import_vllm(store, b200, subject=subject)
@@ -202,14 +202,14 @@ def test_another_device_is_refused(b200, store):
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"many": {}}', '{"1": 3}', '{"1": {"BLOCK_SIZE_M": [16]}}', '{"1": {}}']
 )
-def test_damaged_files(tmp_path, store, text):
+def test_import_vllm_damaged_file_is_an_error(tmp_path, store, text):
     (tmp_path / B200).write_text(text)
     with pytest.raises(StoreError, match=r"does not map numbers|M = 1 has no BLOCK_SIZE_M"):
         import_vllm(store, tmp_path / B200)
     assert store.subjects() == []
 
 
-def test_files_that_cannot_be_read_or_written(tmp_path):
+def test_vllm_missing_file_or_folder_is_an_error(tmp_path):
     with pytest.raises(StoreError, match="cannot read"):
         read_vllm(tmp_path / B200)
     (tmp_path / "file").touch()

@@ -17,7 +17,7 @@ from foretune.tune import verifier
 from foretune.tune.functions import kernel_tuner, tuning
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
-QUICK = {"isolated": False, "verify_s": 0.1, "quiet": True}
+QUICK = {"isolated": False, "verify_s": 3.0, "quiet": True}
 N = 4_000
 A, B = np.arange(N, dtype="f4"), np.ones(N, dtype="f4")
 C = np.zeros(N, "f4")

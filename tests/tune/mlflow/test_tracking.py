@@ -12,10 +12,9 @@ import pytest
 
 from foretune.errors import TrackingError
 from foretune.features.candidates import candidate_rows
-from foretune.models import Predictor, Training, train_predictor
+from foretune.models import Predictor, train_predictor
 from foretune.models.saved.lookup import read_predictor
-from foretune.models.training import Validation
-from foretune.tune.mlflow.flavor import decide_promotion, infer_model_signature, input_columns
+from foretune.tune.mlflow.flavor import infer_model_signature, input_columns
 from foretune.tune.mlflow.tracking import Tracker, git_state, provenance, score_metrics
 
 CHAMPION = "models:/foretune-matmul@champion"
@@ -251,41 +250,6 @@ def test_a_missing_database_is_not_made(place, name):
     with pytest.raises(TrackingError, match=r"has no .* \(there is no such file\): set MLFLOW_"):
         read_predictor(name)
     assert not list(place.iterdir())
-
-
-def scored(training, own, baseline):
-    """Return ``training`` with another error on held-out problems, and of its best baseline."""
-    scores = {"xgboost": {"median_ape": own}, "problem median": {"median_ape": baseline}}
-    validation = Validation({"time_ms": {"grouped": scores}}, training.validation.held_out)
-    return Training(training.predictor, validation)
-
-
-class TestWhoIsChampion:
-    def test_not_what_a_baseline_beats(self, training):
-        found = decide_promotion(scored(training(), 0.2, 0.1), None, np.nan)
-        assert found.alias == "challenger"
-        assert found.reason == (
-            "typical error 20.0 % is no better than the 10.0 % of the baseline 'problem median'"
-        )
-
-    def test_not_without_held_out_problems(self, training):
-        found = decide_promotion(
-            Training(training().predictor, Validation({"time_ms": {}})), None, np.nan
-        )
-        assert (found.alias, found.reason[:23]) == ("challenger", "no problem was held out")
-
-    @pytest.mark.parametrize(("before", "alias"), [(0.04, "challenger"), (0.06, "champion")])
-    def test_of_the_same_problems_each_says_how_it_was_held_to(self, training, before, alias):
-        done = scored(training(), 0.05, 0.1)
-        assert decide_promotion(done, done.predictor, before).alias == alias
-
-    def test_on_problems_new_to_both_they_are_compared(self, training, toy_runs):
-        """Whoever has seen two problems only is worse on the others than on its own."""
-        done, few = training(), toy_runs["problem.M"].isin([64, 256])
-        narrow = Predictor(targets=("time_ms",)).fit(toy_runs[few])
-        found = decide_promotion(scored(done, 0.05, 0.1), narrow, 0.001)
-        assert found.alias == "champion"
-        assert found.reason.endswith("of the champion on 4 problems new to both")
 
 
 def test_a_failed_training_is_marked(place):

@@ -14,7 +14,7 @@ from foretune.collect.wrapped.function import FunctionKernel
 from foretune.device import Device
 from foretune.errors import OutputError
 from foretune.models.explanation import Importance
-from foretune.models.training import Validation
+from foretune.models.validation.cross_validation import Validation
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration

@@ -21,8 +21,9 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store, StoreFile
 from foretune.tune.store import store as store_module
-from foretune.tune.store.store import Process, this_process
-from foretune.tune.store.subject import measurement_to_record
+from foretune.tune.store.measurement_record import measurement_to_record
+from foretune.tune.store.process import Process, process_of, this_process
+from foretune.tune.store.subject import Allowance
 
 
 class TestMeasurements:
@@ -238,15 +239,30 @@ class TestChoices:
         assert store.choose(SUBJECT, SMALL, choice(4, measured=99), replacing=first) == choice(3)
         assert store.choice(SUBJECT, SMALL) == choice(3)
 
-    def test_it_becomes_newer_when_it_is_verified_again(self, store):
+    def test_choose_verified_again_is_newer(self, store):
         """So that it is the newest among those for other candidates."""
         again = replace(choice(1, at="2026-01-03T00:00:00.000+00:00"), how="verified")
         store.choose(SUBJECT, SMALL, choice(1))
         for other in (replace(again, config=Configuration(x=2)), replace(again, how="measured")):
             store.choose(SUBJECT, SMALL, other)
         assert store.choice(SUBJECT, SMALL).chosen_at == choice(1).chosen_at
-        assert store.choose(SUBJECT, SMALL, again, replacing=choice(1)) == choice(1)
+        assert store.choose(SUBJECT, SMALL, again, replacing=choice(1)) == again
         assert store.choice(SUBJECT, SMALL).chosen_at == again.chosen_at
+
+    def test_choose_refuted_winner_is_replaced_with_as_many_measurements(self, store):
+        winner = replace(choice(1), how="verified")
+        default = replace(choice(2), how="verified")
+        store.choose(SUBJECT, SMALL, winner)
+        assert store.choose(SUBJECT, SMALL, default, replacing=winner) == default
+
+    def test_choice_remembers_allowance_and_verification(self, store):
+        remembered = replace(
+            choice(1), allowed=Allowance(8, seconds=1.5), verification={"processes": 5}
+        )
+        store.choose(SUBJECT, SMALL, remembered)
+        stored = store.choice(SUBJECT, SMALL)
+        assert stored.allowed == Allowance(measurements=8, seconds=1.5)
+        assert stored.verification == {"processes": 5}
 
     def test_it_is_made_in_a_way_that_exists(self, store):
         with pytest.raises(UsageError, match="or all or verified, not 'guessed'"):
@@ -391,7 +407,7 @@ class TestProcesses:
     def test_a_claim_holds_while_its_process_lives(self, store, monkeypatch):
         me, config = this_process(), Configuration(x=1)
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        other = store_module._process(child.pid)
+        other = process_of(child.pid)
 
         def claims(who, remeasure=False):
             monkeypatch.setattr(store_module, "this_process", lambda: who)

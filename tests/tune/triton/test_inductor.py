@@ -1,7 +1,8 @@
-"""Inductor's choices: few are timed, and none twice."""
+"""Shortened lists of torch's Inductor: `tune/triton/inductor.py`."""
 
 import math
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,7 +82,7 @@ def store(tmp_path):
     return foretune.Store(tmp_path / "tuned.db")
 
 
-def test_few_templates_and_all_routines_are_timed_and_none_twice(driver, store):
+def test_shorten_keeps_routines_and_few_templates_until_a_choice_is_stored(driver, store):
     chooser = InductorChooser(4, store)
     kept = chooser.shorten(listed())
     assert kept[0].name == "mm"
@@ -97,7 +98,7 @@ def test_few_templates_and_all_routines_are_timed_and_none_twice(driver, store):
     assert set(runs["kernel"]) == {"inductor_mm"}
 
 
-def test_a_new_list_is_decided_anew_with_what_was_timed(driver, store):
+def test_shorten_new_list_leaves_out_what_was_timed(driver, store):
     chooser = InductorChooser(4, store)
     kept = chooser.shorten(listed())
     chooser.record_timings(times(kept), "mm", None, kept)
@@ -106,7 +107,7 @@ def test_a_new_list_is_decided_anew_with_what_was_timed(driver, store):
     assert 3 <= len(again) <= 7
 
 
-def test_other_problems_are_learned_from(driver, store):
+def test_shorten_learns_from_other_problems(driver, store):
     chooser = InductorChooser(4, store)
     for n in (512, 768, 1536, 2048, 3072, 4096, 640, 896, 1280, 2560, 3584, 1792, 1152):
         kept = chooser.shorten(listed(sizes=(1024, n, 1024)))
@@ -115,7 +116,7 @@ def test_other_problems_are_learned_from(driver, store):
     assert min(times(kept).values()) == 1.0
 
 
-def test_failures_are_remembered_as_such(driver, store):
+def test_record_timings_stores_failures(driver, store):
     chooser = InductorChooser(4, store)
     kept = chooser.shorten(listed())
     broken = dict.fromkeys(kept, math.inf)
@@ -124,13 +125,29 @@ def test_failures_are_remembered_as_such(driver, store):
     assert len(chooser.shorten(listed())) > 1
 
 
-def test_lists_of_few_choices_stay(driver, store):
+def test_shorten_keeps_short_lists(driver, store):
     short = listed()[:4]
     assert InductorChooser(4, store).shorten(short) == short
     assert InductorChooser(4, store).shorten(short[:1]) == short[:1]
 
 
-def test_what_cannot_be_understood_is_left_to_inductor(store):
+def test_operation_dynamic_size_is_inductors_hint():
+    from torch._dynamo.source import ConstantSource
+    from torch._inductor.sizevars import SizeVarAllocator
+    from torch._inductor.virtualized import V
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    environment = ShapeEnv()
+    rows = environment.create_symbol(640, ConstantSource("rows"))
+    graph = SimpleNamespace(sizevars=SizeVarAllocator(environment))
+
+    with V.set_graph_handler(graph):
+        operation = make_operation(listed(sizes=(rows, 1024, 1024)))
+
+    assert operation.call.problem["output.shape"] == "640×1024"
+
+
+def test_shorten_unknown_choices_are_left_to_inductor(store):
     odd = [object(), object()]
     with pytest.warns(ForetuneWarning, match="Inductor times all of its choices: AttributeError"):
         assert InductorChooser(4, store).shorten(odd) is odd
@@ -138,7 +155,7 @@ def test_what_cannot_be_understood_is_left_to_inductor(store):
         InductorChooser(4, store).record_timings({odd[0]: 1.0}, "mm", None, odd)
 
 
-def test_patching_and_undoing(tmp_path):
+def test_patch_inductor_undo_restores_lists(tmp_path):
     asked = select_algorithm.get_algorithm_selector_cache()
     before = list(asked.preprocessing_fns), list(asked.feedback_saver_fns)
     undo = foretune.patch_inductor(store=False)
@@ -152,7 +169,7 @@ def test_patching_and_undoing(tmp_path):
 
 @pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-def test_a_program_on_the_cpu_is_compiled_with_what_was_timed_before(tmp_path, monkeypatch, store):
+def test_patch_inductor_second_program_times_nothing(tmp_path, monkeypatch, store):
     """Inductor's own C++ templates, compiled and timed for real; the second time nothing is."""
     import torch._inductor.config as config
 

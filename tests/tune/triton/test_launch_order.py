@@ -1,4 +1,4 @@
-"""An order of launches that learned from other kernels."""
+"""The shipped order of launches: `tune/triton/launch_order.py`."""
 
 import json
 import subprocess
@@ -9,16 +9,16 @@ import numpy as np
 from foretune.tune.triton.launch_order import SHIPPED, shipped_order
 
 
-def test_the_shipped_one_is_small_and_says_what_it_learned_from():
+def test_shipped_order_is_small_and_has_a_card():
     card = json.loads(SHIPPED.with_suffix(".json").read_text())
     assert SHIPPED.stat().st_size < 2e6
     for table in card["tables"].values():
         assert {"kernels", "device", "problems", "dtypes", "sha256"} <= set(table)
-    # curves rise: what is ordered stays ordered
+    # the curve rises, so it keeps the order of scores
     assert (np.diff(shipped_order().ratios) > 0).all()
 
 
-def test_the_shipped_one_is_read_without_what_it_was_made_with():
+def test_shipped_order_loads_with_numpy_alone():
     code = (
         "import sys\n"
         "from foretune.tune.triton.launch_order import shipped_order\n"

@@ -1,4 +1,4 @@
-"""Comparing what configurations compute."""
+"""Comparison of outputs: `tune/triton/output_check.py`."""
 
 import math
 import sqlite3
@@ -30,7 +30,7 @@ def voted(work, arguments, blocks, reference=None):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.float8_e4m3fn])
-def test_the_difference_of_outputs(dtype):
+def test_error_is_relative_for_every_type(dtype):
     y = torch.ones(8).to(dtype)
 
     def work(block):
@@ -39,10 +39,10 @@ def test_the_difference_of_outputs(dtype):
     check = checker(work, y=y, n=8)
     assert check.error(FIRST) == 0
     assert check.error(SECOND) == 1
-    assert (y.double() == 1).all()  # as it was before
+    assert (y.double() == 1).all()  # restored
 
 
-def test_pieces_add_up(monkeypatch):
+def test_error_of_pieces_is_the_error_of_the_whole(monkeypatch):
     y = torch.zeros(7, 5, 3)[:, ::2]  # of no contiguous memory
     other = torch.randn(7, 3, 3)
 
@@ -55,7 +55,7 @@ def test_pieces_add_up(monkeypatch):
     assert 0.5 < whole <= 1
 
 
-def test_a_large_value_hides_nothing():
+def test_error_a_large_value_hides_no_other():
     y = torch.zeros(100)
 
     def work(block):
@@ -65,7 +65,7 @@ def test_a_large_value_hides_nothing():
     assert checker(work, y=y).error(SECOND) > 0.5
 
 
-def test_inputs_that_are_written_to_are_found_and_put_back():
+def test_error_finds_and_restores_an_overwritten_input():
     x, y = torch.ones(4), torch.zeros(4)
 
     def work(block):
@@ -79,7 +79,7 @@ def test_inputs_that_are_written_to_are_found_and_put_back():
     assert check.error(FIRST) == 0
 
 
-def test_nothing_is_left_where_a_launch_fails():
+def test_error_restores_after_a_failed_launch():
     y = torch.zeros(4)
 
     def work(block):
@@ -93,7 +93,7 @@ def test_nothing_is_left_where_a_launch_fails():
     assert (y == 0).all()
 
 
-def test_memory_without_numbers():
+def test_error_nan_equals_only_nan():
     y = torch.zeros(4)
 
     def work(block):
@@ -104,7 +104,7 @@ def test_memory_without_numbers():
     assert checker(work, y=y).error(SECOND) == math.inf
 
 
-def test_what_stands_behind_descriptors_is_compared():
+def test_error_compares_tensors_behind_descriptors():
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     y = torch.zeros(16, 16)
@@ -115,7 +115,7 @@ def test_what_stands_behind_descriptors_is_compared():
     assert checker(lambda block: y.fill_(block), out=(seen,)).error(SECOND) == 1
 
 
-def test_what_cannot_be_read_is_not_equal():
+def test_checker_unreadable_argument_is_an_error():
     class Pointer:
         def data_ptr(self):
             return 1024
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_not_equal():
         checker(lambda block: None, out=Pointer())
 
 
-def test_copies_take_the_hosts_memory(monkeypatch):
+def test_checker_copies_are_in_host_memory(monkeypatch):
     y = torch.zeros(16)
     check = checker(lambda block: y.fill_(block), y=y)
     assert all(t.device.type == "cpu" for t in (*check._before, *check._expected))
@@ -137,7 +137,7 @@ def test_copies_take_the_hosts_memory(monkeypatch):
         check.restore_arguments()
 
 
-def test_without_memory_only_what_was_compared_is_chosen(driver, tensors, monkeypatch):
+def test_check_without_memory_keeps_the_first(driver, tensors, monkeypatch):
     from tuned_kernels import configs, copy
 
     kernel = foretune.autotune(configs(64, 128, 256), ["n"], budget="all", store=False, check=1e-3)(
@@ -153,7 +153,7 @@ def test_without_memory_only_what_was_compared_is_chosen(driver, tensors, monkey
     assert kernel.best_config.kwargs["BLOCK"] == 64  # 256 is the fastest
 
 
-def test_arguments_that_a_kernel_reads_and_changes_are_found_and_put_back(driver, tensors):
+def test_check_finds_and_restores_arguments_read_and_changed(driver, tensors):
     from tuned_kernels import configs, copy
 
     def adds(launch):
@@ -170,7 +170,7 @@ def test_arguments_that_a_kernel_reads_and_changes_are_found_and_put_back(driver
     assert tensors[1].tolist() == [1.0] * 64  # as if it had been called once
 
 
-def test_what_triton_puts_back_is_compared_before(driver, tensors):
+def test_check_compares_before_triton_restores(driver, tensors):
     from tuned_kernels import configs, copy
 
     def adds(launch):
@@ -187,7 +187,7 @@ def test_what_triton_puts_back_is_compared_before(driver, tensors):
     assert tensors[1].tolist() == [1.0] * 64
 
 
-def test_what_is_only_written_is_not_taken_for_changed():
+def test_checker_changed_omits_arguments_only_written():
     y, counts = torch.zeros(8), torch.ones(8)
     assert checker(lambda block: y.fill_(2), y=y).changed == []
     assert checker(lambda block: counts.mul_(2), y=y, counts=counts).changed == ["counts"]
@@ -197,7 +197,7 @@ def test_what_is_only_written_is_not_taken_for_changed():
     ("values", "right"),
     [
         ({1: 2.0, 2: 1.0, 4: 1.0}, 1.0),  # the first is the wrong one
-        ({1: 2.0, 2: 1.0, 4: 3.0}, 2.0),  # none agree: the first is believed
+        ({1: 2.0, 2: 1.0, 4: 3.0}, 2.0),  # none agree: the first counts
         ({1: 2.0, 2: 1.0, 4: 2.0}, 2.0),
         ({1: 2.0, 2: 1.0}, 2.0),  # two are no majority
         ({1: 2.0, 2: 1.0, 4: None, 8: 1.0}, 1.0),  # one does not run
@@ -205,7 +205,7 @@ def test_what_is_only_written_is_not_taken_for_changed():
         ({1: 1.0, 2: 1.0, 4: 1.0}, 1.0),
     ],
 )
-def test_two_others_that_agree_outvote_the_first(values, right):
+def test_checker_two_others_that_agree_outvote_the_first(values, right):
     y = torch.zeros(4)
 
     def work(block):
@@ -220,7 +220,7 @@ def test_two_others_that_agree_outvote_the_first(values, right):
     assert (check.outvoted is None) == (right == values[1])
 
 
-def test_a_reference_says_what_is_right():
+def test_checker_reference_decides():
     x, y, scratch = torch.full((4,), 3.0), torch.zeros(4), torch.zeros(2)
 
     def work(block):
@@ -241,7 +241,7 @@ def test_a_reference_says_what_is_right():
     assert wider.error(FIRST) == math.inf
 
 
-def test_a_reference_returns_all_tensors_of_a_list():
+def test_checker_reference_returns_all_tensors_of_a_list():
     pair = [torch.zeros(4), torch.zeros(4)]
 
     def work(block):
@@ -256,7 +256,7 @@ def test_a_reference_returns_all_tensors_of_a_list():
 
 
 @pytest.mark.parametrize("returned", [torch.ones(4), {}, {"z": torch.ones(4)}, None])
-def test_a_reference_must_name_tensors(returned):
+def test_checker_reference_without_tensor_names_is_an_error(returned):
     y = torch.zeros(4)
     with pytest.raises(UsageError, match="from names of tensor arguments to tensors: y"):
         voted(lambda block: None, {"y": y}, (1, 2), lambda y: returned)
@@ -285,7 +285,7 @@ def tuned(**options):
     )
 
 
-def test_a_wrong_first_configuration_is_not_chosen(wrong_first, tensors):
+def test_check_wrong_first_configuration_is_not_chosen(wrong_first, tensors):
     kernel = tuned(store=False)
     with pytest.warns(ForetuneWarning, match="BLOCK: 64.* of copy differs from two others"):
         kernel[(1,)](*tensors, 1024)
@@ -293,7 +293,7 @@ def test_a_wrong_first_configuration_is_not_chosen(wrong_first, tensors):
     assert kernel.configs_timings[kernel.configs[0]][0] == math.inf
 
 
-def test_the_reference_decides_against_all_others(wrong_first, tensors, tmp_path):
+def test_check_reference_overrules_a_majority(wrong_first, tensors, tmp_path):
     def ones(y, **_):
         return {"y": torch.ones_like(y)}
 
@@ -306,19 +306,19 @@ def test_the_reference_decides_against_all_others(wrong_first, tensors, tmp_path
         assert kernel.best_config.kwargs["BLOCK"] == block
 
 
-def test_if_no_output_is_right_the_call_fails(wrong_first, tensors):
+def test_check_without_a_right_output_is_an_error(wrong_first, tensors):
     kernel = tuned(store=False, reference=lambda y, **_: {"y": 3.0 * torch.ones_like(y)})
     for _ in range(2):
         with pytest.raises(UsageError, match=r"no configuration of copy .* from the reference by"):
             kernel[(1,)](*tensors, 1024)
 
 
-def test_an_error_of_the_reference_comes_out(wrong_first, tensors):
+def test_check_error_of_the_reference_is_raised(wrong_first, tensors):
     with pytest.raises(ZeroDivisionError):
         tuned(store=False, reference=lambda **_: 1 / 0)[(1,)](*tensors, 1024)
 
 
-def test_what_compiles_too_long_has_no_vote(wrong_first, tensors):
+def test_check_slow_compilation_has_no_vote(wrong_first, tensors):
     import time
 
     def slow(name, config):
@@ -332,7 +332,7 @@ def test_what_compiles_too_long_has_no_vote(wrong_first, tensors):
     assert kernel.best_config.kwargs["BLOCK"] in (128, 512)
 
 
-def test_who_ends_the_process_when_compared_is_to_blame(wrong_first, tensors, tmp_path):
+def test_check_marks_the_configuration_that_runs(wrong_first, tensors, tmp_path):
     marked = []
 
     def times(launch):

@@ -1,4 +1,4 @@
-"""Libraries that decorate with Triton's autotuner, or derive their own from it."""
+"""`patch_triton`, for libraries that use Triton's autotuner: `patching.py`."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def decorated(kind, **more):
     return kind(kernel, kernel.arg_names, configs(64, 128, 256), ["n"], None, None, **more)
 
 
-def test_the_decorator_is_replaced_and_put_back():
+def test_patch_replaces_the_decorator_until_undone():
     before = triton.autotune
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ForetuneWarning)
@@ -46,11 +46,11 @@ def test_the_decorator_is_replaced_and_put_back():
     assert "__init_subclass__" not in vars(Stock)
 
 
-def test_classes_that_are_derived_later_are_reached(patch, driver, tensors):
+def test_patch_reaches_classes_derived_later(patch, driver, tensors):
     found = []
 
     class Cached(Stock):
-        """As libraries do that look into files of their own first."""
+        """A class such as libraries have, which looks into its files first."""
 
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
@@ -73,7 +73,7 @@ def test_classes_that_are_derived_later_are_reached(patch, driver, tensors):
     assert patch.unreached.keys() & {f"{k.__module__}.{k.__qualname__}" for k in (Cached,)} == set()
 
 
-def test_classes_that_run_kernels_by_themselves_are_said(patch, driver, tensors):
+def test_patch_warns_of_a_class_with_its_own_run(patch, driver, tensors):
     with pytest.warns(ForetuneWarning, match="OwnRun are tuned by Triton: it runs kernels by"):
 
         class OwnRun(Stock):
@@ -85,7 +85,7 @@ def test_classes_that_run_kernels_by_themselves_are_said(patch, driver, tensors)
     assert [launch.config["BLOCK"] for launch in driver.launches] == [64]
 
 
-def test_classes_that_were_derived_before_are_said():
+def test_patch_warns_of_a_class_derived_before():
     class Early(Stock):
         pass
 
@@ -97,7 +97,7 @@ def test_classes_that_were_derived_before_are_said():
     assert [name for name in undo.unreached if name.endswith("Early")]
 
 
-def test_a_class_that_skips_our_constructor_runs_as_triton_does(patch, driver, tensors):
+def test_patch_class_without_our_constructor_runs_as_triton(patch, driver, tensors):
     class Skips(Stock):
         def __init__(self, *args, **kwargs):
             Stock.__init__(self, *args, **kwargs)
@@ -108,7 +108,7 @@ def test_a_class_that_skips_our_constructor_runs_as_triton_does(patch, driver, t
     assert len(driver.launches) == 4
 
 
-def test_nothing_is_reached_where_it_is_turned_off(patch, monkeypatch):
+def test_patch_disabled_reaches_no_class(patch, monkeypatch):
     monkeypatch.setenv("FORETUNE_DISABLE", "1")
 
     class Theirs(Stock):

@@ -1,4 +1,4 @@
-"""What published tunings say of kernels that serving engines have."""
+"""Published tunings of serving engines: `published.py`, `published_kernels.py`."""
 
 import itertools
 import json
@@ -16,6 +16,7 @@ from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton import published
+from foretune.tune.triton import published_kernels as published_kernels_module
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import UNFIT_PROBABILITY, PriorFactory
 from foretune.tune.triton.problem_key import Call
@@ -63,23 +64,23 @@ def moe(first, tokens=64, top_k=8, experts=128, width=768, hidden=2048):
     return Call(MOE, "", Problem(), arguments, H100, (1,))
 
 
-def test_few_rows_are_started_with_tiles_of_64_rows():
+def test_popular_first_tile_of_few_rows_has_64_rows():
     first = int(np.argmax(popular_log_shares(gemm(), listed())))
     assert listed()[first]["BLOCK_SIZE_M"] == 64
 
 
-def test_parameters_are_matched_by_their_meaning():
+def test_popular_matches_parameters_by_meaning():
     plain = popular_log_shares(gemm(), listed())
     assert (popular_log_shares(gemm(), listed("BLOCK_M", "BN", "TILE_K")) == plain).all()
     assert knob_meaning("GROUP_SIZE_M") == knob_meaning("GROUP_M") != knob_meaning("BLOCK_M")
 
 
-def test_both_products_of_experts_are_one_layer():
+def test_popular_both_products_of_experts_are_one_layer():
     one, other = (popular_log_shares(moe(first), listed()) for first in (True, False))
     assert (one == other).all()
 
 
-def test_the_number_of_tokens_counts():
+def test_popular_depends_on_the_number_of_tokens():
     small, large = (popular_log_shares(gemm(m=m), listed()) for m in (16, 4096))
     assert np.argmax(small) != np.argmax(large)
 
@@ -89,15 +90,15 @@ def test_the_number_of_tokens_counts():
     [gemm("matmul"), gemm(M=None), gemm(B=None), Call(MOE, "", Problem(), {}, H100, (1,))],
     ids=["another name", "without M", "without weights", "without arguments"],
 )
-def test_other_kernels_are_not_recognized(call):
+def test_popular_other_kernels_have_none(call):
     assert popular_log_shares(call, listed()) is None
 
 
-def test_lists_without_the_tile_are_not_ordered():
+def test_popular_list_without_tiles_has_none():
     assert popular_log_shares(gemm(), [Configuration(num_warps=w) for w in (4, 8)]) is None
 
 
-def test_the_prior_starts_with_the_popular_and_knows_what_fits():
+def test_prior_starts_with_popular_and_checks_shared_memory():
     configs = [*listed(), Configuration({**listed()[-1], "BLOCK_SIZE_M": 1024, "num_stages": 9})]
     rows = KernelRuns([Problem()] * len(configs), configs, [{}] * len(configs))
     prior = PriorFactory(GEMM, "", H100, Options(predictor=None)).make_prior(gemm(), rows)
@@ -106,7 +107,7 @@ def test_the_prior_starts_with_the_popular_and_knows_what_fits():
     assert prior.p_valid[-1] == UNFIT_PROBABILITY < prior.p_valid.max()
 
 
-def test_every_recognized_kernel_has_tunings_under_the_apache_license():
+def test_published_kernels_all_have_tunings_under_the_apache_license():
     assert {kernel.family for kernel in published_kernels().values()} == shipped_tunings().keys()
     card = json.loads(published.POPULAR.with_suffix(".json").read_text())
     assert card["licence"] == "Apache-2.0"
@@ -133,7 +134,7 @@ def shares(own, device, configs):
     return own.log_shares(device, "fp8", (16, 1024, 1), candidates)
 
 
-def test_near_problems_and_devices_weigh_more():
+def test_tunings_near_problems_and_devices_weigh_more():
     own = tunings([H100.name, "another"], [0, 1], [[16, 3], [64, 3]])
     there, far = (shares(own, d, own.configs) for d in (H100, Device("another", "gpu", "gfx942")))
     assert there[0] > there[1]
@@ -142,14 +143,14 @@ def test_near_problems_and_devices_weigh_more():
     assert weights[0][0] == 1 > weights[1][0]
 
 
-def test_votes_on_one_tile_count_together():
+def test_tunings_votes_on_one_tile_count_together():
     own = tunings([H100.name] * 5, [0, 1, 2, 3, 3], [[64, 1], [64, 2], [64, 4], [16, 3]])
     found = shares(own, H100, own.configs)
     assert found[1] == found.max()
     assert found[3] == np.sort(found)[-2]
 
 
-def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
+def test_shipped_tunings_damaged_file_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(published, "POPULAR", tmp_path / "popular.npz")
     shipped_tunings.cache_clear()
     try:
@@ -160,3 +161,15 @@ def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
         assert shipped_tunings() == {}
     finally:
         shipped_tunings.cache_clear()
+
+
+def test_published_kernels_damaged_file_is_an_error(tmp_path, monkeypatch):
+    damaged = tmp_path / "kernels.csv"
+    damaged.write_text("function,unknown\nkernel,1\n")
+    monkeypatch.setattr(published_kernels_module, "KERNELS_FILE", damaged)
+    published_kernels.cache_clear()
+    try:
+        with pytest.raises(PredictorError, match=r"kernels\.csv is damaged"):
+            published_kernels()
+    finally:
+        published_kernels.cache_clear()

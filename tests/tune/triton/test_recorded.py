@@ -1,4 +1,4 @@
-"""Recorded tables go through the decorator's own choice, and through the decorator alike."""
+"""Recorded tables, chosen from by the decorator's rules and by the decorator."""
 
 import math
 import sys
@@ -81,7 +81,7 @@ def table(tmp_path):
     return path
 
 
-def test_a_table_is_read_as_calls(benchmark, table):
+def test_recorded_table_is_read_as_calls(benchmark, table):
     problems = benchmark.recorded_tables.read(table)["made_up"]
     assert len(problems) == len(SIZES)
     for problem in problems:
@@ -91,14 +91,14 @@ def test_a_table_is_read_as_calls(benchmark, table):
     assert len(benchmark.recorded_tables.read(table, problems=2)["made_up"]) == 2
 
 
-def test_a_kernel_nobody_can_call_is_refused(benchmark, table):
+def test_recorded_table_of_unknown_kernel_is_an_error(benchmark, table):
     rows = pd.read_parquet(table).assign(kernel="unheard_of")
     rows.to_parquet(table)
     with pytest.raises(UnknownName, match="inductor_mm"):
         benchmark.recorded_tables.read(table)
 
 
-def test_budgets_spend_what_they_say_and_keep_more(benchmark, table):
+def test_recorded_larger_budget_measures_more_and_loses_less(benchmark, table):
     for problem in benchmark.recorded_tables.read(table)["made_up"]:
         found = benchmark.Replayed(None).choose(problem)
         spent = {budget: measured for budget, (_, measured, _) in found.items()}
@@ -109,7 +109,7 @@ def test_budgets_spend_what_they_say_and_keep_more(benchmark, table):
 
 
 @pytest.mark.parametrize("budget", [0, 4, "auto"])
-def test_the_decorator_itself_chooses_the_same(benchmark, table, budget):
+def test_recorded_choice_equals_the_decorators(benchmark, table, budget):
     problem = benchmark.recorded_tables.read(table)["made_up"][0]
     device, given = problem.call.device.name, problem.call.arguments
     times = dict(zip(problem.configs, problem.time_ms, strict=True))

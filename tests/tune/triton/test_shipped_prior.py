@@ -1,4 +1,4 @@
-"""What a decorated kernel does with a predictor that comes with Foretune."""
+"""A shipped predictor as the prior of a decorated kernel: `prior.py`."""
 
 import dataclasses
 import json
@@ -28,8 +28,9 @@ from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
-from foretune.tune.triton.problem_key import Call, source_hash
+from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import current_device_index, device_at
+from foretune.tune.triton.source_hash import source_hash
 
 BLOCKS = (16, 32, 64, 256, 1024)
 BEST = 32
@@ -38,7 +39,7 @@ SOURCE = source_hash(FUNCTION)
 
 
 def peculiar(launch):
-    """Nobody would guess that the smallest blocks but one are the fastest."""
+    """The second smallest block is fastest, which no rule expects."""
     off = math.log2(launch.config["BLOCK"] / BEST)
     return launch.arguments["n"] / 1000 * (1 + off**2)
 
@@ -89,18 +90,18 @@ def believes(device):
 
 
 @pytest.mark.usefixtures("shipped")
-def test_the_first_call_of_all_starts_with_it(tensors):
+def test_shipped_predictor_guides_the_first_call(tensors):
     kernel = make(budget=0, store=False)
     assert kernel.choose(*tensors, 3072, grid=grid).kwargs["BLOCK"] == BEST
 
 
 @pytest.mark.usefixtures("shipped")
-def test_without_it_nothing_is_known(tensors):
+def test_predictor_none_starts_without_knowledge(tensors):
     kernel = make(budget=0, store=False, predictor=None)
     assert kernel.choose(*tensors, 3072, grid=grid).kwargs["BLOCK"] != BEST
 
 
-def test_of_other_code_or_device_it_has_to_be_checked(device, shipped, caplog):
+def test_shipped_predictor_of_other_code_or_device_is_foreign(device, shipped, caplog):
     rows = KernelRuns([Problem(n=1024)] * 2, [Configuration(BLOCK=b) for b in (16, 64)], [{}] * 2)
     with caplog.at_level(logging.INFO, "foretune"):
         assert not priors(device).make_prior(CALL, rows).foreign
@@ -110,13 +111,13 @@ def test_of_other_code_or_device_it_has_to_be_checked(device, shipped, caplog):
     assert caplog.messages[-1].endswith("replayed was measured with other code of copy")
 
 
-def test_one_that_is_damaged_is_warned_of(device, shipped):
+def test_shipped_predictor_damaged_is_not_used(device, shipped):
     (shipped.folder(pretrained.SHIPPED) / "predictor.json").write_text("{")
     with pytest.warns(ForetuneWarning, match="the shipped predictor is not used"):
         assert not believes(device)
 
 
-def test_nothing_is_shipped_for_other_kernels(device, caplog):
+def test_shipped_predictor_of_unknown_kernel_is_none(device, caplog):
     with caplog.at_level(logging.INFO, "foretune"):
         assert not PriorFactory("unheard_of", SOURCE, device, Options()).predicts
     assert caplog.messages[0].endswith("there is none for this kernel")
@@ -124,7 +125,7 @@ def test_nothing_is_shipped_for_other_kernels(device, caplog):
 
 @pytest.mark.parametrize("board", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
 @pytest.mark.parametrize("name", ["copy", "matmul", "softmax"])
-def test_functions_that_are_called_like_our_kernels_start_without_their_predictors(name, board):
+def test_shipped_predictor_of_a_kernel_with_the_same_name_is_not_used(name, board):
     """What is shipped is of other code, on another device: only the name is the same."""
     with ReplayDriver(peculiar, device=board).active(), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -133,8 +134,8 @@ def test_functions_that_are_called_like_our_kernels_start_without_their_predicto
         assert not PriorFactory(name, SOURCE, device, Options()).predicts
 
 
-def test_one_of_our_triton_kernels_does_on_its_device_only():
-    """Its own code on an H100 is believed; a function called so has to be checked there."""
+def test_shipped_predictor_of_triton_gemm_is_trusted_on_its_device():
+    """It is trusted for its own code on an H100; other code or another device is foreign."""
     source = get_kernel("triton_gemm").source_hash
     for board, code, foreign in [
         ("NVIDIA H100 80GB HBM3", source, False),

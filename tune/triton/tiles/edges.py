@@ -92,8 +92,9 @@ def _may_be_edge(name: str, configs: Sequence[Configuration]) -> bool:
 
 
 def _is_edge(value: object) -> bool:
-    is_power_of_two = type(value) is int and value > 0 and value & (value - 1) == 0
-    return is_power_of_two and value >= MIN_EDGE
+    if type(value) is not int:
+        return False
+    return value >= MIN_EDGE and value & (value - 1) == 0
 
 
 def _edge_letter(name: str) -> str:

@@ -10,7 +10,7 @@ from foretune.errors import RunTableError, UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
-from foretune.plan.serve.deployments.correction import Calibration, read_calibration
+from foretune.plan.serve.deployments.calibration import Calibration, read_calibration
 from foretune.plan.serve.deployments.deployment import Deployment
 
 MODEL, SYSTEM = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.correction import probability_within
+from foretune.plan.serve.deployments.probability import probability_within
 
 
 def interval(values, factor) -> pd.DataFrame:

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.serve.deployments.correction import log_metric, pairwise_better
+from foretune.plan.serve.deployments.correction import log_metric
+from foretune.plan.serve.deployments.probability import pairwise_better
 
 
 class Fixed:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.memory import GIB, layer_bytes, weight_bytes
-from foretune.plan.describe.catalog import LATENCY_MS, LINK_EFFICIENCY
 from foretune.plan.describe.layout import Offload
+from foretune.plan.describe.system import LATENCY_MS, LINK_EFFICIENCY
 from foretune.plan.serve.deployments.deployment import Deployment
 
 H100, GB200 = find_system("h100_sxm"), find_system("gb200")

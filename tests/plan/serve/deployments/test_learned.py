@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from foretune.errors import ForetuneError, MissingExtra
-from foretune.plan.serve.deployments import correction
-from foretune.plan.serve.deployments.correction import PUBLISHED, fit_or_load_correction
+from foretune.plan.serve.deployments import correction_cache
+from foretune.plan.serve.deployments.correction_cache import PUBLISHED, fit_or_load_correction
 
 ROW = {
     "backend": "vllm",
@@ -26,7 +26,7 @@ ROW = {
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(correction, "find_tables", lambda: None)
+    monkeypatch.setattr(correction_cache, "find_tables", lambda: None)
     rows = [
         ROW
         | {
@@ -66,6 +66,6 @@ def test_a_table_that_is_not_there_is_named():
 
 
 def test_published_deployments_need_the_package(monkeypatch):
-    monkeypatch.setattr(correction, "package_folder", lambda: None)
+    monkeypatch.setattr(correction_cache, "package_folder", lambda: None)
     with pytest.raises(MissingExtra, match="llm"):
         fit_or_load_correction(PUBLISHED)

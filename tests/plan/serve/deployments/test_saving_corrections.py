@@ -11,14 +11,9 @@ from foretune.errors import OutputError, PredictorError
 from foretune.plan import Formats, Layout, ModelDescription, Workload, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.correction import (
-    T_QUANTILE_95,
-    TARGETS,
-    LatencyPredictor,
-    log_metric,
-    pairwise_better,
-)
+from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor, log_metric
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.probability import T_QUANTILE_95, pairwise_better
 
 SMALL = ModelDescription(
     "small", layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, vocab=100, intermediate=128

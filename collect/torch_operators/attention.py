@@ -1,0 +1,94 @@
+"""Attention: causal for prompts, and over the whole cache for a new token."""
+
+import torch
+from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
+
+from foretune.collect.torch_operators.operator_class import OperatorClass
+from foretune.collect.torch_operators.tensors import random_tensor
+from foretune.kernel import Launch
+from foretune.values import FrozenParameters
+
+
+def prefill(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return causal attention of the last tokens of prompts.
+
+    ``query`` is (batch, heads, new tokens, head size), ``keys`` and ``values`` are (batch, key
+    heads, tokens, head size).
+    """
+    heads, new_tokens = query.shape[1:3]
+    key_heads, tokens = keys.shape[1:3]
+    is_grouped = key_heads != heads
+    if new_tokens == tokens:
+        return functional.scaled_dot_product_attention(
+            query, keys, values, is_causal=True, enable_gqa=is_grouped
+        )
+
+    # Behind a prefix the mask is another one, which needs one key head per head.
+    mask = causal_lower_right(new_tokens, tokens)
+    if is_grouped:
+        heads_per_key = heads // key_heads
+        keys = keys.repeat_interleave(heads_per_key, dim=1)
+        values = values.repeat_interleave(heads_per_key, dim=1)
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+
+
+def decode(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return attention of one new token per request, (batch, heads, 1, head size).
+
+    Heads that share a key head are rows of one product: the cache is read once for all of them.
+    """
+    batch, heads, _, head_size = query.shape
+    key_heads = keys.shape[1]
+    shared = query.view(batch, key_heads, heads // key_heads, head_size)
+    return functional.scaled_dot_product_attention(shared, keys, values).view(query.shape)
+
+
+def _refuse(problem: FrozenParameters, config: FrozenParameters) -> str:
+    for name in ("format", "kv_format"):
+        if config.get(name, "bf16") != "bf16":
+            return f"torch computes attention in bf16, not in {config[name]}"
+    window = _window(problem)
+    if "seq_len" in problem and 0 < window < _keys(problem):
+        return "prompts longer than the window: torch computes beyond the window, too"
+    return ""
+
+
+def _memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
+    queries = float(problem.get("seq_len", 1)) * float(problem["heads"])
+    keys = _keys(problem) * _kv_heads(problem)
+    return 4.0 * float(problem["batch"]) * float(problem["head_dim"]) * (2.0 * queries + 2.0 * keys)
+
+
+def _build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
+    batch = round(float(problem["batch"]))
+    heads = round(float(problem["heads"]))
+    head_size = round(float(problem["head_dim"]))
+    new_tokens = int(problem.get("seq_len", 1))
+    cache_shape = (2, batch, _kv_heads(problem), _keys(problem), head_size)
+    keys, values = random_tensor(cache_shape, device)
+    query = random_tensor((batch, heads, new_tokens, head_size), device)
+    if "seq_len" in problem:
+        return lambda: prefill(query, keys, values)
+    return lambda: decode(query, keys, values)
+
+
+def _keys(problem: FrozenParameters) -> int:
+    """Return the number of tokens that a new one attends to."""
+    if "seq_len" in problem:
+        return round(float(problem["seq_len"])) + round(float(problem.get("prefix_len", 0)))
+    window = _window(problem)
+    keys = round(float(problem["kv_len"]))
+    return min(keys, window) if window else keys
+
+
+def _window(problem: FrozenParameters) -> int:
+    """Return the size of the sliding window; 0 without one."""
+    return int(problem.get("window", 0))
+
+
+def _kv_heads(problem: FrozenParameters) -> int:
+    return int(problem.get("kv_heads", 0)) or int(problem["heads"])
+
+
+ATTENTION = OperatorClass(cannot_run=_refuse, memory_bytes=_memory_bytes, build=_build)

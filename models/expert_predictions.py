@@ -1,0 +1,86 @@
+"""What the experts predict for some rows, and what tells how far to trust each of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from foretune.models.neighbors import INTERPOLATION
+
+NEW_DEVICE = -1
+"""The kind of rows of an unknown device; other kinds count axes with neighbors on both sides."""
+
+
+@dataclass(frozen=True)
+class ExpertPredictions:
+    """The predictions of all experts for some rows.
+
+    Attributes:
+        values: what each expert predicts, on the scale that is learned (rows, experts).
+        error_features: features that distinguish rows with large errors (rows, features), float32.
+        row_kind: `NEW_DEVICE`, or the number of axes with neighbors on both sides (rows,).
+    """
+
+    values: np.ndarray
+    error_features: np.ndarray
+    row_kind: np.ndarray
+
+    @classmethod
+    def from_experts(
+        cls, values: np.ndarray, X: np.ndarray, neighbors: np.ndarray | None, row_kind: np.ndarray
+    ) -> Self:
+        """Return the predictions ``values`` of rows with features ``X`` and their neighbors.
+
+        Errors depend on the neighbors (on the features, if there are none), and are large where
+        experts differ.
+        """
+        inputs = X if neighbors is None else np.delete(neighbors, INTERPOLATION, axis=1)
+        differences = values[:, 1:] - values[:, :1]
+        error_features = np.concatenate(
+            [inputs, differences], axis=1, dtype=np.float32, casting="same_kind"
+        )
+        return cls(values, error_features, row_kind)
+
+    @property
+    def is_new_device(self) -> np.ndarray:
+        """Which rows are of a device that was not in training."""
+        return self.row_kind == NEW_DEVICE
+
+    @property
+    def disagreement(self) -> np.ndarray:
+        """The mean distance of the experts from their mean, per row."""
+        from_mean = self.values - self.values.mean(axis=1, keepdims=True)
+        return np.asarray(np.abs(from_mean).mean(axis=1))
+
+    def __getitem__(self, rows: np.ndarray) -> "ExpertPredictions":
+        return ExpertPredictions(self.values[rows], self.error_features[rows], self.row_kind[rows])
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Held-out rows, and the predictions of experts that did not see them.
+
+    Attributes:
+        predictions: of the held-out rows.
+        rows: their indices in the table.
+        holdout: the number of the hold-out that each belongs to.
+    """
+
+    predictions: ExpertPredictions
+    rows: np.ndarray
+    holdout: np.ndarray
+
+    @classmethod
+    def concatenate(cls, trials: "Sequence[Trials]") -> Self:
+        """Return several trials as one."""
+        # In C order, as all its subsets will be: so BLAS adds in the same order.
+        values = np.concatenate([trial.predictions.values for trial in trials])
+        predictions = ExpertPredictions(
+            np.ascontiguousarray(values),
+            np.concatenate([trial.predictions.error_features for trial in trials]),
+            np.concatenate([trial.predictions.row_kind for trial in trials]),
+        )
+        rows = np.concatenate([trial.rows for trial in trials])
+        holdout = np.concatenate([trial.holdout for trial in trials])
+        return cls(predictions, rows, holdout)

@@ -1,0 +1,62 @@
+"""The rows of one target, in all forms that the experts need."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from foretune.models.axis_positions import AxisPositions
+from foretune.models.neighbors import NeighborIndex
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """Training rows of one target.
+
+    Attributes:
+        columns: names of the features.
+        X: features (rows, columns).
+        y: log of the target over its unit.
+        has_unit: whether the unit is a roofline; else it is 1.
+        rows: the run table.
+        problems: number of each row's problem; nearly equal problems share one.
+        neighbor_index: finds neighbors by position.
+        positions: of the rows in ``neighbor_index``.
+        holdout_axes: sets of axes whose combinations of values are held out together.
+    """
+
+    columns: Sequence[str]
+    X: np.ndarray
+    y: np.ndarray
+    has_unit: bool
+    rows: pd.DataFrame
+    problems: np.ndarray
+    neighbor_index: NeighborIndex
+    positions: AxisPositions
+    holdout_axes: list[tuple[int, ...]]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def subset(self, numbers: np.ndarray) -> "TargetTable":
+        """Return the table of the rows with these numbers."""
+        return replace(
+            self,
+            X=self.X[numbers],
+            y=self.y[numbers],
+            rows=self.rows.iloc[numbers].reset_index(drop=True),
+            problems=self.problems[numbers],
+            positions=self.positions[numbers],
+        )
+
+    def neighbor_features(
+        self, known: np.ndarray, wanted: np.ndarray, one_sided: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the neighbor features of the rows ``wanted`` among the rows ``known``.
+
+        Of rows that are ``one_sided``, the upper neighbors are hidden.
+        """
+        return self.neighbor_index.neighbor_features(
+            self.positions[known], self.y[known], self.positions[wanted], one_sided
+        )

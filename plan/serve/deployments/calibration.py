@@ -1,0 +1,188 @@
+"""Corrects latencies with a few measurements of the user's own stack.
+
+The lines of a stack are results of ``vllm bench serve --save-result`` or
+``sglang.bench_serving``. Their errors condition a grouped Gaussian process, which determines how
+far each candidate shares them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import RunTableError, UsageError
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, checkpoint_formats
+from foretune.plan.describe.layout import Layout, Workload, illegal_because
+from foretune.plan.describe.system import System
+from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times, formula_latencies
+from foretune.plan.serve.deployments.correction import LatencyPredictor, fit_error_processes
+from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.group_process import (
+    GroupedGaussianProcess,
+    deployment_points,
+)
+from foretune.support.files import read_bytes, translate_read_errors
+
+MIN_LINES = {"tpot_ms": 1, "ttft_ms": 8}
+"""Minimum lines for correcting a latency; with fewer, times to the first token do not improve."""
+LINE_COLUMNS = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
+"""Latency -> its name in a line."""
+
+
+@dataclass
+class Calibration:
+    """Corrections from a stack's lines: processes of log(measured / predicted), by latency."""
+
+    processes: dict[str, GroupedGaussianProcess]
+
+    @classmethod
+    def fit(
+        cls, rows: pd.DataFrame, measured: pd.DataFrame, correction: LatencyPredictor | None
+    ) -> Self:
+        """Condition on deployments; ``rows`` are from `analytic_times`."""
+        predicted = correction.predict(rows) if correction else formula_latencies(rows)
+        targets = [target for target, count in MIN_LINES.items() if len(rows) >= count]
+        return cls(fit_error_processes(rows, measured, predicted=predicted, targets=targets))
+
+    def apply(self, rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
+        """Return shifted latencies, with their intervals; ``rows`` are from `analytic_times`."""
+        points = deployment_points(rows)
+        shifted = latencies
+        for target, process in self.processes.items():
+            log_error, _ = process.predict(points)
+            factor = np.exp(log_error)
+            columns = [name for name in latencies if name.startswith(target)]
+            shifted = shifted.assign(**{name: shifted[name] * factor for name in columns})
+        return shifted
+
+
+@dataclass(frozen=True)
+class MeasuredLatencies:
+    """What measurements say about the formulas' errors; without both, latencies are the formulas'.
+
+    Attributes:
+        correction: trained on measured deployments of many models; adds intervals.
+        calibration: measurements of one model on the user's stack, relative to ``correction``.
+    """
+
+    correction: LatencyPredictor | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether latencies are the formulas' alone."""
+        return self.correction is None and self.calibration is None
+
+    def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return latencies of rows from `analytic_times`, with intervals if there are any."""
+        if self.correction is None:
+            latencies = formula_latencies(rows)
+        else:
+            latencies = self.correction.predict(rows)
+        if self.calibration is None:
+            return latencies
+        return self.calibration.apply(rows, latencies)
+
+
+def read_calibration(
+    path: Path,
+    model: ModelDescription,
+    system: System,
+    backend: str,
+    timers: StepTimers,
+    correction: LatencyPredictor | None = None,
+) -> Calibration:
+    """Return a file's calibration; raises RunTableError, or UsageError for other models."""
+    lines = _read_lines(path)
+    deployments = [_deployment(line, model, system, backend=backend, path=path) for line in lines]
+    measured = pd.DataFrame(
+        {
+            target: [_number(line, name, path) for line in lines]
+            for target, name in LINE_COLUMNS.items()
+        }
+    )
+    return Calibration.fit(analytic_times(deployments, timers), measured, correction)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file with one JSON object, a list of them, or one per line."""
+    with translate_read_errors(path, RunTableError, "is not a result of a serving benchmark: {}"):
+        decoder = json.JSONDecoder()
+        text = read_bytes(path).decode("utf-8").strip()
+        lines: list[dict[str, Any]] = []
+        while text:
+            value, end = decoder.raw_decode(text)
+            lines += value if isinstance(value, list) else [value]
+            text = text[end:].lstrip()
+        if not lines or not all(isinstance(line, dict) for line in lines):
+            raise ValueError("no JSON objects")
+    return lines
+
+
+def _deployment(
+    line: Mapping[str, Any], model: ModelDescription, system: System, backend: str, path: Path
+) -> Deployment:
+    """Return a line's deployment: vLLM's ``--metadata``, or SGLang's reported arguments."""
+    server = line.get("server_info")
+    if not isinstance(server, dict):
+        server = {}
+
+    # Lines of other models would make plans worse.
+    name = str(line.get("model_id") or server.get("model_path") or model.name)
+    if _short_name(name) != _short_name(model.name):
+        raise UsageError(f"--calibrate {path} is of {name}: give lines of {model.name}")
+
+    try:
+        layout = _layout(line, server, model)
+    except (TypeError, ValueError, ZeroDivisionError) as e:
+        raise RunTableError(f"{path}: tp, pp, dp and ep are not all numbers ({e})") from e
+
+    published = checkpoint_formats(model)
+    formats = Formats(
+        weights=str(line.get("weights", published.weights)),
+        kv=str(line.get("kv", published.kv)),
+        moe=str(line.get("moe", line.get("weights", published.moe))),
+    )
+    if reason := illegal_because(model, layout, formats):
+        raise UsageError(f"--calibrate {path}: {model.name} cannot be served on {layout}: {reason}")
+
+    requests = _number(line, "completed", path)
+    isl = _number(line, "total_input_tokens", path) / requests
+    osl = _number(line, "total_output_tokens", path) / requests
+    return Deployment(
+        model=model,
+        system=system,
+        backend=backend,
+        layout=layout,
+        formats=formats,
+        workload=Workload(isl=max(round(isl), 1), osl=max(round(osl), 1)),
+        concurrency=_number(line, "max_concurrency", path),
+    )
+
+
+def _layout(line: Mapping[str, Any], server: Mapping[str, Any], model: ModelDescription) -> Layout:
+    """Return a line's layout; its own labels count before the server's arguments."""
+    # SGLang's tp size includes the attention-DP groups.
+    groups = int(server.get("dp_size") or 1) if server.get("enable_dp_attention") else 1
+    tp = int(line.get("tp") or server.get("tp_size", groups)) // groups
+    dp = int(line.get("dp") or groups)
+    pp = int(line.get("pp") or server.get("pp_size") or 1)
+    ep = int(line.get("ep") or server.get("ep_size") or 1)
+    return Layout.from_labels(model, tp=tp, pp=pp, dp=dp, moe_tp=max(tp * dp // ep, 1), moe_ep=ep)
+
+
+def _short_name(model: str) -> str:
+    """Return a model's name without its owner, in lowercase."""
+    return model.rpartition("/")[2].lower()
+
+
+def _number(line: Mapping[str, Any], name: str, path: Path) -> float:
+    value = line.get(name)
+    if not isinstance(value, (int, float)) or not 0 < value < np.inf:
+        raise RunTableError(f"{path}: {name} is {value}, not a positive number")
+    return float(value)

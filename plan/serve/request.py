@@ -1,0 +1,90 @@
+"""What a plan is asked for: one object, checked when it is made.
+
+`foretune.plan.plan` answers a request. ``dataclasses.replace`` varies one, and checks it again.
+"""
+
+from dataclasses import dataclass
+
+from foretune.errors import UsageError
+from foretune.plan.describe.accuracy import AccuracyResult
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import Offload, Speculation, Workload
+from foretune.plan.describe.system import System
+from foretune.plan.serve.launching import unsupported_offload
+from foretune.plan.serve.requirements import Requirements
+
+MAX_LISTED_SYSTEMS = 3
+"""The title of a request with more systems than this counts them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """A model to serve, the GPUs to choose from, the load, and what may vary.
+
+    Attributes:
+        model: the model to serve.
+        systems: the GPU systems to choose from.
+        gpus: number of GPUs; smaller layouts are replicated.
+        workload: request lengths.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        requirements: limits and goal; by default, the highest throughput without limits.
+        formats: number formats to try; None tries those that the GPUs support.
+        caches: KV-cache formats to combine with every weight format; empty takes the usual ones.
+            They are not used if ``formats`` are given.
+        rate: requests per second, arriving at random: plans the fewest replicas that meet the
+            requirements. None plans every number of requests in flight.
+        pools: also try separate prefill workers.
+        speculation: how tokens are drafted; None drafts none.
+        offload: upper limits on weights and prefixes in host memory.
+        accuracy: measured quality of formats; None takes the published values.
+
+    Raises:
+        UsageError: two options cannot be combined, the engine cannot offload, or the model has no
+            layers that draft.
+    """
+
+    model: ModelDescription
+    systems: tuple[System, ...]
+    gpus: int
+    workload: Workload
+    engine: str = "vllm"
+    requirements: Requirements = Requirements()  # noqa: RUF009  # immutable
+    formats: tuple[Formats, ...] | None = None
+    caches: tuple[str, ...] = ()
+    rate: float | None = None
+    pools: bool = False
+    speculation: Speculation | None = None
+    offload: Offload = Offload()  # noqa: RUF009  # immutable
+    accuracy: tuple[AccuracyResult, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.pools:
+            self._check_pools()
+
+        if reason := unsupported_offload(self.offload, self.engine):
+            raise UsageError(reason)
+        if self.offload.cache_gib and not self.workload.prefix:
+            raise UsageError(
+                "--offload cache=GIB keeps prefixes in host memory: add --prefix TOKENS"
+            )
+
+        if self.speculation is not None:
+            self.speculation.drafter(self.model)  # raises if the model has none
+
+    def __str__(self) -> str:
+        names = " or ".join(system.name for system in self.systems)
+        if len(self.systems) > MAX_LISTED_SYSTEMS:
+            names = f"one of {len(self.systems)} systems"
+        return f"{self.model.name} on {self.gpus} × {names}, {self.engine}"
+
+    def _check_pools(self) -> None:
+        """Raise UsageError for options that cannot be combined with separate prefill workers."""
+        if self.rate is not None:
+            raise UsageError("pools are sized for one load: leave out --pools or --rate")
+        if self.speculation is not None:
+            raise UsageError("pools cannot draft tokens: leave out --pools or --speculative")
+        if self.offload:
+            raise UsageError(
+                "pools cannot be planned with offloading: leave out --pools or --offload"
+            )

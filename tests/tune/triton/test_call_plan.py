@@ -1,0 +1,81 @@
+"""Keys of calls: `tune/triton/call_plan.py`."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import tuned_kernels
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.tune.triton.call_plan import make_plan
+from foretune.tune.triton.parameters import triton_parameters
+
+COPY = triton.jit(tuned_kernels.copy)
+DATA = torch.zeros(80, dtype=torch.float16)
+
+
+def plan_of(*args, classes=True, keys=("n",), **kwargs):
+    return make_plan(COPY.arg_names, keys, triton_parameters(COPY), args, kwargs, classes)
+
+
+def is_same(one, other, classes=True):
+    """Whether the plan of one call takes another for the same problem."""
+    key = plan_of(*one, classes=classes).key
+    return key(one, {}) == key(other, {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((DATA, DATA, 64), (DATA[16:], DATA, 64), True),
+        ((DATA, DATA, 64), (DATA[1:], DATA, 64), False),  # 16 does not divide its address
+        ((DATA, DATA, 64), (DATA, DATA, 65), False),  # a key
+        ((DATA, DATA, 64), (DATA.float(), DATA, 64), False),  # a dtype
+        ((DATA, DATA, 64, 32), (DATA, DATA, 64, 48), True),  # not a key, and as divisible
+        ((DATA, DATA, 64, 32), (DATA, DATA, 64, 33), False),
+        ((DATA, DATA, 64, 33), (DATA, DATA, 64, 1), False),  # a one is a constant
+        ((DATA, DATA, 64, 32), (DATA, DATA, 64, 32, 128), False),  # a constant of the code
+        ((DATA, DATA, 64, 32), (DATA, DATA, 64, 32.0), False),
+    ],
+)
+def test_key_is_equal_if_triton_compiles_the_same_code(one, other, same):
+    assert is_same(one, other) == same
+
+
+def test_key_without_classes_ignores_alignment_and_ones():
+    assert is_same((DATA, DATA, 64, 1), (DATA[1:], DATA, 64, 32), classes=False)
+
+
+def test_key_distinguishes_unhashable_constants():
+    key = plan_of(DATA, DATA, 64, BLOCK=[1]).key
+    assert key((DATA, DATA, 64), {"BLOCK": [1]}) != key((DATA, DATA, 64), {"BLOCK": [2]})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((DATA, DATA), {"grid": (1,), "n": 64}),
+        ((DATA, DATA, 64), {"grid": (1,)}),
+        ((DATA, DATA, 64), {"grid": (1,), "m": 1}),
+        ((DATA, DATA, 64.0), {"grid": (1,), "warmup": False}),
+        ((DATA, None, 64), {"grid": (1,), "warmup": False}),
+    ],
+)
+def test_key_of_other_arguments_or_types_is_none(args, kwargs):
+    plan = plan_of(DATA, DATA, 64, grid=(1,), warmup=False)
+    assert plan.key((DATA, DATA, 64), {"warmup": True, "grid": (2,)}) is not None
+    assert plan.key(args, kwargs) is None
+
+
+numbers = st.integers(-(2**40), 2**40)
+
+
+@given(numbers, numbers, numbers, numbers)
+def test_key_is_equal_for_equal_classes_of_numbers(n, m, other_n, other_m):
+    def classes(value):
+        return value == 1, value % 16 == 0
+
+    alike = n == other_n and classes(m) == classes(other_m)
+    assert is_same((DATA, DATA, n, m), (DATA, DATA, other_n, other_m)) == alike
