@@ -89,7 +89,7 @@ def test_import_runs_counts_impossible_rows(tmp_path, survives):
         time_ms=[1.0, 0.0, -2.0, None, np.inf, 3.0, 4.0, 5.0, 6.0],
         power_w=[50.0, None, None, None, None, -1.0, 5000.0, None, None],
         energy_mj=[None] * 7 + [-1.0, None],
-        status=["ok"] * 8 + ["fine"],
+        status=["ok"] * 8 + [None],
         **{"problem.M": range(9)},
     )
     imported = import_runs(path, "generic", **HERE)

@@ -132,15 +132,39 @@ stages,Runtime
 """
 
 
-def test_read_cutlass_profiler_with_mapping(tmp_path):
-    (tmp_path / "out.gemm.csv").write_text(CUTLASS)
-    named = {"time_ms": "Runtime", "problem.M": "m", "problem.N": "n", "problem.K": "k"}
-    named |= {"kernel": "OperationKind", "config.implementation": "Operation"}
-    done = import_runs(tmp_path / "out.gemm.csv", "generic", device="NVIDIA H200", mapping=named)
-    assert done.rejected == {"time is zero": 1}
-    assert done.runs["kernel"].tolist() == ["gemm"]
-    assert done.runs["time_ms"].tolist() == [0.5]
+CUTLASS_COLUMNS = {
+    "time_ms": "Runtime",
+    "problem.M": "m",
+    "problem.N": "n",
+    "problem.K": "k",
+    "kernel": "OperationKind",
+    "config.implementation": "Operation",
+}
+
+
+@pytest.mark.parametrize("status", [{}, {"status": "Disposition"}], ids=["found", "mapped"])
+def test_cutlass_rows_that_failed_their_check_are_not_ok(tmp_path, status):
+    wrong = CUTLASS.splitlines()[1].replace("passed", "incorrect").replace(",0.5", ",0.001")
+    (tmp_path / "out.gemm.csv").write_text(CUTLASS + wrong + "\n")
+    mapping = {**CUTLASS_COLUMNS, **status}
+    done = import_runs(tmp_path / "out.gemm.csv", "generic", device="NVIDIA H200", mapping=mapping)
+    assert done.rejected == {}
+    assert done.runs["kernel"].tolist() == ["gemm"] * 3
+    assert done.runs["status"].tolist() == ["ok", "invalid", "wrong_result"]
+    assert done.runs["time_ms"].dropna().tolist() == [0.5]
     assert done.runs[["problem.M", "problem.N", "problem.K"]].iloc[0].tolist() == [1024, 512, 256]
+
+
+def test_an_unknown_status_is_refused_by_name(tmp_path):
+    path = tmp_path / "out.gemm.csv"
+    path.write_text(CUTLASS.replace("passed", "dubious"))
+    with pytest.raises(UsageError, match="'dubious' in column 'Disposition' is no known status"):
+        import_runs(path, "generic", device="NVIDIA H200", mapping=CUTLASS_COLUMNS)
+    all_ok = {"status": "ok"}
+    done = import_runs(
+        path, "generic", device="NVIDIA H200", mapping=CUTLASS_COLUMNS, constants=all_ok
+    )
+    assert done.runs["time_ms"].tolist() == [0.5]
 
 
 def test_read_lines_longer_than_header_are_refused(tmp_path):
