@@ -45,7 +45,7 @@ def ncu(tmp_path, text, **options):
     return import_runs(path, "ncu", **{"device": "NVIDIA H100 80GB HBM3", **options})
 
 
-def test_the_details_page(tmp_path, survives):
+def test_read_details_page(tmp_path, survives):
     runs = survives(ncu(tmp_path, DETAILS))
     assert runs["kernel"].tolist() == ["gemm", "softmax"]
     assert runs["time_ms"].tolist() == pytest.approx([0.02845, 0.013312])
@@ -60,7 +60,7 @@ def test_the_details_page(tmp_path, survives):
     assert not [c for c in runs if "Block Size" in c or "Cache" in c or c == "counter.Duration"]
 
 
-def test_the_raw_page(tmp_path, survives):
+def test_read_raw_page(tmp_path, survives):
     done = ncu(tmp_path, RAW)
     runs = survives(done)
     assert done.rejected == {"time is not a number": 1}
@@ -75,12 +75,12 @@ def test_the_raw_page(tmp_path, survives):
     assert not [c for c in runs if "device__attribute" in c or "cache" in c]
 
 
-def test_a_raw_page_without_units(tmp_path):
+def test_read_raw_page_without_units(tmp_path):
     text = '"ID","Kernel Name","gpu__time_duration.sum"\n"0","k","1500"\n'
     assert ncu(tmp_path, text).runs["time_ms"].tolist() == [0.0015]  # base units: nanoseconds
 
 
-def test_what_the_problem_was_can_be_said(tmp_path):
+def test_read_takes_problem_from_constants(tmp_path):
     done = ncu(tmp_path, DETAILS, kernel="gemm", constants={"problem.M": 64})
     assert done.kernels == {"gemm": 2}
     assert done.runs["problem.M"].tolist() == [64, 64]
@@ -154,7 +154,7 @@ def test_a_report_without_a_duration_names_the_metric(tmp_path):
         ncu(tmp_path, text)
 
 
-def test_what_is_no_report(tmp_path):
+def test_read_other_file_is_refused(tmp_path):
     with pytest.raises(RunTableError, match="a header with ID, Kernel Name, … is missing"):
         ncu(tmp_path, "==PROF== nothing\n1,2\n")
     with pytest.raises(RunTableError, match="a line has 13 cells, not 15"):
@@ -180,7 +180,7 @@ def test_what_is_no_report(tmp_path):
         ("nan", "%", None),
     ],
 )
-def test_units(text, unit, value):
+def test_to_base_converts_units(text, unit, value):
     assert to_base(text, unit) == value
 
 
@@ -193,5 +193,5 @@ def test_units(text, unit, value):
         ("void (anonymous namespace)::scan<4>(int)", "scan"),
     ],
 )
-def test_short_names(signature, name):
+def test_short_name_drops_types_and_arguments(signature, name):
     assert short_name(signature) == name

@@ -45,7 +45,7 @@ def facts(measurements):
     return sorted(found, key=repr)
 
 
-def test_there_and_back(tmp_path):
+def test_write_then_read_keeps_rows(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     names = write(from_measurements(ROWS), url)
     assert names == ["blur n=64 on My CPU", "blur n=128 on My CPU"]
@@ -60,7 +60,7 @@ def test_there_and_back(tmp_path):
         write(from_measurements(ROWS), f"sqlite:///{tmp_path}/no/study.db")
 
 
-def test_a_study_of_somebody_else(tmp_path):
+def test_read_other_study_maps_value_to_time(tmp_path):
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", study_name="mine")
 
     def objective(trial):
@@ -80,7 +80,7 @@ def test_a_study_of_somebody_else(tmp_path):
         import_runs(tmp_path / "no.db", "optuna", device="My CPU")
 
 
-def test_an_import_writes_into_no_database(tmp_path):
+def test_read_leaves_database_unchanged(tmp_path):
     theirs, study = tmp_path / "theirs.db", tmp_path / "a study?.db"
     with sqlite3.connect(theirs) as database:
         database.execute("CREATE TABLE results (time_ms REAL)")
