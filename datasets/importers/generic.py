@@ -159,7 +159,7 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
     tool = tool_of_columns(set(map(str, table.columns)))
     for needed in ("time_ms", "kernel", "device"):
         if needed not in sources and tool is not None:
-            raise UsageError(f"{path} is {tool}: give --map {needed}=COLUMN; it has {has}")
+            raise UsageError(f"{path} is {tool}; else give --map {needed}=COLUMN; it has {has}")
         if needed not in sources:
             hint = "COLUMN*FACTOR" if needed == "time_ms" else "COLUMN"
             raise UsageError(
