@@ -3,11 +3,14 @@
 import json
 from typing import Any
 
+PARQUET = b"PAR1"
+"""First bytes of a Parquet file."""
+
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 _BEGINNINGS = {
     b"SQLite format 3\0": "an SQLite database: --format optuna reads studies",
-    b"PAR1": "a Parquet file: let its name end with .parquet",
+    PARQUET: "a Parquet file: let its name end with .parquet",
     b"\x1f\x8b": "compressed with gzip: let its name end with .gz",
     b"PK\x03\x04": "a ZIP archive or a spreadsheet: save the table as CSV",
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard: unpack it first",

@@ -95,9 +95,16 @@ def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:
 
 
 def _milliseconds(measurement: Mapping[str, Any], unit: str) -> Any:
-    """Return a measured time in milliseconds; what is not a number is unchanged."""
+    """Return a measured time in milliseconds; what is not a number is unchanged.
+
+    Raises RunTableError if its own unit is not one of time.
+    """
     value = as_number(measurement["value"])
     if not isinstance(value, (int, float)):
         return value
     own_unit = str(measurement.get("unit") or unit).lower()
-    return value * PER_MS.get(own_unit, PER_MS[unit])
+    if own_unit not in PER_MS:
+        raise RunTableError(
+            f"the measurement 'time' has the unit {own_unit!r}, not one of {', '.join(PER_MS)}"
+        )
+    return value * PER_MS[own_unit]

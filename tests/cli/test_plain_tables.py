@@ -141,3 +141,11 @@ def test_a_file_may_be_called_like_a_kernel_of_ours(name, sizes):
     assert main([*command, "--out", "p", "--validate", "none"]) == 0
     asked = ",".join(f"{size}=256" for size in names)
     assert main(["predict", "p", "--problem", asked]) == 0
+
+
+def test_a_file_of_another_kind_is_named(capsys):
+    Path("bench.jsonl").write_text('{"avg_ns": 4.5e7, "n_prompt": 512}\n{"avg_ns": 4.6e7}\n')
+    said = fails(capsys, 1, "train", "bench.jsonl", "--out", "p")
+    assert "results of llama-bench: give --format llama-bench" in said
+    Path("runs.parquet").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert "a Git LFS pointer" in fails(capsys, 1, "train", "runs.parquet", "--out", "p")

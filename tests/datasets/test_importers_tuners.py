@@ -177,6 +177,11 @@ def test_t4_without_time_takes_median(tmp_path):
     assert t4(tmp_path, result, kernel="k", device="d").rejected == {"time is not a number": 1}
 
 
+def test_t4_time_in_another_unit_is_refused(tmp_path):
+    with pytest.raises(RunTableError, match="the measurement 'time' has the unit 'gflop/s'"):
+        t4(tmp_path, t4_result(12.2, "GFLOP/s"), kernel="k", device="d")
+
+
 def test_t4_results_of_ktt(tmp_path, survives):
     about = {
         "autotuner": "KTT",

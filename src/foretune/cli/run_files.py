@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli.options import parse_key_values
-from foretune.errors import DataWarning, UsageError, require_known
+from foretune.errors import DataWarning, RunTableError, UsageError, require_known
 from foretune.registry import get_kernel, registered
 from foretune.values import counted
 
@@ -38,7 +38,7 @@ def read_files(
     """
     import pandas as pd
 
-    from foretune.datasets.runs import CSV_SUFFIXES, read_runs
+    from foretune.datasets.runs import CSV_SUFFIXES
 
     csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
     if (problem or maps) and len(csv_files) < len(files):
@@ -48,10 +48,33 @@ def read_files(
         )
     sources = parse_key_values(maps, "--map")
     parts = [
-        _read_csv_file(f, kernel, sources, predictor, problem) if f in csv_files else read_runs(f)
+        _read_csv_file(f, kernel, sources, predictor, problem)
+        if f in csv_files
+        else _read_run_table(f)
         for f in files
     ]
     return select_rows(pd.concat(parts, ignore_index=True), "kernel", kernel)
+
+
+def _read_run_table(file: Path) -> "pd.DataFrame":
+    """Return a run table; if it is none, the error says what the file is."""
+    from foretune.datasets.file_contents import PARQUET, require_text_table
+    from foretune.datasets.runs import read_runs
+    from foretune.support.files import read_bytes
+
+    try:
+        return read_runs(file)
+    except RunTableError:
+        content = read_bytes(file) if file.is_file() else PARQUET
+        if content.startswith(PARQUET):
+            raise
+        try:
+            require_text_table(content)
+        except ValueError as e:
+            raise RunTableError(
+                f"{file} is not a run table: {e} (foretune import makes run tables)"
+            ) from e
+        raise
 
 
 def select_rows(runs: "pd.DataFrame", column: str, name: str | None) -> "pd.DataFrame":
