@@ -12,7 +12,7 @@ from foretune.cli import main
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import UsageError
-from foretune.tune import Calls, tune_workload, verifier, workload
+from foretune.tune import Calls, tune_workload, verifier
 from foretune.tune.job import TuningJob
 from foretune.tune.store import Store
 
@@ -49,7 +49,8 @@ def test_tune_workload_idle_wait_is_not_search_time(monkeypatch, tmp_path):
                 clock.now += 7.0
                 yield m
 
-    monkeypatch.setattr(workload, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    fake_time = SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr("foretune.tune.workload.time", fake_time)
     monkeypatch.setattr(TuningJob, "wait_until_idle", wait)
     store = Store(tmp_path / "store.db")
     problem = KERNEL.problem(n=100)
