@@ -145,6 +145,7 @@ class TuneResult(Result):
         limits: limits that the winner satisfies.
         default_breaks: limits that the default violates, such as ``power_w 12.5 > 10``; empty if
             none.
+        checked_on: the inputs on which outputs were compared in the final comparison.
     """
 
     kernel: str
@@ -160,6 +161,7 @@ class TuneResult(Result):
     limits: tuple[Limit, ...] = ()
     default_breaks: str = ""
     noise: NoiseEstimate = NoiseEstimate()
+    checked_on: str = ""
 
     @property
     def measured(self) -> int:
@@ -291,6 +293,7 @@ class TuneResult(Result):
             "processes": self.processes,
             "rounds": self.rounds,
             "noise": asdict(self.noise),
+            "checked_on": self.checked_on,
             "library": library
             and {
                 "name": library.name,

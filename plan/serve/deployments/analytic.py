@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
-from foretune.plan.cost.steps import PARTS, OperatorPower, Step
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.steps import PARTS, Step
 from foretune.plan.describe.formats import base_format
 from foretune.plan.engine.host import CUDA_GRAPH_SIZES, Host
 from foretune.plan.serve.deployments.deployment import Deployment

@@ -13,7 +13,8 @@ from foretune.support.console import progress_bar
 from foretune.values import percent
 
 if TYPE_CHECKING:
-    from foretune.plan.fleet.capacity import Demand, Fleet
+    from foretune.plan.fleet.capacity import Demand
+    from foretune.plan.fleet.mix import Fleet
 
 NOTES = (
     "rates are for Poisson arrivals, with nine in ten requests within the limits",
@@ -51,6 +52,7 @@ def fleet(
     from foretune.plan import describe_model
     from foretune.plan.describe.catalog import resolve_system
     from foretune.plan.fleet import capacity
+    from foretune.plan.fleet.mix import Limits, cheapest_fleet, single_fleets
 
     # What is asked.
     plan_options.check_engine(backend)
@@ -59,9 +61,7 @@ def fleet(
     names = [name.strip() for name in systems.split(",") if name.strip()]
     names = list(dict.fromkeys(names)) or list(prices_by_system)
     chosen = [resolve_system(name, prices_by_system) for name in names]
-    limits = capacity.Limits(
-        _available(available, [system.name for system in chosen]), _max_watts(power_kw)
-    )
+    limits = Limits(_available(available, [system.name for system in chosen]), _max_watts(power_kw))
     sizes = _sizes(gpus_per_instance)
     demands = capacity.read_requests(requests)
     described = describe_model(model)
@@ -84,8 +84,8 @@ def fleet(
 
     # The cheapest mix of them, beside the cheapest fleet of each system alone.
     per_s = [demand.per_s for demand in demands]
-    mix = capacity.cheapest_fleet(instances, per_s, limits)
-    single = capacity.single_fleets(instances, per_s, limits)
+    mix = cheapest_fleet(instances, per_s, limits)
+    single = single_fleets(instances, per_s, limits)
     single_costs = {
         system.name: single[system.name].usd_per_hour if system.name in single else None
         for system in chosen
