@@ -100,7 +100,8 @@ def tune_one(
     searcher, used_guide = _make_searcher(job, problem, guide)
 
     # Stored measurements of this problem are reused. They count against the budget only if the
-    # search that made them was interrupted.
+    # search that made them was interrupted. After a finished search that was as thorough, nothing
+    # is measured.
     trace = _Trace(job, job.known(problem, searcher.space), used_guide)
     remaining = _remaining_budget(
         job.stopping,
@@ -160,12 +161,12 @@ class _EarlierSearches:
 def _make_searcher(
     job: TuningJob, problem: Problem, guide: Guide | None
 ) -> tuple[Searcher, Guide | None]:
-    """Return the searcher of a problem, and the guide if it predicts the problem's space."""
+    """Return the searcher of a problem, and the corrected guide; None if it gives no prior."""
     objective = job.constrained_objectives[0]
     space = job.kernel.space(problem)
 
-    # Measurements of other problems correct the guide. Those that it was trained on teach the
-    # searcher nothing new.
+    # Measurements of other problems correct the guide. The searcher gets only those that the guide
+    # was not trained on: it errs less on the others, and would be trusted too much.
     other_measurements = job.cache.known_for_other_problems(problem)
     if guide is not None:
         guide = correct_predictor(guide, other_measurements, job.device)
@@ -473,7 +474,7 @@ def _measure_broken_limits(job: TuningJob, problem: Problem, config: Configurati
 
 
 def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace") -> None:
-    """Run the search; ``trace`` gets its steps."""
+    """Run the search until the job's budget is spent; ``trace`` gets its steps."""
     job.start_progress(problem, searcher.space)
 
     def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
