@@ -89,7 +89,7 @@ class Benchmarker:
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         state_before = state_guard.own_state(kernel)
-        judges = state_guard.judges_of(kernel)
+        checkers_before = state_guard.checker_ids(kernel)
         process = state_guard.ProcessState()
         self._output = None
         measured = self._measure(
@@ -102,7 +102,7 @@ class Benchmarker:
             return measured
 
         # What did the configuration leave behind?
-        replaced = self._replaced(kernel, judges)
+        replaced = self._replaced(kernel, checkers_before)
         inputs_changed = state_guard.has_changed(prepared.arrays, self._output)
         if inputs_changed or state_guard.own_state(kernel) != state_before:
             self.has_traces = True
@@ -121,10 +121,10 @@ class Benchmarker:
             source=self.source,
         )
 
-    def _replaced(self, kernel: Kernel, judges: Any) -> str:
+    def _replaced(self, kernel: Kernel, checkers_before: list[int]) -> str:
         """Restore the functions that a configuration replaced; return their names as text."""
         replaced = self._guard.restore()
-        if state_guard.judges_of(kernel) != judges:
+        if state_guard.checker_ids(kernel) != checkers_before:
             replaced.append("its own check")
         if replaced:
             self.has_traces = True
@@ -186,14 +186,14 @@ class Benchmarker:
     ) -> Rounds:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer = self._timer(kernel, problem)
-        judges = state_guard.judges_of(kernel)
+        checkers_before = state_guard.checker_ids(kernel)
         try:
             comparison = InterleavedComparison(kernel, problem, configs, timer, seed)
             times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
             raise
-        replaced = self._replaced(kernel, judges)
+        replaced = self._replaced(kernel, checkers_before)
         if replaced:
             raise MeasurementError(f"one of {kernel.name}'s finalists replaces {replaced}")
         failures = {
