@@ -29,8 +29,8 @@ from plan_table import SOME, Table, folds
 
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.analytic import formula_latencies
 from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.deployments.latency_formulas import formula_latencies
 
 REFERENCES = {
     "configurations": ("15 / 42", "9.5 / 17"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.deployment import MeasuredDeployments
+from foretune.plan.serve.deployments.measured_deployments import MeasuredDeployments
 
 NAMES = {"tpot_ms": "tpot", "ttft_ms": "ttft"}
 

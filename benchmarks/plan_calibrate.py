@@ -14,9 +14,10 @@ import pandas as pd
 
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.calibration import Calibration
-from foretune.plan.serve.deployments.deployment import (
+from foretune.plan.serve.deployments.latency_formulas import formula_latencies
+from foretune.plan.serve.deployments.measured_deployments import (
     MeasuredDeployments,
     read_measured_deployments,
 )

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.analytic import tokens_per_s
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.latency_formulas import tokens_per_s
 from foretune.plan.serve.deployments.probability import MIN_PROBABILITY, probability_within
 
 LIMITS_MS = (20, 40, 80)

@@ -27,7 +27,8 @@ from scipy.stats import lognorm
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.fleet.capacity import Demand, cheapest_fleet, instance_types, single_fleets
+from foretune.plan.fleet.capacity import Demand, instance_types
+from foretune.plan.fleet.mix import cheapest_fleet, single_fleets
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}

@@ -33,18 +33,17 @@ from foretune.features.roofline import row_limits_ms
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
 from foretune.plan.cost.kinds import KINDS, family_of
 from foretune.plan.cost.operator import Part
-from foretune.plan.cost.steps import (
+from foretune.plan.cost.power import (
     METERED_SYSTEMS,
     OperatorPower,
     PowerModel,
     PowerModels,
-    Step,
-    StepTimerFactory,
     shipped_models,
 )
+from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.analytic import UNMODELED_ACTIVE_SHARE, deployment_power
+from foretune.plan.serve.deployments.power import UNMODELED_ACTIVE_SHARE, deployment_power
 from foretune.support.operator_package import installed_tables
 
 FORMS = Path(__file__).resolve().parents[1] / "plan" / "cost" / "power.csv"

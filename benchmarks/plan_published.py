@@ -43,7 +43,9 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.model_catalog import describe_model
 from foretune.plan.describe.system import System
-from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
+from foretune.plan.engine.host import Host
+from foretune.plan.engine.requests import Requests
+from foretune.plan.engine.simulator import Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes
 
 REQUESTS = {

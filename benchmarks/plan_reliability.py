@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from plan_choices import LIMITS_MS
 
-from foretune.plan.serve.deployments.analytic import tokens_per_s
 from foretune.plan.serve.deployments.correction import LatencyPredictor, log_metric
+from foretune.plan.serve.deployments.latency_formulas import tokens_per_s
 from foretune.plan.serve.deployments.probability import pairwise_better, probability_within
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)

@@ -10,7 +10,7 @@ from plan_beside import ask
 
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.deployment import (
+from foretune.plan.serve.deployments.measured_deployments import (
     MeasuredDeployments,
     read_measured_deployments,
 )

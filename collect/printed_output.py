@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import weakref
+from typing import Any
 
 MAX_LINES = 10
 """Lines that are shown of each worker."""
@@ -70,7 +71,7 @@ def _show_beginning(read_end: int, limit: _Limit) -> None:
 
 
 def _write_to_stderr(content: bytes) -> None:
-    stderr = getattr(sys, "__stderr__", None)
+    stderr: Any = sys.__stderr__
     if stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):  # it may be closed

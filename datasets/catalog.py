@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHIPPED = Path(__file__).parent / "shipped"
+"""Folder of the tables and their cards."""
+_READ_FROM_TABLE = ("rows", "columns")
+"""Fields of a card that are not in its file."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,11 @@ def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
     table = table_path(name, folder)
     try:
         fields: dict[str, Any] = json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))
-        footer, columns = pq.read_metadata(table), tuple(pq.read_schema(table).names)
-        return DatasetCard(**fields, rows=footer.num_rows, columns=columns)
+        return DatasetCard(
+            **fields,
+            rows=pq.read_metadata(table).num_rows,
+            columns=tuple(pq.read_schema(table).names),
+        )
     except (OSError, ValueError, TypeError, pa.ArrowException) as e:
         reason = str(e).partition("\n")[0]
         raise RunTableError(
@@ -73,10 +79,11 @@ def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
         ) from e
 
 
-def card_text(of_it: DatasetCard) -> str:
+def card_text(dataset_card: DatasetCard) -> str:
     """Return the card as JSON, without what `card` reads from the table."""
-    read = ("rows", "columns")
-    fields = {name: value for name, value in asdict(of_it).items() if name not in read}
+    fields = {
+        name: value for name, value in asdict(dataset_card).items() if name not in _READ_FROM_TABLE
+    }
     return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 

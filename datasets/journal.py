@@ -36,14 +36,15 @@ class Journal:
             self._file.write(line)
             self._file.flush()
             os.fsync(self._file.fileno())
-            gone = not os.fstat(self._file.fileno()).st_nlink
-        if gone:
+            was_deleted = os.fstat(self._file.fileno()).st_nlink == 0
+        if was_deleted:
             raise OutputError(
                 f"{self.path} was deleted while it was in use: rows written since it was "
                 "opened are lost; run the command again"
             )
-        begin, self._end = self._end, self._end + len(line)
-        return begin
+        offset = self._end
+        self._end += len(line)
+        return offset
 
     def read_at(self, offset: int) -> Row:
         """Return the row that begins at ``offset``."""
@@ -68,8 +69,9 @@ def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
     offset = 0
     with file:
         for number, line in enumerate(file, start=1):
+            # The writing process was killed.
             if not line.endswith(b"\n"):
-                return  # the writing process was killed
+                return
             message = "is damaged ({}): delete the line"
             with files.translate_read_errors(f"{path}, line {number}", RunTableError, message):
                 row = files.parse_json(line)
@@ -84,7 +86,9 @@ def digest(path: Path) -> str:
 
 def truncate_partial_line(journal: Path) -> None:
     """Remove a partial last line, left by a process killed while writing."""
-    if journal.exists():
-        whole = journal.read_bytes().rpartition(b"\n")
-        if whole[2]:
-            os.truncate(journal, len(whole[0]) + len(whole[1]))
+    if not journal.exists():
+        return
+    content = journal.read_bytes()
+    whole_lines = content.rfind(b"\n") + 1
+    if whole_lines < len(content):
+        os.truncate(journal, whole_lines)

@@ -9,11 +9,14 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, TEXT, is_run_column, valid_rows
+from foretune.datasets.status_words import statuses
+from foretune.datasets.time_units import in_milliseconds, times_of_runs
 from foretune.errors import DataWarning, RunTableError, require_known
 from foretune.measurement import Status
 from foretune.values import counted
 
-UNNAMED = "unnamed"  # kernel and device of tables that name neither
+UNNAMED = "unnamed"
+"""Kernel and device of tables that name neither."""
 
 
 def run_columns(
@@ -28,24 +31,40 @@ def run_columns(
     used there are neither, unless ``problem`` names them.
     Raises UnknownName if there is no such column.
     """
-    columns = list(columns)
-    require_known("column", problem, columns)
-    named = {}
-    for c in columns:
-        word = re.compile(rf"(?<!\w){re.escape(c)}(?!\w)")
-        if c in problem or not any(word.search(source) for source in sources.values()):
-            group = "problem" if c in problem or not problem else "config"
-            named[c if is_run_column(c) else f"{group}.{c}"] = c
-    return {**named, **sources}
+    given = list(columns)
+    require_known("column", problem, given)
+    mapping = {}
+    for column in given:
+        is_of_problem = column in problem
+        if not is_of_problem and _is_used(column, sources.values()):
+            continue
+        group = "problem" if is_of_problem or not problem else "config"
+        run_column = column if is_run_column(column) else f"{group}.{column}"
+        mapping[run_column] = column
+    return {**mapping, **sources}
+
+
+def _is_used(column: str, sources: Iterable[str]) -> bool:
+    """Return whether a column is, or occurs as a word in, one of the sources."""
+    word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)")
+    return any(word.search(source) for source in sources)
 
 
 def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFrame:
     """Return a table with arbitrary columns as a run table, see `run_columns`.
 
-    Impossible rows are left out, with a warning. Raises RunTableError without a column ``time_ms``,
-    UnknownName if a column of ``problem`` is missing.
+    The time is in a column ``time_ms``, or in the only one that names a time and its unit, such as
+    ``latency_us``. Impossible rows are left out, with a warning. Raises RunTableError without a
+    time, UnknownName if a column of ``problem`` is missing.
     """
     table = table.rename(columns=str)
+    if "time_ms" not in table:
+        times = times_of_runs(table.columns)
+        if len(times) == 1:
+            milliseconds, _ = in_milliseconds(table[times[0]], times[0])
+            table = table.drop(columns=times).assign(time_ms=milliseconds)
+    if "status" in table:
+        table = table.assign(status=statuses(table["status"], "status"))
     mapping = run_columns(table.columns, problem)
     if "time_ms" not in mapping:
         has = ", ".join(table.columns)

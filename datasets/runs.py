@@ -241,6 +241,8 @@ def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> 
         name: record[name] for name in _SCALARS if name in record and not is_empty(record[name])
     }
     samples = record.get("time_ms_samples")
+    if samples is None or is_empty(samples):
+        samples = ()
     return Measurement(
         kernel=record["kernel"],
         problem=Problem(_values(record, groups["problem"])),
@@ -248,7 +250,7 @@ def _measurement(record: Mapping[str, Any], groups: Mapping[str, list[str]]) -> 
         device=record["device"],
         status=Status(record["status"]),
         static=_cells(record, groups["static"]),
-        time_ms_samples=() if is_empty(samples) else tuple(map(float, samples)),
+        time_ms_samples=tuple(map(float, samples)),
         **scalars,
     )
 

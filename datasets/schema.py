@@ -13,12 +13,15 @@ from foretune.errors import RunTableError
 from foretune.measurement import RowFault, Status, row_faults
 
 SCHEMA_VERSION = 1
+"""Version that is written; later ones cannot be read."""
 REQUIRED = ("kernel", "device", "status", "time_ms")
 TEXT = ("kernel", "device", "status", "error", "source", "recorded_at", "environment")
 NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 SAMPLES = "time_ms_samples"
 PLAIN_GROUPS = ("problem.", "config.")
+"""Groups of columns with numbers, booleans or text."""
 NUMBER_GROUPS = ("device.", "static.", "counter.", "simulated.")
+"""Groups of columns with numbers."""
 
 
 def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
@@ -28,9 +31,10 @@ def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
 
 def is_run_column(column: str) -> bool:
     """Return whether ``column`` is a valid run-table column."""
-    group, dot, name = column.partition(".")
-    groups = (*PLAIN_GROUPS, *NUMBER_GROUPS)
-    return column in (*NUMBERS, *TEXT) or (bool(dot and name) and f"{group}." in groups)
+    if column in NUMBERS or column in TEXT:
+        return True
+    group, _, name = column.partition(".")
+    return f"{group}." in (*PLAIN_GROUPS, *NUMBER_GROUPS) and name != ""
 
 
 def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
@@ -41,19 +45,24 @@ def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
     for fault in _row_faults(runs):
-        if len(rows := np.flatnonzero(fault.rows)):
-            value = np.asarray(fault.values, dtype=object)[rows[0]]
-            more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
-            reason = fault.message.format(value) + more
-            raise RunTableError(f"{name}, row {first + int(rows[0])}: {reason}")
+        rows = np.flatnonzero(fault.rows)
+        if len(rows) == 0:
+            continue
+        value = np.asarray(fault.values, dtype=object)[rows[0]]
+        reason = fault.message.format(value)
+        if len(rows) > 1:
+            reason += f" (and {len(rows) - 1} more rows)"
+        raise RunTableError(f"{name}, row {first + int(rows[0])}: {reason}")
     return runs
 
 
 def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
+    """Yield what is wrong with the columns: their names and types."""
     for column in REQUIRED:
         if column not in runs:
             yield f"column {column!r} is missing: a run table needs {', '.join(REQUIRED)}"
-    if repeated := sorted(set(runs.columns[runs.columns.duplicated()])):
+    repeated = sorted(set(runs.columns[runs.columns.duplicated()]))
+    if repeated:
         yield f"column {repeated[0]!r} occurs twice"
     if not columns_of(runs, "config") and not columns_of(runs, "problem"):
         yield "what was run is unknown: there is no 'config.…' or 'problem.…' column"
@@ -65,8 +74,8 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
             yield f"column {column!r} must hold text, not {values.dtype}"
         if column == SAMPLES and not all(map(_are_numbers, values.dropna())):
             yield f"column {column!r} must hold lists of numbers"
-        numeric = column in NUMBERS or column.startswith(NUMBER_GROUPS)
-        if numeric and not (pd.api.types.is_numeric_dtype(values) or values.isna().all()):
+        is_number = column in NUMBERS or column.startswith(NUMBER_GROUPS)
+        if is_number and not (pd.api.types.is_numeric_dtype(values) or values.isna().all()):
             yield f"column {column!r} must hold numbers, not {values.dtype}"
 
 
@@ -75,15 +84,15 @@ def valid_rows(rows: pd.DataFrame, name: str = "run table") -> tuple[pd.DataFram
 
     Raises RunTableError if the rows break the schema in another way.
     """
-    kept = np.ones(len(rows), dtype=bool)
+    is_valid = np.ones(len(rows), dtype=bool)
     rejected = {}
     for fault in _row_faults(rows):
-        broken = kept & np.asarray(fault.rows, dtype=bool)
-        if broken.any():
-            rejected[fault.name] = int(broken.sum())
-            kept &= ~broken
-    runs = _drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
-    return validate(runs, name), rejected
+        is_faulty = is_valid & np.asarray(fault.rows, dtype=bool)
+        if is_faulty.any():
+            rejected[fault.name] = int(is_faulty.sum())
+            is_valid &= ~is_faulty
+    valid = rows[is_valid].reset_index(drop=True) if rejected else rows
+    return validate(_drop_unused(valid), name), rejected
 
 
 def _drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
@@ -95,16 +104,30 @@ def _drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
-    known, status = sorted(s.value for s in Status), runs["status"].astype(object)
+    """Yield every rule for rows, and the rows that break it."""
+    status = runs["status"].astype(object)
+    known = sorted(each.value for each in Status)
     unknown = f"is not one of {', '.join(known)}"
     yield RowFault(f"status {unknown}", f"status {{!r}} {unknown}", ~status.isin(known), status)
-    texts = {c: runs[c].astype(object).where(runs[c].notna(), "") for c in ("kernel", "device")}
-    numbers = {c: _floats(runs, c) for c in ("time_ms", "power_w", "energy_mj")}
-    rows = SimpleNamespace(status=status, **texts, **numbers)
+
+    rows = SimpleNamespace(
+        status=status,
+        kernel=_texts(runs, "kernel"),
+        device=_texts(runs, "device"),
+        time_ms=_floats(runs, "time_ms"),
+        power_w=_floats(runs, "power_w"),
+        energy_mj=_floats(runs, "energy_mj"),
+    )
     yield from row_faults(rows, _floats(runs, "device.power_limit_w"))
 
 
+def _texts(runs: pd.DataFrame, column: str) -> pd.Series:
+    """Return a text column; "" in place of empty cells."""
+    return runs[column].astype(object).where(runs[column].notna(), "")
+
+
 def _floats(runs: pd.DataFrame, column: str) -> np.ndarray:
+    """Return a column of numbers; NaN if there is none."""
     if column not in runs:
         return np.full(len(runs), np.nan)
     return runs[column].astype(float).to_numpy()
@@ -122,14 +145,17 @@ def _are_numbers(samples: object) -> bool:
     if isinstance(samples, np.ndarray):
         if samples.ndim == 1 and samples.dtype.kind in "iuf":
             return True
-        samples = samples.tolist()  # empty ones may be of any type
-    return isinstance(samples, (list, tuple)) and all(isinstance(t, (int, float)) for t in samples)
+        # An empty array may be of any type.
+        samples = samples.tolist()
+    if not isinstance(samples, (list, tuple)):
+        return False
+    return all(isinstance(sample, (int, float)) for sample in samples)
 
 
 def _is_plain(values: pd.Series) -> bool:
-    kinds = pd.api.types
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        values = pd.Series(values.cat.categories)
-    if values.dtype == object:
-        return all(isinstance(v, (str, bool, int, float, np.generic)) for v in values.dropna())
-    return kinds.is_numeric_dtype(values) or kinds.is_string_dtype(values)
+    """Return whether a column holds numbers, booleans or text."""
+    is_category = isinstance(values.dtype, pd.CategoricalDtype)
+    cells = pd.Series(values.cat.categories) if is_category else values
+    if cells.dtype == object:
+        return all(isinstance(v, (str, bool, int, float, np.generic)) for v in cells.dropna())
+    return pd.api.types.is_numeric_dtype(cells) or pd.api.types.is_string_dtype(cells)

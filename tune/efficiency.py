@@ -44,13 +44,18 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
 
     Raises UsageError if there are several kernels or devices, or no run succeeded (or was metered).
     """
-    kernel, device = (_single_value(runs, column) for column in ("kernel", "device"))
+    kernel = _single_value(runs, "kernel")
+    device = _single_value(runs, "device")
     runs = newest_runs(runs).reset_index(drop=True)
+
+    # One row per problem, one column per configuration.
     problem, problem_rows = _group_numbers(runs, "problem")
     config, config_rows = _group_numbers(runs, "config")
     configs = [m.config for m in to_measurements(runs.iloc[config_rows])]
     value = np.full((len(problem_rows), len(configs)), np.nan)
     value[problem, config] = _objective_values(runs, objective)
+
+    # Problems on which nothing ran say nothing of configurations.
     ran = np.isfinite(value).any(axis=1)
     if not ran.any():
         why = "no run succeeded" if not objective.needs_power else "no run has a power_w"
@@ -59,17 +64,18 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
     problems = problems_of(runs.iloc[problem_rows[ran]])
     best = np.nanmin(value, axis=1, keepdims=True)
     problems, efficiency = _merge_alike(problems, best / value)
+
     # Not the order of the file: the same measurements make the same function.
     rows = sorted(range(len(problems)), key=lambda i: problems[i].id)
     columns = sorted(range(len(configs)), key=lambda i: configs[i].id)
     return EfficiencyTable(
-        kernel,
-        device,
-        objective,
-        [problems[i] for i in rows],
-        [configs[i] for i in columns],
-        efficiency[np.ix_(rows, columns)],
-        int((~ran).sum()),
+        kernel=kernel,
+        device=device,
+        objective=objective,
+        problems=[problems[i] for i in rows],
+        configs=[configs[i] for i in columns],
+        efficiency=efficiency[np.ix_(rows, columns)],
+        excluded_problems=int((~ran).sum()),
     )
 
 

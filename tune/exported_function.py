@@ -37,6 +37,26 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Question:
+    """Whether a parameter is ``value`` (None: absent), or is a number of at most ``value``."""
+
+    name: str
+    value: Value | None
+    at_most: bool = False
+
+    def answer(self, problem: Problem) -> bool:
+        """Return the answer; False if the problem has no such number."""
+        found = problem.get(self.name)
+        if not self.at_most:
+            return found == self.value
+        return isinstance(found, (int, float)) and found <= self.value  # type: ignore[operator]
+
+
+Tree = int | tuple[Question, "Tree", "Tree"]
+"""The number of a configuration, or a question with the trees for yes and no."""
+
+
+@dataclass(frozen=True)
 class ExportedFunction:
     """The source of a function ``choose``, without imports, and its share of the best performance.
 
@@ -66,31 +86,44 @@ def export_function(
     """
     if max_leaves < 1:
         raise UsageError(f"--max-configs {max_leaves} leaves nothing to choose: give at least 1")
-    problems, efficiency = table.problems, table.efficiency
-    single = fit_tree(problems, efficiency, 1)
-    held_out, held_out_single = (_held_out(table, n, group, seed) for n in (max_leaves, 1))
-    tree = fit_tree(problems, efficiency, max_leaves)
+    single = fit_tree(table.problems, table.efficiency, 1)
+    tree = fit_tree(table.problems, table.efficiency, max_leaves)
+    held_out = _held_out(table, max_leaves, group, seed)
+    held_out_single = _held_out(table, 1, group, seed)
+
+    # A tree that is no better than the single best configuration only makes code longer.
     if held_out and held_out_single and not held_out.kept > held_out_single.kept:
-        tree, held_out = single, held_out_single
-    score, score_single = (
-        Score.of_choices(efficiency, [follow(t, p) for p in problems]) for t in (tree, single)
-    )
-    used = sorted(set(_leaves(tree)))
-    notes = _notes(table, score, score_single, held_out)
+        tree = single
+        held_out = held_out_single
+
+    score = _training_score(table, tree)
+    score_single = _training_score(table, single)
     title = f"Which configuration of {table.kernel} to run on {table.device}."
-    configs = [table.configs[i] for i in used]
-    reached = efficiency[:, used]
-    oracle_share = float(np.nanmax(reached[~np.isnan(reached).all(axis=1)], axis=1).mean())
+    notes = _notes(table, score, score_single, held_out)
+    used = sorted(set(_leaves(tree)))
     return ExportedFunction(
-        write_source(title, notes, problems, table.configs, tree),
-        configs,
-        len(_leaves(tree)),
-        score,
-        score_single,
-        oracle_share,
-        held_out,
-        held_out_single,
+        source=write_source(title, notes, table.problems, table.configs, tree),
+        configs=[table.configs[i] for i in used],
+        leaves=len(_leaves(tree)),
+        training_score=score,
+        training_score_single=score_single,
+        oracle_share=_oracle_share(table, used),
+        held_out=held_out,
+        held_out_single=held_out_single,
     )
+
+
+def _training_score(table: EfficiencyTable, tree: Tree) -> Score:
+    """Return the score of a tree on the problems from which it was learned."""
+    chosen = [follow(tree, problem) for problem in table.problems]
+    return Score.of_choices(table.efficiency, chosen)
+
+
+def _oracle_share(table: EfficiencyTable, used: Sequence[int]) -> float:
+    """Return the share that the best of some configurations keeps on each problem."""
+    reached = table.efficiency[:, used]
+    measured = reached[~np.isnan(reached).all(axis=1)]
+    return float(np.nanmax(measured, axis=1).mean())
 
 
 def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Score | None:
@@ -129,26 +162,6 @@ def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score |
             f" On {same.unmeasured} of them its choice was not measured; the share excludes them."
         )
     return notes
-
-
-@dataclass(frozen=True)
-class Question:
-    """Whether a parameter is ``value`` (None: absent), or is a number of at most ``value``."""
-
-    name: str
-    value: Value | None
-    at_most: bool = False
-
-    def answer(self, problem: Problem) -> bool:
-        """Return the answer; False if the problem has no such number."""
-        found = problem.get(self.name)
-        if not self.at_most:
-            return found == self.value
-        return isinstance(found, (int, float)) and found <= self.value  # type: ignore[operator]
-
-
-Tree = int | tuple[Question, "Tree", "Tree"]
-"""The number of a configuration, or a question with the trees for yes and no."""
 
 
 def follow(tree: Tree, problem: Problem) -> int:

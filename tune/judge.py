@@ -505,6 +505,3 @@ def _check_structure(output: CallOutputs, expected: CallOutputs) -> None:
         )
     for effect in sorted({*output.effects} - {*expected.effects}):
         raise CandidateRejected(f"{effect}, unlike the reference")
-
-
-_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")

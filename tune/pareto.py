@@ -36,6 +36,8 @@ PARETO_PROCESSES = 9
 """Number of fresh processes that remeasure the front; each run fills a power meter's window."""
 REFERENCE_RATIO = 2.0
 """The hypervolume's reference point is this multiple of the default in every objective."""
+ERROR = 0.025
+"""One-sided error of all comparisons together."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -205,19 +207,19 @@ def tune_pareto(
         configs = [*dict.fromkeys([kernel.default(problem), *front])]
         default, *candidates = _remeasure(job, problem, configs)
     result = ParetoResult(
-        kernel.name,
-        problem,
-        job.device.name,
-        objectives,
-        job.limits,
-        searcher_name(job.searcher),
-        trace,
-        len(known),
-        default,
-        tuple(candidates),
-        PARETO_PROCESSES,
-        time.perf_counter() - start,
-        watch.load.disturbance,
+        kernel=kernel.name,
+        problem=problem,
+        device=job.device.name,
+        objectives=objectives,
+        limits=job.limits,
+        searcher=searcher_name(job.searcher),
+        trace=trace,
+        known=len(known),
+        default=default,
+        candidates=tuple(candidates),
+        processes=PARETO_PROCESSES,
+        seconds=time.perf_counter() - start,
+        disturbed=watch.load.disturbance,
     )
     if not result.front:
         raise job.no_feasible_error(len(trace), default.violations)
@@ -259,34 +261,49 @@ def _remeasure(
     All comparisons together have an error of 5 % (Bonferroni).
     """
     objectives = job.constrained_objectives
-    error = 0.025 / (max(1, len(configs) - 1) * len(objectives))
+    error = ERROR / (max(1, len(configs) - 1) * len(objectives))
     default = configs[0].id
     evidence = [Evidence(default, DEFAULT_REPEATED) for _ in objectives]
     runs: dict[str, list[Measurement]] = {config.id: [] for config in configs}
     for number in range(PARETO_PROCESSES):
         measured = measure_once(job, problem, configs, job.seed + number)
-        for objective, gathered in zip(objectives, evidence, strict=True):
+        for objective, of_objective in zip(objectives, evidence, strict=True):
             value_of = objective.objective.value_of
-            gathered.add(Rounds({k: np.array([value_of(m)]) for k, m in measured.items()}))
+            values = {key: np.array([value_of(run)]) for key, run in measured.items()}
+            of_objective.add(Rounds(values))
         for config in configs:
             runs[config.id].append(measured[config.id])
-    found = []
-    for i, config in enumerate(configs):
-        name = f"candidate {i}" if i else "default"
+
+    points = []
+    for number, config in enumerate(configs):
+        name = f"candidate {number}" if number else "default"
         comparisons = tuple(e.compare(default, config.id, name, config, error) for e in evidence)
-        breaks = violated_limits(objectives[0].limits, runs[config.id])
-        found.append(ParetoPoint(config, *_medians(runs[config.id]), comparisons, breaks))
-    if not all(math.isfinite(c.value) for c in found[0].against_default):
+        points.append(_point(config, runs[config.id], comparisons, objectives[0].limits))
+    if not all(math.isfinite(c.value) for c in points[0].against_default):
         raise MeasurementError(
             f"the default configuration of {job.kernel.name} does not run on {problem}, or "
             "is not metered"
         )
-    return found
+    return points
 
 
-def _medians(runs: Sequence[Measurement]) -> tuple[float, float, float]:
-    """Return median ms, W and mJ of the successful, metered runs."""
-    figures = np.array([(m.time_ms, m.power_w, Objective.ENERGY.value_of(m)) for m in runs])
+def _point(
+    config: Configuration,
+    runs: Sequence[Measurement],
+    comparisons: tuple[Comparison, ...],
+    limits: Sequence[Limit],
+) -> ParetoPoint:
+    """Return a configuration with the medians of its successful, metered runs."""
+    rows = [(m.time_ms, m.power_w, Objective.ENERGY.value_of(m)) for m in runs]
+    figures = np.array(rows)
     complete = figures[np.isfinite(figures).all(axis=1)]
-    time_ms, power_w, energy_mj = np.median(complete, axis=0) if len(complete) else [math.nan] * 3
-    return float(time_ms), float(power_w), float(energy_mj)
+    medians = np.median(complete, axis=0) if len(complete) else np.full(3, np.nan)
+    time_ms, power_w, energy_mj = medians.tolist()
+    return ParetoPoint(
+        config=config,
+        time_ms=time_ms,
+        power_w=power_w,
+        energy_mj=energy_mj,
+        against_default=comparisons,
+        violations=violated_limits(limits, runs),
+    )

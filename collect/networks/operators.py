@@ -154,7 +154,7 @@ def _norm(call: Call) -> _Description:
     return kernel, {**sizes, "contiguous": _contiguous(call)}
 
 
-def _elementwise(call: Call) -> _Description:
+def _elementwise(call: Call) -> tuple[str, dict[str, Any]]:
     """Describe an operator that streams its operands, by its largest tensor without weights."""
     outputs = call.outputs()
     inputs = [tensor for tensor in call.tensors if not tensor.is_weight]

@@ -95,6 +95,9 @@ class FunctionKernel(WrappedKernel):
             made_by,
             identify(verify, owner=f"verify of {name}"),
         ]
+        works += [
+            identify(value, owner=f"a knob of {name}") for value in self.knob_values.functions
+        ]
         if check is None or callable(check):
             works.append(identify(check, owner=f"the check of {name}"))
             right = None
@@ -105,7 +108,7 @@ class FunctionKernel(WrappedKernel):
         self.unreadable = unreadable if identity is None else ()
         only_here = unique_digest() if self.unreadable else ""
         digests = [work.digest for work in works]
-        code = repr((digests, only_here, name, right, tolerance, self.knob_values.code))
+        code = repr((digests, only_here, name, right, tolerance))
         super().__init__(
             name,
             self.knob_values.listed,

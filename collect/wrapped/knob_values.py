@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.support.identity import source_hash_of_function
 from foretune.values import MAX_INTEGER, MIN_INTEGER, Value
 
 PLAIN = (bool, int, float, str)
@@ -51,10 +50,10 @@ class KnobValues:
         return any(self._objects.values())
 
     @property
-    def code(self) -> list[str]:
-        """Hashes of the functions and classes among the values: their code is a value, too."""
+    def functions(self) -> list[Any]:
+        """The functions and classes among the values, whose code counts, too."""
         values = [value for objects in self._objects.values() for value in objects.values()]
-        return [source_hash_of_function(value) for value in values if _has_code(value)]
+        return [value for value in values if _has_code(value)]
 
     def decode(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration with the values themselves."""

@@ -185,7 +185,7 @@ def same_bits(a: Any, b: Any) -> bool:
 def assign(target: Any, source: Any) -> None:
     """Copy an array of the same shape, or a number, into every element of an array."""
     if isinstance(target, list):
-        target[:] = source if isinstance(source, list) else [source] * len(target)
+        target[:] = source if isinstance(source, list) else [type(x)(source) for x in target]
     else:
         (target.detach() if is_tensor(target) else target)[...] = source
 

@@ -4,19 +4,25 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.decimal_marks import MARKS
 from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import is_run_column, valid_rows
+from foretune.datasets.text_tables import Dialect
 from foretune.errors import RunTableError, UsageError, require_known
 from foretune.support.files import translate_read_errors
 from foretune.support.progress import SILENT, Progress
 from foretune.values import Value
+
+MAX_NAMES = 5
+"""Number of files that a message names."""
 
 Reader = Callable[[Path, Request], pd.DataFrame]
 """Returns a file's rows as run-table columns; invalid rows are dropped and counted later.
@@ -60,12 +66,14 @@ class ImportResult:
     """A valid run table, and what was left out of it.
 
     ``rejected`` maps reasons to numbers of dropped rows, ``skipped`` maps files in another format
-    to the missing column or key.
+    to the missing column or key. ``notes`` say how files were understood, and what was skipped in
+    them.
     """
 
     runs: pd.DataFrame
     rejected: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -84,12 +92,16 @@ def import_runs(
     device: str | None = None,
     mapping: Mapping[str, str] | None = None,
     constants: Mapping[str, Value] | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
     progress: Progress = SILENT,
 ) -> ImportResult:
     """Read another tool's results as a run table.
 
     ``path`` is a file, a folder (all its files of that format), or several of them, ``format`` a
-    name of `FORMATS`; for the next four, see `Request`; ``progress`` receives one step per file.
+    name of `FORMATS`; for the next four, see `Request`. ``separator`` and ``decimal`` (a point or
+    a comma) settle how text tables are read; both are found unless given. ``progress`` receives one
+    step per file.
     Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are
     kept. Known devices get their specs.
 
@@ -101,43 +113,79 @@ def import_runs(
     if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} has fixed columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
-    if wrong := [c for c in fixed if not is_run_column(c)]:
+    wrong = [column for column in fixed if not is_run_column(column)]
+    if wrong:
         raise UsageError(f"{wrong[0]!r} is not a run-table column: use e.g. problem.{wrong[0]}")
-    # readers need these two if their files lack them
-    kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
-    request = Request(kernel, device, mapping or {}, fixed)
+
+    # Readers need kernel and device if their files lack them. An option wins over a constant.
+    kernel = kernel or _pop_text(fixed, "kernel")
+    device = device or _pop_text(fixed, "device")
+    request = Request(
+        kernel=kernel,
+        device=device,
+        mapping=mapping or {},
+        constants=fixed,
+        dialect=_dialect(separator, decimal),
+    )
+
+    # Read every file. Those of another format are skipped, unless the user named them.
     read: Reader = chosen.load().read
     files = _files([path] if isinstance(path, (str, os.PathLike)) else path, chosen)
     progress.start(f"import {format}", len(files))
-    tables, skipped = [], {}
-    for file, given in files.items():
+    tables = []
+    skipped = {}
+    for file, is_named in files.items():
         try:
             with translate_read_errors(file, RunTableError, "is damaged: {}"):
                 rows = read(file, request)
         except WrongFile as e:
-            if given:
+            if is_named:
                 raise
-            rows, skipped[str(file)] = pd.DataFrame(), str(e)
-        if len(rows):
-            texts = {c: columns.constant(v, len(rows)) for c, v in fixed.items() if type(v) is str}
-            tables.append(rows.assign(**{**fixed, **texts}))
+            skipped[str(file)] = str(e)
+        else:
+            if len(rows):
+                tables.append(rows.assign(**_constant_columns(fixed, len(rows))))
         progress.advance(file.name)
     if not tables:
-        raise RunTableError(_explain_empty_import(files, skipped, request, format))
-    names = ", ".join(f.name for f in list(files)[:5])
-    with translate_read_errors(names, RunTableError, "do not fit: {}"):
-        runs = with_specs(columns.concatenated_rows(tables))
-        runs, rejected = valid_rows(runs[ordered_columns(runs.columns)], "imported rows")
-    return ImportResult(runs, rejected, skipped)
+        reasons = [_explain_empty_import(files, skipped, request, format), *request.notes]
+        raise RunTableError("; ".join(reasons))
+
+    # Join them, and leave impossible rows out.
+    with translate_read_errors(_first_names(files), RunTableError, "do not fit: {}"):
+        joined = with_specs(columns.concatenated_rows(tables))
+        ordered = joined[ordered_columns(joined.columns)]
+        runs, rejected = valid_rows(ordered, "imported rows")
+    # Several files may say the same.
+    notes = tuple(dict.fromkeys(request.notes))
+    return ImportResult(runs=runs, rejected=rejected, skipped=skipped, notes=notes)
+
+
+def _dialect(separator: str | None, decimal: str | None) -> Dialect:
+    """Return what the user says about text tables; UsageError if it makes no sense."""
+    if decimal is not None and decimal not in MARKS:
+        raise UsageError(f"the decimal mark {decimal!r} is neither . nor ,")
+    if separator is not None and len(separator) != 1:
+        raise UsageError(f"the separator {separator!r} is not one character")
+    return Dialect(separator=separator, decimal=decimal)
+
+
+def _constant_columns(constants: Mapping[str, Value], n_rows: int) -> dict[str, Any]:
+    """Return the constants as columns; texts as categories, to save memory."""
+    return {
+        column: columns.constant(value, n_rows) if isinstance(value, str) else value
+        for column, value in constants.items()
+    }
 
 
 def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
     """Return the files to read, and whether each was named explicitly (and must be readable)."""
-    found = {}
+    locate = getattr(chosen.load(), "locate", Path)
+    files = {}
     for source in sources:
-        path = getattr(chosen.load(), "locate", Path)(source)
-        found.update({file: file == path for file in files_of(path, chosen.suffixes)})
-    return found
+        path = locate(source)
+        for file in files_of(path, chosen.suffixes):
+            files[file] = file == path
+    return files
 
 
 def _pop_text(constants: dict[str, Value], name: str) -> str | None:
@@ -150,4 +198,9 @@ def _explain_empty_import(
     if len(skipped) == len(files):
         return f"none of {len(files)} files is of format {format!r}: {next(iter(skipped.values()))}"
     of_kernel = f" of kernel {request.kernel!r}" if request.kernel else ""
-    return f"no row{of_kernel} in {', '.join(f.name for f in list(files)[:5])}: nothing to import"
+    return f"no row{of_kernel} in {_first_names(files)}: nothing to import"
+
+
+def _first_names(files: Iterable[Path]) -> str:
+    """Return the names of the first files, for a message."""
+    return ", ".join(file.name for file in islice(files, MAX_NAMES))

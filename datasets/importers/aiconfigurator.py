@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ OTHER_OPERATIONS = (
 )
 """Operations that keep their name; recognized without ``_perf`` in the file name."""
 
-COLLECTIVES = {"alltoall": "all_to_all"}  # collective -> kernel, if the names differ
+COLLECTIVES = {"alltoall": "all_to_all"}
+"""Collective -> kernel, if the names differ."""
 
 QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
 """Operation -> ``problem.op`` of the kernel ``quantize``."""
@@ -203,7 +205,10 @@ REQUIRED_COLUMNS = {
 """Operation -> columns that its tables must have."""
 STAGES = ("dispatch", "combine")
 """Exchanges between experts are timed together in one row, which becomes two."""
-_MS = 1e-3  # per microsecond
+_MS = 1e-3
+"""Milliseconds per microsecond."""
+INSTALLED = "installed"
+"""FILE argument for all tables of the installed package."""
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
@@ -239,13 +244,17 @@ def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
     Prefill and decode have the same columns; in decode, every step adds one token. Raises WrongFile
     if no operation fits, or several do.
     """
+    # The operation that needs the most of the columns.
     fitting = [op for op, columns in REQUIRED_COLUMNS.items() if set(columns) <= set(table)]
     max_columns = max((len(REQUIRED_COLUMNS[op]) for op in fitting), default=0)
     fitting = [op for op in fitting if len(REQUIRED_COLUMNS[op]) == max_columns]
+
     if len(fitting) == 2 and {"isl", "step"} <= set(table):
-        decodes = bool((table["isl"] == 1).all() and (table["step"] > 0).any())
-        fitting = [op for op in fitting if op.startswith("generation") == decodes]
-    if not fitting or len({KERNELS[op] for op in fitting}) > 1:
+        is_decode = bool((table["isl"] == 1).all() and (table["step"] > 0).any())
+        fitting = [op for op in fitting if op.startswith("generation") == is_decode]
+
+    kernels = {KERNELS[op] for op in fitting}
+    if len(kernels) != 1:
         raise WrongFile(
             f"{path.name} does not name its operation: call it OPERATION_perf.parquet "
             f"(operations: {', '.join(KERNELS)}, …)"
@@ -260,29 +269,34 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
         return
     if not {"latency", "avg_ms", "power"} & set(table):
         require(table, ["latency"], path, what)
-    sources = {"latency": "time_ms", "power": "power_w", "power_limit": "device.power_limit_w"}
+    column_of = {"latency": "time_ms", "power": "power_w", "power_limit": "device.power_limit_w"}
     if "latency" not in table:
-        sources["avg_ms"] = "time_ms"
+        column_of["avg_ms"] = "time_ms"
     measured: dict[str, Any] = {"time_ms": np.nan}
-    measured |= {name: table[c].astype(float) for c, name in sources.items() if c in table}
-    if {"latency", "transmit_us"} <= set(table):  # with parts in microseconds, the sum is, too
+    for source, column in column_of.items():
+        if source in table:
+            measured[column] = table[source].astype(float)
+    # With parts in microseconds, the sum is in microseconds, too.
+    if {"latency", "transmit_us"} <= set(table):
         measured["time_ms"] *= _MS
-    old = [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
-    yield table.drop(columns=old).assign(**measured)
+    read = [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
+    yield table.drop(columns=read).assign(**measured)
 
 
 def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
-    stage_columns = [c for c in table if c.startswith(f"{stage}_")]
-    others = [c for c in table if c.startswith(tuple(f"{s}_" for s in STAGES))]
-    times = table[[c for c in stage_columns if c.endswith("_us")]].astype(float)
-    time_ms = times.sum(axis=1, skipna=False) * _MS
-    timed = table.drop(columns=others).assign(phase=constant(stage, len(table)), time_ms=time_ms)
+    """Return the rows of one exchange between experts: its time is the sum of its parts."""
+    of_any_stage = [c for c in table if c.startswith(tuple(f"{s}_" for s in STAGES))]
+    parts_us = [c for c in of_any_stage if c.startswith(f"{stage}_") and c.endswith("_us")]
+    time_ms = table[parts_us].astype(float).sum(axis=1, skipna=False) * _MS
+    without_stages = table.drop(columns=of_any_stage)
+    timed = without_stages.assign(phase=constant(stage, len(table)), time_ms=time_ms)
     if f"{stage}_sms" in table:
         timed["sms"] = table[f"{stage}_sms"]
     return timed
 
 
 def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the run-table columns of an operation's table whose times are converted."""
     rows = pd.DataFrame({"kernel": _kernels(op, table)})
     rows["status"] = constant(Status.OK.value, len(table))
     for column in table:
@@ -291,12 +305,14 @@ def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
             rows[name] = relabel(table[column], canonical_dtype)
         elif name:
             rows[name] = table[column]
-    if "message_size" in table:  # counts elements
+    if "message_size" in table:
+        # The size counts elements.
         formats = rows["config.format"].cat.categories
-        if unknown := [f for f in formats if f not in BYTES]:
+        unknown = [each for each in formats if each not in BYTES]
+        if unknown:
             raise RunTableError(f"{op}: bytes of number format {unknown[0]!r} are unknown")
-        width = rows["config.format"].map(BYTES).astype(float)
-        rows["problem.message_bytes"] = table["message_size"] * width
+        element_bytes = rows["config.format"].map(BYTES).astype(float)
+        rows["problem.message_bytes"] = table["message_size"] * element_bytes
     if op in QUANTIZE_OPS:
         rows["problem.op"] = constant(QUANTIZE_OPS[op], len(table))
     elif op not in KERNELS and "op_name" in table:
@@ -305,8 +321,10 @@ def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _kernels(op: str, table: pd.DataFrame) -> "pd.Series[str]":
-    if KERNELS.get(op, op):
-        return constant(KERNELS.get(op, op), len(table))
+    """Return the kernel of every row."""
+    kernel = KERNELS.get(op, op)
+    if kernel:
+        return constant(kernel, len(table))
     return relabel(table["op_name"], lambda name: COLLECTIVES.get(name, name))
 
 
@@ -318,11 +336,13 @@ def _name(column: str, values: "pd.Series[object]") -> str:
         return "config.format"
     if column in RUN_COLUMNS or column in LABEL_COLUMNS:
         return RUN_COLUMNS.get(column, "")
-    numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    return f"problem.{column}" if numeric else f"config.{column}"
+    is_boolean = pd.api.types.is_bool_dtype(values)
+    is_number = pd.api.types.is_numeric_dtype(values) and not is_boolean
+    return f"problem.{column}" if is_number else f"config.{column}"
 
 
 def _attention(op: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Complete the rows of attention: heads, window, lengths; other rows are unchanged."""
     if "attention" in op:
         rows = rows.assign(**_heads_and_window(rows))
     if op == "encoder_attention":
@@ -337,50 +357,65 @@ def _attention(op: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _heads_and_window(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
     heads = rows["problem.heads"]
-    kv_heads = rows.get("problem.kv_heads", heads)
-    kv_heads = kv_heads.mask(kv_heads == 0, heads)  # 0 means one per head
-    zero = pd.Series(0, index=rows.index)
-    window = rows["problem.window"].fillna(0) if "problem.window" in rows else zero
+    given_kv_heads = rows.get("problem.kv_heads", heads)
+    # 0 means one per head.
+    kv_heads = given_kv_heads.mask(given_kv_heads == 0, heads)
+    no_window = pd.Series(0, index=rows.index)
+    window = rows.get("problem.window", no_window).fillna(0)
     return {"problem.kv_heads": kv_heads, "problem.window": window.astype(np.int64)}
 
 
 def _origin(table: pd.DataFrame, path: Path, request: Request) -> dict[str, "pd.Series[str]"]:
-    device, backend, version = _labels(table, path)
-    if request.device:
-        device = constant(request.device, len(table))
-    source = constant(f"aiconfigurator {path.name}", len(table))
+    """Return the columns that state where the rows come from."""
+    labels = _labels(table, path)
+    device = constant(request.device, len(table)) if request.device else labels.device
     return {
         "device": device,
-        "config.backend": backend,
-        "source": source,
-        "environment": concatenated_text(backend, version),
+        "config.backend": labels.backend,
+        "source": constant(f"aiconfigurator {path.name}", len(table)),
+        "environment": concatenated_text(labels.backend, labels.version),
     }
 
 
-def _labels(
-    table: pd.DataFrame, path: Path
-) -> tuple["pd.Series[str]", "pd.Series[str]", "pd.Series[str]"]:
-    """Return device, backend and version from the columns, or from the path."""
+@dataclass(frozen=True)
+class _Labels:
+    """What ran the rows: columns of text."""
+
+    device: "pd.Series[str]"
+    backend: "pd.Series[str]"
+    version: "pd.Series[str]"
+
+
+def _labels(table: pd.DataFrame, path: Path) -> _Labels:
+    """Read them from the columns, or from the path."""
     if {"system", "backend", "backend_version"} <= set(table):
-        device = relabel(table["system"], device_of_system)
-        return device, table["backend"], table["backend_version"]
+        return _Labels(
+            device=relabel(table["system"], device_of_system),
+            backend=table["backend"],
+            version=table["backend_version"],
+        )
+
     folders = path.resolve().parts[:-1]
-    systems = [f for f in folders[:-2] if f in SYSTEMS]
+    systems = [folder for folder in folders[:-2] if folder in SYSTEMS]
     if systems:
-        texts = (device_of_system(systems[-1]), folders[-2], folders[-1])
-        device, backend, version = (constant(text, len(table)) for text in texts)
-        return device, backend, version
+        n_rows = len(table)
+        return _Labels(
+            device=constant(device_of_system(systems[-1]), n_rows),
+            backend=constant(folders[-2], n_rows),
+            version=constant(folders[-1], n_rows),
+        )
+
     require(
         table,
         ["framework", "version", "device"],
         path,
         "in a folder SYSTEM/…/BACKEND/VERSION, so it needs columns for them",
     )
-    device = relabel(table["device"], canonical_name)
-    return device, relabel(table["framework"], str.lower), relabel(table["version"], str)
-
-
-INSTALLED = "installed"  # FILE argument for all tables of the installed package
+    return _Labels(
+        device=relabel(table["device"], canonical_name),
+        backend=relabel(table["framework"], str.lower),
+        version=relabel(table["version"], str),
+    )
 
 
 def locate(source: str | os.PathLike[str]) -> Path:

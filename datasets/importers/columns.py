@@ -41,22 +41,32 @@ def as_categories(rows: pd.DataFrame) -> pd.DataFrame:
 def _is_text(values: "pd.Series[object]") -> bool:
     if isinstance(values.dtype, pd.StringDtype):
         return True
-    return values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) == "string"
+    if values.dtype != object:
+        return False
+    return pd.api.types.infer_dtype(values, skipna=True) == "string"
 
 
 def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables; text stays categorical, missing columns become gaps."""
-    names: dict[str, set[str]] = {}
+    # Give a column the same categories in every table: those of all.
+    texts: dict[str, set[str]] = {}
     for table in tables:
         for column, values in table.items():
             if isinstance(values.dtype, pd.CategoricalDtype):
-                names.setdefault(str(column), set()).update(values.cat.categories)
-    kinds = {column: pd.CategoricalDtype(sorted(known)) for column, known in names.items()}
+                texts.setdefault(str(column), set()).update(values.cat.categories)
+    types = {column: pd.CategoricalDtype(sorted(known)) for column, known in texts.items()}
     same = [
-        t.astype({c: k for c, k in kinds.items() if c in t and t[c].dtype.name == "category"})
-        for t in tables
+        table.astype(
+            {
+                column: dtype
+                for column, dtype in types.items()
+                if column in table and table[column].dtype.name == "category"
+            }
+        )
+        for table in tables
     ]
-    with warnings.catch_warnings():  # pandas 2.3 warns of columns without values; none gets lost
+    # pandas 2.3 warns of columns without values; none gets lost.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return pd.concat(same, ignore_index=True)
 
@@ -65,8 +75,12 @@ def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Se
     """Join two text columns with a space."""
     pairs = pd.DataFrame({"left": left.astype(object), "right": right.astype(object)})
     codes = pairs.groupby(["left", "right"], sort=False, dropna=False).ngroup().to_numpy()
-    distinct = pairs[~pd.Series(codes).duplicated().to_numpy()].to_numpy()
-    return _named(codes, [" ".join(map(str, filter(pd.notna, pair))) for pair in distinct])
+    is_first = ~pd.Series(codes).duplicated().to_numpy()
+    joined = [
+        " ".join(str(text) for text in pair if pd.notna(text))
+        for pair in pairs[is_first].to_numpy()
+    ]
+    return _named(codes, joined)
 
 
 PER_MS = {
@@ -100,10 +114,13 @@ def table_from_records(
     columns = len({column for record in listed for column in record})
     require_cells(len(listed) * columns, columns, 0)
     rows = pd.DataFrame(listed)
-    if "time_ms_samples" in rows:  # the gaps that Parquet returns
+    if "time_ms_samples" in rows:
+        # Gaps as Parquet returns them.
         samples = [s if isinstance(s, list) else None for s in rows["time_ms_samples"]]
         rows["time_ms_samples"] = pd.Series(samples, dtype=object)
-    return rows if rows.empty else as_categories(typed_runs(rows, common))
+    if rows.empty:
+        return rows
+    return as_categories(typed_runs(rows, common))
 
 
 def as_number(text: Any) -> Any:

@@ -1,25 +1,30 @@
 """The options of an import, and finding and reading its files."""
 
-import csv
-import io
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
+from foretune.datasets.file_contents import require_real_file
 from foretune.datasets.importers.columns import as_categories
+from foretune.datasets.text_tables import Dialect, read_text_table
 from foretune.errors import RunTableError, UsageError
-from foretune.support.files import parse_json, read_bytes, require_cells, translate_read_errors
+from foretune.support.files import (
+    parse_json,
+    read_bytes,
+    require_regular_file,
+    translate_read_errors,
+)
 from foretune.support.parquet import read_parquet
 from foretune.values import Value
 
-TABLES = (".parquet", ".csv", ".csv.gz", ".txt")  # suffixes of the tables that `read_table` reads
-
+TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
+"""Suffixes of the tables that `read_table` reads."""
 JSON = (".json", ".json.gz")
+"""Suffixes of the files that `read_json` reads."""
 
 
 class WrongFile(RunTableError):
@@ -32,17 +37,22 @@ class Request:
 
     ``kernel`` selects one in formats with several, and names it in others; ``device`` replaces the
     name in the file; ``mapping`` (run-table column -> its source) is for formats without fixed
-    columns; ``constants`` map run-table columns to their value in every row.
+    columns; ``constants`` map run-table columns to their value in every row; ``dialect`` is what
+    is said about text tables. Readers append to ``notes`` how they understood a file, and what they
+    skipped in it, one line each.
     """
 
     kernel: str | None = None
     device: str | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Value] = field(default_factory=dict)
+    dialect: Dialect = field(default_factory=Dialect)
+    notes: list[str] = field(default_factory=list)
 
     def given(self, what: Literal["kernel", "device"], path: Path) -> str:
         """Return the given kernel or device of a file, or raise `UsageError`."""
-        if not (name := getattr(self, what)):
+        name = getattr(self, what)
+        if not name:
             raise UsageError(f"{path} does not name its {what}: give --{what} NAME")
         return str(name)
 
@@ -58,51 +68,58 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
     if not path.is_dir():
         raise RunTableError(f"{path} does not exist: give a file or a folder")
     endings = tuple(suffixes)
-    found = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
-    if not found:
+    files = [p for p in path.rglob("*") if p.name.lower().endswith(endings) and p.is_file()]
+    if not files:
         raise RunTableError(f"{path} has no file that ends with {' or '.join(endings)}")
-    return sorted(found, key=_natural)
+    return sorted(files, key=_natural)
 
 
-def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
+def read_table(
+    path: Path,
+    expected: Sequence[str] = (),
+    dialect: Dialect | None = None,
+    notes: list[str] | None = None,
+) -> pd.DataFrame:
     """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
-    Raises RunTableError if the file is damaged; the message names the ``expected`` columns.
+    A line on how an unusual text table was understood is appended to ``notes``. Raises
+    RunTableError if the file is damaged; the message names the ``expected`` columns.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
         if path.suffix.lower() == ".parquet":
+            require_real_file(read_beginning(path))
             # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
-        return as_categories(read_csv(path))
+        read = read_text_table(path, dialect or Dialect())
+    if read.understood and notes is not None:
+        notes.append(f"{path}: {read.understood}")
+    return as_categories(read.table)
 
 
-def read_csv(path: Path) -> pd.DataFrame:
-    """Read a CSV table, optionally gzip-compressed; errors are OSError or ValueError."""
-    file = io.BytesIO(read_bytes(path))
-    lines = csv.reader(io.TextIOWrapper(io.BytesIO(file.getbuffer()), "utf-8-sig", newline=""))
-    require_cells(0, max(map(len, islice(filter(None, lines), 1)), default=0))
-    table = pd.read_csv(file, skipinitialspace=True)
-    if len(table) and not isinstance(table.index, pd.RangeIndex):  # pandas shifted the columns
-        raise ValueError("its lines have more cells than its header")
-    return table
+def read_beginning(path: Path) -> bytes:
+    """Return the first bytes of a file, which tell what it is."""
+    with require_regular_file(path).open("rb") as file:
+        return file.read(256)
 
 
 def require(
     found: Container[str], names: Iterable[str], path: Path, what: str, kind: str = "column"
 ) -> None:
     """Raise WrongFile unless a file's table or JSON object has all ``names``."""
-    wanted = list(names)
-    if missing := [name for name in wanted if name not in found]:
+    expected = list(names)
+    missing = [name for name in expected if name not in found]
+    if missing:
         raise WrongFile(
             f"{path} is not {what}: {kind} {missing[0]!r} is missing "
-            f"(expected: {', '.join(wanted)})"
+            f"(expected: {', '.join(expected)})"
         )
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Return a key that sorts numbers in names by their value."""
     pieces = re.split(r"(\d+)", str(path))
-    return [(1, int(p), "") if p.isdigit() else (0, 0, p) for p in pieces]
+    return [(1, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces]
 
 
 def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
@@ -110,7 +127,8 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
     text = read_text(path, what, keys)
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
     with translate_read_errors(path, RunTableError, expected):
-        data = parse_json(text, object)
+        # Profilers copy names of kernels as they are, control characters too.
+        data = parse_json(text, object, strict=False)
     require(data if isinstance(data, dict) else (), keys, path, what, "key")
     return data
 
@@ -119,4 +137,6 @@ def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
     """Read text, plain or gzip; raise RunTableError, which names the ``expected`` content."""
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
-        return read_bytes(path).decode("utf-8-sig")
+        data = read_bytes(path)
+        require_real_file(data)
+        return data.decode("utf-8-sig")

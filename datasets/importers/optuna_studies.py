@@ -3,7 +3,7 @@
 import math
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,30 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import CategoricalDistribution
+from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile
 from foretune.datasets.runs import to_measurements
+from foretune.datasets.time_units import MS_PER_UNIT, unit_in_name
 from foretune.errors import OutputError, UsageError
-from foretune.measurement import Measurement, Status
+from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.support.expression import Expression
 
 MAGIC = b"SQLite format 3\0"
-TABLES = {"studies", "trials"}  # some of the tables of Optuna's databases
+"""How an SQLite database starts."""
+TABLES = {"studies", "trials"}
+"""Some of the tables of Optuna's databases."""
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
     """Return the finished trials of all studies with one objective, whose value is milliseconds.
 
     ``time_ms`` may map to an expression of ``value``. A study is a problem; its name is the kernel
-    unless one is given, or Foretune wrote it.
+    unless one is given, or Foretune wrote it. Studies with several objectives are skipped, with a
+    note. Raises UsageError if a study's value is no time, and no mapping turns it into one.
     """
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -39,8 +44,10 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with _opened_copy(path) as storage:
         names = optuna.get_all_study_names(storage)
-        studies = (optuna.load_study(study_name=name, storage=storage) for name in names)
-        records = (r for study in studies for r in _records(study, milliseconds, path, request))
+        records: list[dict[str, Any]] = []
+        for name in names:
+            study = optuna.load_study(study_name=name, storage=storage)
+            records += _records(study, milliseconds, path, request)
         return table_from_records(records, {"source": f"optuna {path.name}"})
 
 
@@ -57,7 +64,10 @@ def _opened_copy(path: Path) -> Iterator[optuna.storages.RDBStorage]:
             if not {name for (name,) in found} >= TABLES:
                 raise WrongFile(f"{path} is an SQLite database without Optuna studies")
             database.backup(copy)
-        storage = optuna.storages.RDBStorage(f"sqlite:///{copied}")
+        storage = optuna.storages.RDBStorage(f"sqlite:///{copied}", skip_compatibility_check=True)
+        if storage.get_current_version() != storage.get_head_version():
+            # Databases of older releases have other tables; the copy is upgraded.
+            storage.upgrade()
         try:
             yield storage
         finally:
@@ -67,28 +77,54 @@ def _opened_copy(path: Path) -> Iterator[optuna.storages.RDBStorage]:
 def _records(
     study: optuna.Study, milliseconds: Expression, path: Path, request: Request
 ) -> Iterator[dict[str, Any]]:
+    """Yield a row for each finished trial of a study with one objective."""
     if len(study.directions) > 1:
+        request.notes.append(
+            f"{path}: study {study.study_name!r} is skipped: it has {len(study.directions)} "
+            "objectives, and one value per trial is read"
+        )
         return
-    ours = isinstance(study.user_attrs.get("problem"), dict)  # Foretune wrote it
-    told = study.user_attrs if ours else {}
-    problem = told.get("problem") or {"study": study.study_name}
-    same = {
-        "kernel": request.kernel or told.get("kernel") or study.study_name,
-        "device": request.device or told.get("device") or request.given("device", path),
+    if "time_ms" not in request.mapping:
+        milliseconds = _milliseconds_of(study, path)
+
+    # Foretune writes what it knows of a study; of others, only the name is known.
+    is_ours = isinstance(study.user_attrs.get("problem"), dict)
+    attributes = study.user_attrs if is_ours else {}
+    problem = attributes.get("problem") or {"study": study.study_name}
+    common = {
+        "kernel": request.kernel or attributes.get("kernel") or study.study_name,
+        "device": request.device or attributes.get("device") or request.given("device", path),
         **{f"problem.{name}": value for name, value in problem.items()},
     }
     for trial in study.get_trials(deepcopy=False):
-        if trial.state.is_finished() and trial.state is not TrialState.PRUNED:
-            ok = trial.state is TrialState.COMPLETE
-            status = "ok" if ok else "runtime_error"
-            yield {
-                **same,
-                **{f"config.{name}": value for name, value in trial.params.items()},
-                "status": trial.user_attrs.get("status", status) if ours else status,
-                "time_ms": float(milliseconds.evaluate({"value": np.array([trial.value])})[0])
-                if ok
-                else math.nan,
-            }
+        if not trial.state.is_finished() or trial.state is TrialState.PRUNED:
+            continue
+        status = "runtime_error"
+        time_ms = math.nan
+        if trial.state is TrialState.COMPLETE:
+            status = "ok"
+            time_ms = float(milliseconds.evaluate({"value": np.array([trial.value])})[0])
+        if is_ours:
+            status = trial.user_attrs.get("status", status)
+        config = {f"config.{name}": value for name, value in trial.params.items()}
+        yield {**common, **config, "status": status, "time_ms": time_ms}
+
+
+def _milliseconds_of(study: optuna.Study, path: Path) -> Expression:
+    """Return the time of a study's value; UsageError unless the value is minimized and a time."""
+    where = f"{path}: study {study.study_name!r}"
+    how_to = "say what a run's milliseconds are, for example --map time_ms=1e9/value"
+    if study.direction is not StudyDirection.MINIMIZE:
+        raise UsageError(f"{where} maximizes its value, which is no time: {how_to}")
+
+    # Names of values are optional; without one, values are milliseconds, as documented.
+    names = study.metric_names
+    if not names:
+        return Expression("value", "value")
+    unit = unit_in_name(names[0])
+    if unit is not None:
+        return Expression(f"value*{MS_PER_UNIT[unit.lower()]!r}", "value")
+    raise UsageError(f"{where} has the value {names[0]!r}, without a unit of time: {how_to}")
 
 
 def write(runs: pd.DataFrame, url: str) -> list[str]:
@@ -98,18 +134,19 @@ def write(runs: pd.DataFrame, url: str) -> list[str]:
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     groups: dict[tuple[str, str, Problem], list[Measurement]] = {}
-    for m in to_measurements(runs):
-        groups.setdefault((m.kernel, m.device, m.problem), []).append(m)
+    for measurement in to_measurements(runs):
+        key = (measurement.kernel, measurement.device, measurement.problem)
+        groups.setdefault(key, []).append(measurement)
     names = []
     try:
         for (kernel, device, problem), rows in groups.items():
             name = f"{kernel} {problem} on {device}"
             study = optuna.create_study(storage=url, study_name=name)
-            for key, value in (("kernel", kernel), ("device", device), ("problem", dict(problem))):
-                study.set_user_attr(key, value)
-            knobs = {n: {m.config.get(n): None for m in rows} for m in rows for n in m.config}
-            space = {n: CategoricalDistribution(list(values)) for n, values in knobs.items()}
-            study.add_trials([_trial(m, space) for m in rows])
+            study.set_user_attr("kernel", kernel)
+            study.set_user_attr("device", device)
+            study.set_user_attr("problem", dict(problem))
+            space = _distributions(rows)
+            study.add_trials([_trial(measurement, space) for measurement in rows])
             names.append(name)
     except optuna.exceptions.DuplicatedStudyError as e:
         raise UsageError(f"{url} has a study {name!r} already: give another file") from e
@@ -118,12 +155,29 @@ def write(runs: pd.DataFrame, url: str) -> list[str]:
     return names
 
 
-def _trial(m: Measurement, space: dict[str, CategoricalDistribution]) -> optuna.trial.FrozenTrial:
-    known = {"status": m.status.value, "error": m.error, "power_w": m.power_w}
+def _distributions(rows: Sequence[Measurement]) -> dict[str, CategoricalDistribution]:
+    """Return each knob's values in the order of their first occurrence."""
+    knobs = dict.fromkeys(name for measurement in rows for name in measurement.config)
+    return {
+        knob: CategoricalDistribution(
+            list(dict.fromkeys(measurement.config.get(knob) for measurement in rows))
+        )
+        for knob in knobs
+    }
+
+
+def _trial(
+    measurement: Measurement, space: Mapping[str, CategoricalDistribution]
+) -> optuna.trial.FrozenTrial:
+    attributes: dict[str, Any] = {"status": measurement.status.value}
+    if measurement.error:
+        attributes["error"] = measurement.error
+    if measurement.power_w and not math.isnan(measurement.power_w):
+        attributes["power_w"] = measurement.power_w
     return create_trial(
-        state=TrialState.COMPLETE if m.status is Status.OK else TrialState.FAIL,
-        value=m.time_ms if m.status is Status.OK else None,
-        params=dict(m.config),
-        distributions={name: space[name] for name in m.config},
-        user_attrs={n: v for n, v in known.items() if v and v == v},
+        state=TrialState.COMPLETE if measurement.ok else TrialState.FAIL,
+        value=measurement.time_ms if measurement.ok else None,
+        params=dict(measurement.config),
+        distributions={name: space[name] for name in measurement.config},
+        user_attrs=attributes,
     )

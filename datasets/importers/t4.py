@@ -23,7 +23,6 @@ NAMES = {
 }
 """KTT's name in lower case without underscores -> run-table column."""
 
-
 STATUSES = {
     "correct": Status.OK,
     "timeout": Status.TIMEOUT,
@@ -44,50 +43,61 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     unit = str(about.get("timeunit", "ms")).lower()
     if unit not in PER_MS:
         raise RunTableError(f"{path}: time unit {unit!r} is not one of {', '.join(PER_MS)}")
-    tuner = " ".join(str(about[k]) for k in ("autotuner", "autotuner_version") if k in about)
+    named = [str(about[key]) for key in ("autotuner", "autotuner_version") if key in about]
+    tuner = " ".join(named) or f"t4 {data.get('schema_version', '')}".strip()
+    device = request.device or canonical_name(about.get("device", ""))
     common = {
         "kernel": request.given("kernel", path),
-        "device": request.device
-        or canonical_name(about.get("device", ""))
-        or request.given("device", path),
+        "device": device or request.given("device", path),
         "source": f"t4 {path.name}",
-        "environment": tuner or f"t4 {data.get('schema_version', '')}".strip(),
+        "environment": tuner,
     }
     records = []
     for result in data["results"]:
         keys = result if isinstance(result, dict) else ()
         require(keys, ("configuration", "times", "invalidity"), path, _WHAT, "key")
-        config = {f"config.{n}": as_number(v) for n, v in result["configuration"].items()}
+        configuration = result["configuration"]
+        config = {f"config.{name}": as_number(value) for name, value in configuration.items()}
         records.append({**config, **_outcome(result, unit)})
     return table_from_records(records, common)
 
 
 def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:
+    """Return status, times, code and counters of a result; its times are in a unit."""
     status = STATUSES.get(result["invalidity"], Status.RUNTIME_ERROR)
-    measured = {m["name"]: m for m in result.get("measurements", ())}
-    times, scale = result["times"], PER_MS[unit]
-    outcome: dict[str, Any] = {
-        "status": status.value,
-        **{
-            NAMES[key]: float(value)
-            for name, value in (result.get("compilation_data") or {}).items()
-            if (key := name.replace("_", "").lower()) in NAMES and isinstance(value, (int, float))
-        },
-    }
+    outcome: dict[str, Any] = {"status": status.value}
+    for name, value in (result.get("compilation_data") or {}).items():
+        column = NAMES.get(name.replace("_", "").lower())
+        if column and isinstance(value, (int, float)):
+            outcome[column] = float(value)
     if "timestamp" in result:
         outcome["recorded_at"] = str(result["timestamp"]).replace(" ", "T", 1)
-    compiling = times.get("compilation_time", times.get("compilation"))
-    if isinstance(compiling, (int, float)):
-        outcome["compile_s"] = compiling * scale / 1e3
+    times = result["times"]
+    compile_time = times.get("compilation_time", times.get("compilation"))
+    if isinstance(compile_time, (int, float)):
+        outcome["compile_s"] = compile_time * PER_MS[unit] / 1e3
     if status is not Status.OK:
         return {**outcome, "error": str(result["invalidity"])}
-    runtimes = [t * scale for t in times.get("runtimes", ()) if isinstance(t, (int, float))]
+
+    measured = {measurement["name"]: measurement for measurement in result.get("measurements", ())}
+    runtimes_ms = [
+        time * PER_MS[unit] for time in times.get("runtimes", ()) if isinstance(time, (int, float))
+    ]
     if "time" in measured:
-        time_unit = str(measured["time"].get("unit") or unit).lower()
-        outcome["time_ms"] = as_number(measured["time"]["value"])
-        if isinstance(outcome["time_ms"], (int, float)):
-            outcome["time_ms"] *= PER_MS.get(time_unit, scale)
-    elif runtimes:
-        outcome["time_ms"] = statistics.median(runtimes)
-    counters = {f"counter.{n}": m["value"] for n, m in measured.items() if is_counter(n)}
-    return {**outcome, **counters, "time_ms_samples": runtimes}
+        outcome["time_ms"] = _milliseconds(measured["time"], unit)
+    elif runtimes_ms:
+        outcome["time_ms"] = statistics.median(runtimes_ms)
+    for name, measurement in measured.items():
+        if is_counter(name):
+            outcome[f"counter.{name}"] = measurement["value"]
+    outcome["time_ms_samples"] = runtimes_ms
+    return outcome
+
+
+def _milliseconds(measurement: Mapping[str, Any], unit: str) -> Any:
+    """Return a measured time in milliseconds; what is not a number is unchanged."""
+    value = as_number(measurement["value"])
+    if not isinstance(value, (int, float)):
+        return value
+    own_unit = str(measurement.get("unit") or unit).lower()
+    return value * PER_MS.get(own_unit, PER_MS[unit])

@@ -8,7 +8,7 @@ kernels are.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,15 @@ LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime")
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 """Categories of events, in lower case, in old and new versions."""
 EXTERNAL = ("External id", "external id")
-RISE = 1.5  # factor over smaller batches from which launch and queueing time counts as rising
-QUEUE, BATCH = "counter.launch_queue_us", "problem.batch"
+"""Arguments of events that an operator and its kernels share."""
+RISE = 1.5
+"""Factor over smaller batches from which launch and queueing time counts as rising."""
+QUEUE = "counter.launch_queue_us"
+BATCH = "problem.batch"
 _BATCH_IN_NAME = [
     re.compile(rf"(?:^|[^a-z])(?:{word})[_=-]?(\d+)", re.IGNORECASE) for word in ("batch|bs", "b")
-]  # a B200 is a device
+]
+"""Patterns of the batch in a file's name. ``b`` comes last: a B200 is a device."""
 
 Event = Mapping[str, Any]
 
@@ -38,23 +42,36 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     ``problem.batch`` is the number after ``batch`` or ``bs``, else ``b``, in the file's name.
     """
     trace = read_json(path, ("traceEvents",), "a chrome trace of torch.profiler")
-    events = [e for e in trace["traceEvents"] if _is_complete(e)]
-    operators, launches, kernels = (
-        [e for e in events if str(e.get("cat")).lower() in kind]
-        for kind in (OPERATORS, LAUNCHES, KERNELS)
-    )
-    found = next(filter(None, (word.search(path.stem) for word in _BATCH_IN_NAME)), None)
-    batch = {BATCH: int(found[1])} if found else {}
+    events = [event for event in trace["traceEvents"] if _is_complete(event)]
+    operators = _of_category(events, OPERATORS)
+    launches = _of_category(events, LAUNCHES)
+    kernels = _of_category(events, KERNELS)
+
     owners = dict(_owners(operators, launches))
     if kernels:
         rows = list(_kernel_rows(kernels, launches, owners, trace, path, request))
     else:
-        outermost = [o for o in operators if id(o) not in owners]
+        outermost = [operator for operator in operators if id(operator) not in owners]
         rows = [{"device": request.given("device", path), **_about(o)} for o in outermost]
     if request.kernel:
         rows = [row for row in rows if row["kernel"] == request.kernel]
+
+    batch = _batch_in_name(path)
+    problem = {} if batch is None else {BATCH: batch}
     common = {"source": f"torch.profiler {path.name}", "environment": "torch.profiler"}
-    return table_from_records(({**batch, **row} for row in rows), common)
+    return table_from_records([{**problem, **row} for row in rows], common)
+
+
+def _of_category(events: Iterable[Event], categories: Sequence[str]) -> list[Event]:
+    return [event for event in events if str(event.get("cat")).lower() in categories]
+
+
+def _batch_in_name(path: Path) -> int | None:
+    for pattern in _BATCH_IN_NAME:
+        match = pattern.search(path.stem)
+        if match:
+            return int(match[1])
+    return None
 
 
 def launch_summary(runs: pd.DataFrame) -> pd.DataFrame:
@@ -99,59 +116,81 @@ def _kernel_rows(
     path: Path,
     request: Request,
 ) -> Iterator[dict[str, Any]]:
-    by_correlation = {key: e for e in launches if (key := _number(e, "correlation"))}
-    by_id = {key: o for o in owners.values() if (key := _number(o, *EXTERNAL))}
-    properties = trace.get("deviceProperties", trace.get("computeProperties", []))
-    properties = properties if isinstance(properties, list) else []
-    names = {str(p.get("id")): p.get("name") for p in properties if isinstance(p, dict)}
+    """Yield a row for each kernel, with its launch and the operator that launched it."""
+    launch_of = _by_number(launches, "correlation")
+    operator_of = _by_number(owners.values(), *EXTERNAL)
+    device_names = _device_names(trace)
     for kernel in kernels:
-        args, name = _args(kernel), str(kernel.get("name"))
-        launch = by_correlation.get(_number(kernel, "correlation"))
-        owner = owners.get(id(launch)) or by_id.get(_number(kernel, *EXTERNAL))
-        row: dict[str, Any] = _about(owner) if owner else {"kernel": short_name(name)}
-        device = request.device or names.get(str(args.get("device")))
-        row |= {
-            "device": device or request.given("device", path),
-            "config.implementation": name,
-            "time_ms": float(kernel["dur"]) / 1e3,
-        }
+        args = _args(kernel)
+        name = str(kernel.get("name"))
+        launch = launch_of.get(_number(kernel, "correlation"))
+        operator = owners.get(id(launch)) or operator_of.get(_number(kernel, *EXTERNAL))
+        row: dict[str, Any] = _about(operator) if operator else {"kernel": short_name(name)}
+        device = request.device or device_names.get(str(args.get("device")))
+        row["device"] = device or request.given("device", path)
+        row["config.implementation"] = name
+        row["time_ms"] = float(kernel["dur"]) / 1e3
         if launch:
             row["counter.launch_us"] = float(launch["dur"])
             row[QUEUE] = max(float(kernel["ts"]) - float(launch["ts"]), 0.0)
         for part in ("grid", "block"):
             sizes = args.get(part)
-            sizes = sizes if isinstance(sizes, list) else []
-            row |= {f"static.{part}_{a}": s for a, s in zip("xyz", sizes, strict=False)}
+            if not isinstance(sizes, list):
+                continue
+            for axis, size in zip("xyz", sizes, strict=False):
+                row[f"static.{part}_{axis}"] = size
         if "registers per thread" in args:
             row["static.registers"] = args["registers per thread"]
         yield row
 
 
+def _by_number(events: Iterable[Event], *names: str) -> dict[str, Event]:
+    """Return the events with one of these arguments, by its value."""
+    numbered = [(_number(event, *names), event) for event in events]
+    return {number: event for number, event in numbered if number}
+
+
+def _device_names(trace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names of a trace's devices by number; old versions call them otherwise."""
+    properties = trace.get("deviceProperties", trace.get("computeProperties", []))
+    if not isinstance(properties, list):
+        return {}
+    devices = [device for device in properties if isinstance(device, dict)]
+    return {str(device.get("id")): device.get("name") for device in devices}
+
+
 def _about(operator: Event) -> dict[str, Any]:
     """Return an operator's name, time and, if recorded, the shapes of its inputs."""
     row: dict[str, Any] = {"kernel": str(operator["name"]), "time_ms": float(operator["dur"]) / 1e3}
-    if shapes := _args(operator).get("Input Dims"):
+    shapes = _args(operator).get("Input Dims")
+    if shapes:
         row["problem.shapes"] = str(shapes)
     return row
 
 
 def _owners(operators: Iterable[Event], launches: Iterable[Event]) -> Iterator[tuple[int, Event]]:
     """Yield the id of each operator and launch in an operator, and its innermost operator."""
-    nested: dict[tuple[str, str], list[Event]] = {}
-    kinds = [*((o, True) for o in operators), *((e, False) for e in launches)]
-    # of events that begin together, the longer one is outside
-    for event, is_operator in sorted(kinds, key=lambda p: (float(p[0]["ts"]), -float(p[0]["dur"]))):
-        open_ = nested.setdefault((str(event.get("pid")), str(event.get("tid"))), [])
+    # By start; of events that begin together, the longer one is outside.
+    events = [(operator, True) for operator in operators]
+    events += [(launch, False) for launch in launches]
+    events.sort(key=lambda pair: (float(pair[0]["ts"]), -float(pair[0]["dur"])))
+
+    # Each thread has a stack of the operators that have not ended.
+    running: dict[tuple[str, str], list[Event]] = {}
+    for event, is_operator in events:
+        thread = (str(event.get("pid")), str(event.get("tid")))
+        stack = running.setdefault(thread, [])
         start = float(event["ts"])
-        while open_ and float(open_[-1]["ts"]) + float(open_[-1]["dur"]) <= start:
-            open_.pop()
-        if open_:
-            yield id(event), open_[-1]
+        while stack and float(stack[-1]["ts"]) + float(stack[-1]["dur"]) <= start:
+            stack.pop()
+        if stack:
+            yield id(event), stack[-1]
         if is_operator:
-            open_.append(event)
+            stack.append(event)
 
 
 def _is_complete(event: Any) -> bool:
+    """Return whether an event has a name, a start and a duration."""
     return (
         isinstance(event, dict)
         and event.get("ph") == "X"
@@ -167,4 +206,8 @@ def _args(event: Event) -> Mapping[str, Any]:
 
 def _number(event: Event, *names: str) -> str:
     """Return the argument that an operator, a launch and its kernels share; "" without one."""
-    return next((str(_args(event)[name]) for name in names if name in _args(event)), "")
+    args = _args(event)
+    for name in names:
+        if name in args:
+            return str(args[name])
+    return ""

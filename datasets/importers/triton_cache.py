@@ -18,6 +18,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Status
 
 SUFFIX = ".autotune.json"
+"""How the names of cache files end, after the kernel's."""
 LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Launch options of a Triton configuration."""
 
@@ -36,19 +37,22 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "source": f"triton {path.name}",
         "environment": "triton",
     }
-    problem, timings = _problem(data["key"], request.mapping), data["configs_timings"]
-    records = ({**problem, **_config(config), **_outcome(time)} for config, time in timings)
+    problem = _problem(data["key"], request.mapping)
+    records = [
+        {**problem, **_config(config), **_outcome(timing)}
+        for config, timing in data["configs_timings"]
+    ]
     return table_from_records(records, common)
 
 
 def _problem(key: list[Any], mapping: Mapping[str, str]) -> dict[str, Any]:
+    """Return the key's entries as columns of the problem, renamed by the user's mapping."""
     entries = {f"key_{i}": _entry(value) for i, value in enumerate(key)}
-    names = {source: column for column, source in mapping.items()}
-    if unknown := [s for s in names if s not in entries]:
-        raise UsageError(
-            f"--map {names[unknown[0]]}={unknown[0]}: the key has {', '.join(entries)}"
-        )
-    return {names.get(entry, f"problem.{entry}"): value for entry, value in entries.items()}
+    column_of = {source: column for column, source in mapping.items()}
+    for source, column in column_of.items():
+        if source not in entries:
+            raise UsageError(f"--map {column}={source}: the key has {', '.join(entries)}")
+    return {column_of.get(entry, f"problem.{entry}"): value for entry, value in entries.items()}
 
 
 def _entry(value: Any) -> Any:
@@ -59,9 +63,11 @@ def _entry(value: Any) -> Any:
 
 
 def _config(config: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = {f"config.{n}": v for n, v in config.get("kwargs", {}).items()}
-    launch = {f"config.{n}": config[n] for n in LAUNCH if config.get(n) is not None}
-    return {**parameters, **launch}
+    parameters = {f"config.{name}": value for name, value in config.get("kwargs", {}).items()}
+    launch_options = {
+        f"config.{name}": config[name] for name in LAUNCH if config.get(name) is not None
+    }
+    return {**parameters, **launch_options}
 
 
 def _outcome(timing: Any) -> dict[str, Any]:

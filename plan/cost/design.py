@@ -5,6 +5,7 @@ one farthest from all earlier ones.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -44,17 +45,16 @@ def plan_operators(
     Experts are split in the same way. ``kinds`` are weight formats; ``tokens`` are the sizes of
     steps: requests to decode, or tokens of a prompt.
     """
-    found: list[Operator] = []
     possible = [layout for tp in degrees for layout in _layouts(model, tp)]
     layouts = [layout for layout in possible if illegal_because(model, layout) is None]
     if not layouts:
         reason = illegal_because(model, possible[0])
         raise UsageError(f"{model.name} cannot be split like this: {reason}")
-    for layout in layouts:
-        for formats in map(Formats, kinds):
-            for size in tokens:
-                found.extend(_steps(model, layout, formats, size))
-    return distinct(found)
+
+    operators: list[Operator] = []
+    for layout, weight_format, size in product(layouts, kinds, tokens):
+        operators.extend(_steps(model, layout, Formats(weight_format), size))
+    return distinct(operators)
 
 
 def distinct(operators: Iterable[Operator]) -> list[Operator]:
@@ -94,11 +94,13 @@ def farthest_first(operators: Sequence[Operator]) -> list[Operator]:
     table = operator_table(operators)
     gaps = np.zeros(len(operators))
     for kernel, index in table.groupby("kernel", sort=False).indices.items():
-        rows, kind = table.iloc[index], KINDS[str(kernel)]
-        keys, coordinates = kind.keys(rows).to_numpy(), kind.coordinates(rows)
-        for key in dict.fromkeys(keys):
-            here = np.flatnonzero(keys == key)
-            gaps[index[here]] = _farthest_first_gaps(coordinates[here])
+        kind = KINDS[str(kernel)]
+        rows = table.iloc[index]
+        formats = kind.keys(rows).to_numpy()
+        coordinates = kind.coordinates(rows)
+        for name in dict.fromkeys(formats):
+            of_format = np.flatnonzero(formats == name)
+            gaps[index[of_format]] = _farthest_first_gaps(coordinates[of_format])
     return [operators[i] for i in np.argsort(-gaps, kind="stable")]
 
 
@@ -109,8 +111,10 @@ def _farthest_first_gaps(coordinates: np.ndarray) -> np.ndarray:
     remaining = np.ones(len(coordinates), dtype=bool)
     best = int(coordinates.sum(axis=1).argmin())  # start with the smallest, which is quick
     for _ in range(len(coordinates)):
-        gaps[best], remaining[best] = nearest[best], False
-        nearest = np.minimum(nearest, np.linalg.norm(coordinates - coordinates[best], axis=1))
+        gaps[best] = nearest[best]
+        remaining[best] = False
+        from_best = np.linalg.norm(coordinates - coordinates[best], axis=1)
+        nearest = np.minimum(nearest, from_best)
         best = int(np.where(remaining, nearest, -1.0).argmax())
     return gaps
 

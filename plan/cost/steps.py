@@ -1,26 +1,16 @@
-"""Time, power and energy of a step: the operators of one rank, summed.
+"""Time and energy of a step: the operators of one rank, summed."""
 
-Power is a share of the board's limit: the active idle share plus terms for the utilization of
-compute and memory, capped at the limit. Boards differ more in their limits than in these shares.
-GPUs without power measurements take the shares of their generation, else the mean of all.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.runs import with_specs_of
-from foretune.device import Device
-from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
-from foretune.plan.cost.kinds import family_of
-from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.sparse_attention import attention_modules
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
@@ -31,100 +21,6 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 
-METERED_SYSTEMS = {"h200_sxm": ("sm_90", 0.187), "b200_sxm": ("sm_100", 0.254)}
-"""System with measured power -> architecture, and share of the limit that an awake GPU draws with
-almost no load: the 1st percentile of all powers (printed by `benchmarks/plan_power.py`)."""
-SIMILAR_KERNELS = {
-    "mla_prefill": "attention_prefill",
-    "gdn": "attention_prefill",
-    "mla_decode": "attention_decode",
-}
-"""Kernel -> kernel whose power model it uses; others without one use that of ``gemm``."""
-
-
-@dataclass(frozen=True)
-class PowerModel:
-    """Power of one kernel's operators beyond active idle, as a share of the board's limit.
-
-    ``compute`` and ``memory`` are added at peak rates; exponents shape utilizations.
-    """
-
-    compute: float
-    compute_exponent: float
-    memory: float
-    memory_exponent: float
-
-    def share(self, utilization: np.ndarray, active_idle_share: np.ndarray | float) -> np.ndarray:
-        """Return the drawn share of the limit, for utilizations of compute and memory (rows, 2)."""
-        clipped = np.clip(np.nan_to_num(utilization), 0.0, 1.0)
-        computing = self.compute * clipped[:, 0] ** self.compute_exponent
-        reading = self.memory * clipped[:, 1] ** self.memory_exponent
-        return np.minimum(active_idle_share + computing + reading, 1.0)
-
-
-PowerModels = Mapping[str, Mapping[str, PowerModel]]
-"""Kernel -> system -> fitted power model."""
-
-
-class OperatorWatts(NamedTuple):
-    """Power of operators, one entry per row."""
-
-    watts: np.ndarray  # mean over the operator's time; NaN without a known limit
-    measured: np.ndarray  # whether the kernel's power was measured on this system
-    compute_bound: np.ndarray  # whether compute limits it, not memory
-
-
-class OperatorPower:
-    """Predicts the power of operators on a system; ``models`` are by default the shipped ones."""
-
-    def __init__(self, device: Device, system: str = "", models: PowerModels | None = None) -> None:
-        self.device, self.system = device, system
-        self._models = shipped_models() if models is None else models
-        similar = self._similar_systems(METERED_SYSTEMS)
-        self.active_idle_share = float(np.mean([METERED_SYSTEMS[name][1] for name in similar]))
-        """Share of the limit that the GPU draws while it waits for its next operator."""
-        self.limit_w = device.specs.get("power_limit_w", float("nan"))
-        """Power limit of the board in watts; NaN if unknown."""
-        self.active_idle_w = self.limit_w * self.active_idle_share
-        """Power of an awake idle GPU, in watts."""
-
-    def watts(self, operators: pd.DataFrame, ms: np.ndarray) -> OperatorWatts:
-        """Return the power of operators (run-table rows) that take ``ms`` milliseconds."""
-        share, measured = np.empty(len(operators)), np.empty(len(operators), dtype=bool)
-        compute_bound = np.empty(len(operators), dtype=bool)
-        for kernel, index in operators.groupby("kernel", sort=False).indices.items():
-            rows = operators.iloc[index].dropna(axis=1, how="all")
-            rows = with_specs_of(rows, self.device)
-            utilization = row_limits_ms(family_of(str(kernel)), rows) / ms[index, None]
-            similar = SIMILAR_KERNELS.get(str(kernel), str(kernel))
-            models = self._models[similar if similar in self._models else "gemm"]
-            each = [
-                models[name].share(utilization, self.active_idle_share)
-                for name in self._similar_systems(models)
-            ]
-            share[index] = np.mean(each, axis=0)
-            measured[index] = self.system in self._models.get(str(kernel), ())
-            compute_bound[index] = utilization[:, 0] > utilization[:, 1]
-        return OperatorWatts(share * self.limit_w, measured, compute_bound)
-
-    def _similar_systems(self, systems: Iterable[str]) -> list[str]:
-        """Return the measured systems to use: this one, its generation, else all."""
-        names = list(systems)
-        mine = self.device.architecture[:-1]  # sm_10 for sm_100 and sm_103
-        same_generation = [n for n in names if METERED_SYSTEMS[n][0][:-1] == mine]
-        return [n for n in names if n == self.system] or same_generation or names
-
-
-@cache
-def shipped_models() -> dict[str, dict[str, PowerModel]]:
-    """Return the shipped power models."""
-    found: dict[str, dict[str, PowerModel]] = {}
-    for row in shipped_rows("power.csv", "foretune.plan.cost"):
-        form = PowerModel(*(float(row[field.name]) for field in fields(PowerModel)))
-        found.setdefault(row["kernel"], {})[row["system"]] = form
-    return found
-
-
 PARTS = ("projections", "attention", "experts", "communication", "rest")
 """Parts of a step's time; columns of `StepTimer.times`."""
 _PART_OF = {
@@ -132,6 +28,10 @@ _PART_OF = {
     for row in shipped_rows("kinds.csv", "foretune.plan.cost")
 }
 _REST = len(PARTS) - 1
+SMALLEST_SUM = 1e-9
+"""Divides shares of a step that takes no time or energy."""
+MAX_SIMILAR_SYSTEMS = 2
+"""Maximum number of measured systems from which a system without measurements borrows."""
 
 
 @dataclass(frozen=True)
@@ -195,29 +95,37 @@ class StepTimer:
         ``energy_mj`` of one rank's GPU, NaN without a known power limit; ``energy_guessed``, the
         share of energy whose power was not measured on this system.
         """
-        operators = [self.operators(s) if isinstance(s, Step) else s for s in steps]
-        indices = self._lookup_indices([op for ops in operators for op in ops])
-        step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
-        count = np.array([op.count for ops in operators for op in ops], dtype=float)
-        part = np.array([_PART_OF.get(op.kernel, _REST) for ops in operators for op in ops])
+        operators_of_steps = [
+            self.operators(step) if isinstance(step, Step) else step for step in steps
+        ]
+        operators = [operator for each in operators_of_steps for operator in each]
+        indices = self._lookup_indices(operators)
         estimates = {name: values[indices] for name, values in self._estimates.items()}
+
+        # Per operator: its step, its part, and all its runs' time and energy.
+        step_of = np.repeat(np.arange(len(steps)), [len(each) for each in operators_of_steps])
+        part = np.array([_PART_OF.get(operator.kernel, _REST) for operator in operators])
+        count = np.array([operator.count for operator in operators], dtype=float)
         ms = count * estimates["ms"]
         mj = ms * estimates["watts"]
-        table = np.zeros((len(steps), len(PARTS)))
-        np.add.at(table, (step_of, part.astype(int)), ms)
 
-        def summed(values: np.ndarray) -> np.ndarray:
+        def sum_of_steps(values: np.ndarray) -> np.ndarray:
             return np.bincount(step_of, values, len(steps))
 
-        total, energy = table.sum(axis=1), summed(mj)
-        safe, spent = np.maximum(total, 1e-9), np.maximum(energy, 1e-9)
-        return pd.DataFrame(table, columns=list(PARTS)).assign(
-            total=total,
-            guessed=summed(ms * estimates["extrapolated"]) / safe,
-            compute_bound=summed(ms * estimates["compute_bound"]) / safe,
-            bound=summed(count * estimates["bound_ms"]),
-            energy_mj=energy,
-            energy_guessed=1.0 - summed(mj * estimates["metered"]) / spent,
+        # Per step: sums, and shares of them.
+        ms_of_parts = np.zeros((len(steps), len(PARTS)))
+        np.add.at(ms_of_parts, (step_of, part.astype(int)), ms)
+        total_ms = ms_of_parts.sum(axis=1)
+        total_mj = sum_of_steps(mj)
+        time_divisor = np.maximum(total_ms, SMALLEST_SUM)
+        energy_divisor = np.maximum(total_mj, SMALLEST_SUM)
+        return pd.DataFrame(ms_of_parts, columns=list(PARTS)).assign(
+            total=total_ms,
+            guessed=sum_of_steps(ms * estimates["extrapolated"]) / time_divisor,
+            compute_bound=sum_of_steps(ms * estimates["compute_bound"]) / time_divisor,
+            bound=sum_of_steps(count * estimates["bound_ms"]),
+            energy_mj=total_mj,
+            energy_guessed=1.0 - sum_of_steps(mj * estimates["metered"]) / energy_divisor,
         )
 
     def _lookup_indices(self, operators: Sequence[Operator]) -> np.ndarray:
@@ -242,9 +150,10 @@ class StepTimer:
 
     def _estimate(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
         """Return times and powers of operators; ``metered``: whether measured on this system."""
-        times, power = self.operator_timer.times(table, fastest_format=True), self._power
-        modeled, metered = power.watts(table, times.ms), np.isfinite(times.watts)
-        clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
+        times = self.operator_timer.times(table, fastest_format=True)
+        modeled = self._power.watts(table, times.ms)
+        metered = np.isfinite(times.watts)
+        clipped = np.clip(times.watts, self._power.active_idle_w, self._power.limit_w)
         return {
             "ms": times.ms,
             "extrapolated": np.isin(times.source, SOURCES[2:]),
@@ -265,10 +174,6 @@ def operator_table(operators: Sequence[Operator]) -> pd.DataFrame:
             for operator in operators
         ]
     )
-
-
-MAX_SIMILAR_SYSTEMS = 2
-"""Maximum number of measured systems from which a system without measurements borrows."""
 
 
 class StepTimerFactory:
@@ -311,9 +216,9 @@ class StepTimerFactory:
         """Return measured systems, the most similar GPU first; empty if this one is measured."""
         if self._tables is None or system.name in self._tables.systems:
             return []
-        found = [(name, find_system(name)) for name in self._tables.systems]
-        found.sort(key=lambda pair: _dissimilarity(system, pair[1]))
-        return [name for name, _ in found[:MAX_SIMILAR_SYSTEMS]]
+        measured = [(name, find_system(name)) for name in self._tables.systems]
+        measured.sort(key=lambda pair: _dissimilarity(system, pair[1]))
+        return [name for name, _ in measured[:MAX_SIMILAR_SYSTEMS]]
 
 
 def _dissimilarity(system: System, other: System) -> tuple[bool, bool, float]:

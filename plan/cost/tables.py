@@ -32,6 +32,11 @@ OPERATIONS = (
     *MODULES,
     *RECURRENT,
 )
+"""Operations of the engines' tables that plans use."""
+OPERATORS_FILE = "operators.parquet"
+"""The user's run table in a folder of ``foretune collect --operators``."""
+MAX_COVERED_DISTANCE = 1.0
+"""Octaves around a measurement in which later folders are ignored."""
 
 
 class EngineTables:
@@ -118,23 +123,39 @@ class EngineTables:
         if op not in self._flat_rows:
             self._flat_rows[op] = read(path, Request())
         table = self._flat_rows[op]
-        mine = (table["kernel"] == kernel) & (table["device"] == device_of_system(system))
-        mine &= table["config.backend"].isin(backends)
-        versions = table[mine].groupby("environment", observed=True)
-        return [rows for _, rows in sorted(versions, key=lambda pair: _version_key(str(pair[0])))]
+        of_kernel = table["kernel"] == kernel
+        of_system = table["device"] == device_of_system(system)
+        of_engine = table["config.backend"].isin(backends)
+        rows_of_version = {
+            str(version): rows
+            for version, rows in table[of_kernel & of_system & of_engine].groupby(
+                "environment", observed=True
+            )
+        }
+        return [rows_of_version[version] for version in sorted(rows_of_version, key=_version_key)]
 
 
 def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
+    """Return the newest complete version's rows, and of others what it lacks."""
     largest = max(len(rows) for rows in versions)
     complete = [rows for rows in versions if len(rows) >= MIN_COMPLETE_SHARE * largest]
+    newest = complete[-1]
+    older = [rows for rows in reversed(versions) if rows is not newest]
+
+    # Formats that newer versions lack.
     kept: list[pd.DataFrame] = []
-    seen: set[str] = set()
-    for rows in [complete[-1], *reversed([v for v in versions if v is not complete[-1]])]:
-        new = rows[~rows["config.format"].isin(seen)] if "config.format" in rows else rows
-        seen |= set(new["config.format"]) if "config.format" in rows else set()
-        kept.append(new)
-    metered = [v for v in versions if "power_w" in v and v["power_w"].notna().any()]
-    if metered and metered[-1] is not complete[-1]:
+    seen_formats: set[str] = set()
+    for rows in [newest, *older]:
+        if "config.format" not in rows:
+            kept.append(rows)
+            continue
+        added = rows[~rows["config.format"].isin(seen_formats)]
+        seen_formats |= set(added["config.format"])
+        kept.append(added)
+
+    # Power, without times, of the newest version that has any.
+    metered = [rows for rows in versions if "power_w" in rows and rows["power_w"].notna().any()]
+    if metered and metered[-1] is not newest:
         kept.append(metered[-1].assign(time_ms=np.nan))
     return pd.concat([rows for rows in kept if len(rows)], ignore_index=True)
 
@@ -143,9 +164,6 @@ def _version_key(version: str) -> tuple[tuple[int, str], ...]:
     """Return the sort key of a version: 1.3.0rc9 before 1.3.0rc10."""
     parts = re.findall(r"\d+|[a-z]+", version.lower())
     return tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
-
-
-OPERATORS_FILE = "operators.parquet"
 
 
 def has_user_operators(folder: Path) -> bool:
@@ -181,10 +199,6 @@ class UserTables:
         if succeeded.empty:
             raise RunTableError(f"{path} has no successful measurement: see its column 'error'")
         return succeeded.reset_index(drop=True)
-
-
-MAX_COVERED_DISTANCE = 1.0
-"""Octaves around a measurement in which later folders are ignored."""
 
 
 def default_folders() -> list[Path]:
@@ -263,12 +277,15 @@ def _covered(kernel: str, rows: pd.DataFrame, earlier: pd.DataFrame) -> np.ndarr
     from scipy.spatial import KDTree
 
     kind = KINDS[kernel]
-    keys, known = kind.keys(rows).to_numpy(), kind.keys(earlier).to_numpy()
-    coordinates, known_coordinates = kind.coordinates(rows), kind.coordinates(earlier)
+    formats = kind.keys(rows).to_numpy()
+    coordinates = kind.coordinates(rows)
+    earlier_formats = kind.keys(earlier).to_numpy()
+    earlier_coordinates = kind.coordinates(earlier)
     covered = np.zeros(len(rows), dtype=bool)
-    for key in set(known):
-        mine = keys == key
-        if mine.any():
-            distance = KDTree(known_coordinates[known == key]).query(coordinates[mine])[0]
-            covered[mine] = distance < MAX_COVERED_DISTANCE
+    for name in set(earlier_formats):
+        of_format = formats == name
+        if of_format.any():
+            measured = KDTree(earlier_coordinates[earlier_formats == name])
+            distance = measured.query(coordinates[of_format])[0]
+            covered[of_format] = distance < MAX_COVERED_DISTANCE
     return covered

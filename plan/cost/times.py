@@ -16,15 +16,19 @@ from foretune.plan.cost.measured_operators import (
     EXACT_DISTANCE,
     LAUNCH_MS,
     MeasuredOperators,
-    RejectedRows,
 )
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
+from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.formats import table_name
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
+MEASURED, INTERPOLATED, PREDICTED, ROOFLINE = range(4)
+"""Their indices."""
+LOG_UNKNOWN_LIMIT = -30.0
+"""Log milliseconds that stand for an unknown limit: no time at all."""
 MAX_INTERPOLATION_DISTANCE = 1.0
 """Maximum octaves to the nearest measurement for a time to count as interpolated."""
 DEFAULT_EFFICIENCY = 0.7
@@ -77,15 +81,16 @@ class OperatorTimer:
         similar_systems: Sequence[str] = (),
         predictors: TrainedPredictorCache | None = None,
     ) -> None:
-        self.device, self.system, self.backend = device, system, backend
+        self.device = device
+        self.system = system
+        self.backend = backend
         self._tables = tables
-        self._system_engines = [
-            (name, engine)
-            for name in ((system, *similar_systems) if tables else ())
-            for engine in sorted(
-                tables.backends(name) if tables else (), key=lambda e: e != backend
-            )
-        ]
+        self._system_engines: list[tuple[str, str]] = []
+        """Measured systems and engines, this system and this engine first."""
+        if tables is not None:
+            for name in (system, *similar_systems):
+                engines = sorted(tables.backends(name), key=lambda engine: engine != backend)
+                self._system_engines += [(name, engine) for engine in engines]
         self._measured: dict[tuple[str, str, str], MeasuredOperators | None] = {}
         self._predictor_cache = predictors or TrainedPredictorCache()
         self._predictors: dict[str, OperatorPredictor] = {}
@@ -96,36 +101,55 @@ class OperatorTimer:
         Irrelevant columns are ignored. With ``fastest_format``, experts may run in any measured
         format of equal work (`EQUAL_COST_FORMATS`), as engines choose.
         """
-        n = len(operators)
-        log_ms, bound, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
-        source = np.full(n, 3, dtype=np.int8)
+        count = len(operators)
+        log_ms = np.empty(count)
+        bound_ms = np.empty(count)
+        watts = np.full(count, np.nan)
+        source = np.full(count, ROOFLINE, dtype=np.int8)
+
+        # 1. Every operator gets a time from the roofline, and questions to measured tables.
         queries: list[_Query] = []
-        for kernel, index in operators.groupby("kernel", sort=False).indices.items():
+        for name, index in operators.groupby("kernel", sort=False).indices.items():
+            kernel = str(name)
             rows = operators.iloc[index].dropna(axis=1, how="all")
             if kernel in KINDS:
-                rows = KINDS[str(kernel)].fill_missing(rows)
-            here = with_specs_of(rows, self.device)
-            limits = np.log(row_limits_ms(family_of(str(kernel)), here))
-            log_bounds = limits + np.log(work_share(rows))[:, None]
-            bound[index] = np.exp(log_bounds).max(axis=1)
-            attainable_ms = np.exp(np.nan_to_num(log_bounds, nan=-30.0)).max(axis=1)
+                rows = KINDS[kernel].fill_missing(rows)
+            limits_ms = row_limits_ms(family_of(kernel), with_specs_of(rows, self.device))
+            log_limits = np.log(limits_ms)
+            log_bounds = log_limits + np.log(work_share(rows))[:, None]
+            bound_ms[index] = np.exp(log_bounds).max(axis=1)
+            attainable = np.nan_to_num(log_bounds, nan=LOG_UNKNOWN_LIMIT)
+            attainable_ms = np.exp(attainable).max(axis=1)
             log_ms[index] = np.log(LAUNCH_MS + attainable_ms / DEFAULT_EFFICIENCY)
-            queries += self._queries(str(kernel), rows, limits, index, fastest_format)
-        tables = {q.table.predictor_name(q.key): q.table for q in queries}
+            queries += self._queries(kernel, rows, log_limits, index, fastest_format)
+
+        # 2. The predictors of all tables in question are trained together.
+        self._train_predictors(queries)
+
+        # 3. Answers replace the roofline; those of other formats only if they are faster.
+        for query in queries:
+            answer = self._answer(query)
+            better = np.full(len(query.index), True)
+            if query.only_if_faster:
+                better = answer.log_ms < log_ms[query.index]
+            replaced = query.index[better]
+            log_ms[replaced] = answer.log_ms[better]
+            source[replaced] = answer.source[better]
+            watts[replaced] = answer.watts[better]
+        return OperatorTimes(
+            ms=np.exp(log_ms),
+            source=np.array(SOURCES)[source],
+            watts=watts,
+            bound_ms=np.nan_to_num(bound_ms),
+        )
+
+    def _train_predictors(self, queries: "Sequence[_Query]") -> None:
+        """Load or train the predictors that queries need."""
+        tables = {query.table.predictor_name(query.key): query.table for query in queries}
         missing = [name for name in tables if name not in self._predictors]
         sets = [tables[name].training_set(name) for name in missing]
         trained = self._predictor_cache.load_or_train(sets)
         self._predictors |= dict(zip(missing, trained, strict=True))
-        for query in queries:
-            index = query.index
-            answer = self._answer(query)
-            better = np.full(len(index), True)
-            if query.only_if_faster:
-                better = answer[0] < log_ms[index]
-            columns: tuple[np.ndarray, ...] = log_ms, source, watts
-            for values, new in zip(columns, answer, strict=True):
-                values[index[better]] = new[better]
-        return OperatorTimes(np.exp(log_ms), np.array(SOURCES)[source], watts, np.nan_to_num(bound))
 
     @property
     def rejected_rows(self) -> list[RejectedRows]:
@@ -150,64 +174,107 @@ class OperatorTimer:
             return
         keys = KINDS[kernel].keys(rows)
         for key in map(str, keys.unique()):
-            here = np.flatnonzero((keys == key).to_numpy())
-            for candidate_key in (key, *(_equal_cost_keys(kernel, key) if fastest_format else ())):
-                table, known, exact_match = self._nearest_table(kernel, candidate_key)
+            of_key = np.flatnonzero((keys == key).to_numpy())
+            candidate_keys = [key]
+            if fastest_format:
+                candidate_keys += _equal_cost_keys(kernel, key)
+            for candidate_key in candidate_keys:
+                nearest = self._nearest_table(kernel, candidate_key)
                 only_if_faster = candidate_key != key
-                if table is not None and (exact_match or not only_if_faster):
-                    subset = rows.iloc[here]
-                    yield _Query(
-                        table, known, exact_match, only_if_faster, subset, limits[here], index[here]
-                    )
+                if nearest is None or (only_if_faster and not nearest.exact_match):
+                    continue
+                yield _Query(
+                    table=nearest.table,
+                    key=nearest.key,
+                    exact_match=nearest.exact_match,
+                    only_if_faster=only_if_faster,
+                    rows=rows.iloc[of_key],
+                    limits=limits[of_key],
+                    index=index[of_key],
+                )
 
     def has_measurements(self, kernel: str, leading_key: str) -> bool:
         """Return whether a kernel was measured here with this first exact column."""
-        here = (pair for pair in self._system_engines if pair[0] == self.system)
-        tables = (self._table(kernel, *pair) for pair in here)
-        keys = (key for table in tables if table for key in table.keys)
-        return any(key.split("/")[0] == leading_key for key in keys)
+        for system, engine in self._system_engines:
+            if system != self.system:
+                continue
+            table = self._table(kernel, system, engine)
+            if table and any(key.split("/")[0] == leading_key for key in table.keys):
+                return True
+        return False
 
-    def _nearest_table(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
-        """Return the nearest measurements to formats ``key``, their formats, and if they match.
+    def _nearest_table(self, kernel: str, key: str) -> "_NearestTable | None":
+        """Return the nearest measurements to formats ``key``; None if there are none.
 
         Other engines' measurements of the same format precede this engine's of others.
         """
 
         def distance(other: str) -> list[int]:
             parts = zip(key.split("/"), other.split("/"), strict=True)
-            return [_format_distance(a, b) for a, b in parts]
+            return [_format_distance(wanted, known) for wanted, known in parts]
 
-        levels = (0,) if KINDS[kernel].strict else (0, 1)
-        for candidate_kernel, allow_similar, pair in product(
-            (kernel, *SIMILAR_KERNELS.get(kernel, ())), levels, self._system_engines
+        candidate_kernels = (kernel, *SIMILAR_KERNELS.get(kernel, ()))
+        other_formats = (False,) if KINDS[kernel].strict else (False, True)
+        for candidate_kernel, allow_other, (system, engine) in product(
+            candidate_kernels, other_formats, self._system_engines
         ):
-            table = self._table(candidate_kernel, *pair)
+            table = self._table(candidate_kernel, system, engine)
             if table is None:
                 continue
             best = min(table.keys, key=distance)
-            if allow_similar or best == key:
-                same_source = pair[0] == self.system and pair[1] == (self.backend or pair[1])
-                return table, best, same_source and best == key and candidate_kernel == kernel
-        return None, "", False
+            if allow_other or best == key:
+                same_engine = not self.backend or engine == self.backend
+                same_source = system == self.system and same_engine
+                exact = same_source and best == key and candidate_kernel == kernel
+                return _NearestTable(table=table, key=best, exact_match=exact)
+        return None
 
     def _table(self, kernel: str, system: str, backend: str) -> MeasuredOperators | None:
         """Return the measurements of a kernel; None if no format has enough."""
         key = (kernel, system, backend)
         if key not in self._measured:
-            rows = self._tables.rows(*key) if self._tables else None
-            shared = backend == (self.backend or backend)  # one predictor of all formats
-            table = None if rows is None else MeasuredOperators(kernel, rows, "-".join(key), shared)
-            self._measured[key] = table if table and table.keys else None
+            self._measured[key] = self._read_table(*key)
         return self._measured[key]
 
-    def _answer(self, query: "_Query") -> tuple[np.ndarray, ...]:
-        """Return log times, source indices, and watts."""
-        table, key, exact_match = query.table, query.key, query.exact_match
-        predictor = self._predictors[table.predictor_name(key)]
-        log_ms, watts, distance = table.estimate(key, query.rows, query.limits, predictor)
-        near = np.where(distance < MAX_INTERPOLATION_DISTANCE, 1, 2)
-        source = np.where(exact_match, np.where(distance < EXACT_DISTANCE, 0, near), 2)
-        return log_ms, source, np.where(exact_match, watts, np.nan)
+    def _read_table(self, kernel: str, system: str, backend: str) -> MeasuredOperators | None:
+        rows = self._tables.rows(kernel, system, backend) if self._tables else None
+        if rows is None:
+            return None
+        name = f"{kernel}-{system}-{backend}"
+        # Only this engine's tables are asked about most of their formats.
+        shared = not self.backend or backend == self.backend
+        table = MeasuredOperators(kernel, rows, name, shared_predictor=shared)
+        return table if table.keys else None
+
+    def _answer(self, query: "_Query") -> "_Answer":
+        predictor = self._predictors[query.table.predictor_name(query.key)]
+        estimate = query.table.estimate(query.key, query.rows, query.limits, predictor)
+        if not query.exact_match:
+            unknown = np.full(len(query.rows), np.nan)
+            predicted = np.full(len(query.rows), PREDICTED)
+            return _Answer(log_ms=estimate.log_ms, source=predicted, watts=unknown)
+        is_near = estimate.distance < MAX_INTERPOLATION_DISTANCE
+        not_measured = np.where(is_near, INTERPOLATED, PREDICTED)
+        source = np.where(estimate.distance < EXACT_DISTANCE, MEASURED, not_measured)
+        return _Answer(log_ms=estimate.log_ms, source=source, watts=estimate.watts)
+
+
+@dataclass(frozen=True)
+class _NearestTable:
+    """Measurements, the formats among them to use, and whether these are those asked for."""
+
+    table: MeasuredOperators
+    key: str
+    exact_match: bool
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Answers to a query, one entry per operator."""
+
+    log_ms: np.ndarray
+    source: np.ndarray  # index in `SOURCES`
+    watts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -225,10 +292,10 @@ class _Query:
 
 def _equal_cost_keys(kernel: str, key: str) -> list[str]:
     """Return formats that an engine may run in place of ``key`` if faster."""
-    kind, _, rest = key.partition("/")
-    if kernel != "moe" or kind not in EQUAL_COST_FORMATS:
+    weights, _, other_columns = key.partition("/")
+    if kernel != "moe" or weights not in EQUAL_COST_FORMATS:
         return []
-    return [f"{other}/{rest}" for other in EQUAL_COST_FORMATS if other != kind]
+    return [f"{other}/{other_columns}" for other in EQUAL_COST_FORMATS if other != weights]
 
 
 def _format_distance(wanted: str, other: str) -> int:

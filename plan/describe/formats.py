@@ -55,6 +55,11 @@ class Format:
         """Bytes per number, including scales of groups."""
         return self.bytes_per_value(inf)
 
+    @property
+    def narrowest_bits(self) -> float:
+        """Bits per number of the narrowest part of a mixture."""
+        return min([part.bits for _, part in self.parts], default=self.bits)
+
     def bytes_per_value(self, width: float) -> float:
         """Return bytes per number, including scales, for heads of ``width`` numbers."""
         if self.parts:

@@ -19,6 +19,7 @@ from foretune.plan.describe.huggingface import (
 )
 from foretune.plan.describe.names import (
     keeps_attention_wide,
+    other_sizes,
     parse_name,
     repository_of,
     similar_names,
@@ -37,12 +38,17 @@ FOLDER_HINT = "or give a folder with its config.json"
 class UnknownModel(UnknownName):
     """A model of that name is not known; names are suggested only if their sizes are the same."""
 
-    def __init__(self, name: str, suggestions: list[str], known: int) -> None:
+    def __init__(self, name: str, known: list[str]) -> None:
+        suggestions = similar_names(name, known)[:MAX_SUGGESTIONS]
         hint = f"did you mean {suggestions[0]!r}? " if suggestions else ""
-        others = f", among them {', '.join(suggestions)}" if len(suggestions) > 1 else ""
-        UsageError.__init__(
-            self, f"unknown model {name!r}: {hint}{known} names are known{others}; {FOLDER_HINT}"
-        )
+        listed = ""
+        if len(suggestions) > 1:
+            listed = f", among them {', '.join(suggestions)}"
+        elif not suggestions:
+            sizes = other_sizes(name, known)[:MAX_SUGGESTIONS]
+            listed = f", in other sizes {', '.join(sizes)}" if sizes else ""
+        message = f"unknown model {name!r}: {hint}{len(known)} names are known{listed}"
+        UsageError.__init__(self, f"{message}; {FOLDER_HINT}")
 
 
 def describe_model(name: str) -> ModelDescription:
@@ -100,10 +106,9 @@ def _named_model(name: str) -> ModelDescription:
     if similar is not None:
         return similar
     known = known_models()
-    suggestions = similar_names(name, known)[:MAX_SUGGESTIONS]
-    if _package() is None and not suggestions:
+    if _package() is None and not similar_names(name, known):
         raise MissingExtra("aiconfigurator_core", "llm", f"describing {name} without its folder")
-    raise UnknownModel(name, suggestions, known=len(known))
+    raise UnknownModel(name, known)
 
 
 def _look_up(name: str, normalize: Callable[[str], str]) -> ModelDescription | None:

@@ -238,10 +238,25 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
         parts = parse_name(candidate)
         if parts.sizes != wanted.sizes:
             continue
-        matcher = difflib.SequenceMatcher(None, wanted.architecture, parts.architecture)
-        if matcher.ratio() >= MIN_SIMILARITY:
-            by_similarity.append((-matcher.ratio(), candidate))
+        similarity = _similarity(wanted.architecture, parts.architecture)
+        if similarity >= MIN_SIMILARITY:
+            by_similarity.append((-similarity, candidate))
     return [candidate for _, candidate in sorted(by_similarity)]
+
+
+def other_sizes(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that differ from ``name`` in their sizes only."""
+    wanted = _without_sizes(parse_name(name))
+    return [each for each in known if wanted and _without_sizes(parse_name(each)) == wanted]
+
+
+def _similarity(first: str, second: str) -> float:
+    return difflib.SequenceMatcher(None, first, second).ratio()
+
+
+def _without_sizes(parts: ModelName) -> str:
+    words = parts.architecture.split("-")
+    return "-".join(word for word in words if word not in parts.sizes)
 
 
 def keeps_attention_wide(name: str) -> bool:

@@ -6,160 +6,19 @@ request is still part of the next step. Requests are admitted only if the cache 
 their tokens, so none is evicted.
 """
 
-import os
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, inf
-from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.files import read_table, require
-from foretune.errors import RunTableError, UsageError
-from foretune.plan.describe.system import System
+from foretune.errors import UsageError
+from foretune.plan.engine.host import CUDA_GRAPH_SIZES, Host
+from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.stage_times import Stages, StepLoad
-from foretune.support.files import translate_read_errors
-
-COLUMNS = ("at_s", "isl", "osl")
-"""Columns of a trace: arrival in seconds, tokens of the prompt and of the answer."""
-CACHED = "cached"
-"""Optional column: cached tokens of the prompt."""
-MAX_TOKENS = 2**31
-"""Maximum tokens of a request."""
-
-
-@dataclass(frozen=True)
-class Requests:
-    """Requests in order of arrival.
-
-    Attributes:
-        isl, osl: tokens of prompts and answers.
-        in_flight: requests in flight; the next arrives when one ends. With 0, they arrive at
-            ``arrival_ms``.
-    """
-
-    arrival_ms: np.ndarray
-    isl: np.ndarray
-    osl: np.ndarray
-    cached: np.ndarray
-    in_flight: int = 0
-
-    def __len__(self) -> int:
-        return len(self.arrival_ms)
-
-    @classmethod
-    def uniform(
-        cls, arrival_ms: np.ndarray, isl: int, osl: int, cached: int = 0, in_flight: int = 0
-    ) -> "Requests":
-        """Return equal requests with given arrival times."""
-        isls, osls, cached_ = (np.full(len(arrival_ms), n) for n in (isl, osl, cached))
-        return cls(np.asarray(arrival_ms, dtype=float), isls, osls, cached_, in_flight)
-
-    @classmethod
-    def poisson(
-        cls, per_s: float, count: int, isl: int, osl: int, cached: int = 0, seed: int = 0
-    ) -> "Requests":
-        """Return equal requests with Poisson arrivals, ``per_s`` per second."""
-        gaps = np.random.default_rng(seed).exponential(1e3 / per_s, count)
-        return cls.uniform(np.cumsum(gaps), isl, osl, cached)
-
-    def shard(self, part: int, parts: int) -> "Requests":
-        """Return every ``parts``-th request from ``part`` on: the share of one server."""
-        own = slice(part, None, parts)
-        arrays = self.arrival_ms[own], self.isl[own], self.osl[own], self.cached[own]
-        return Requests(*arrays, -(-self.in_flight // parts))
-
-
-def read_numbers(
-    path: str | os.PathLike[str], columns: Sequence[str], what: str, optional: str = ""
-) -> pd.DataFrame:
-    """Return numeric columns of a CSV or Parquet file, NaN for texts; raises RunTableError."""
-    table = read_table(Path(path), columns)
-    require(table, columns, Path(path), what)
-    with translate_read_errors(path, RunTableError, "is damaged: {}"):
-        found = [name for name in (*columns, optional) if name in table]
-        return table[found].apply(pd.to_numeric, errors="coerce")
-
-
-def read_trace(path: str | os.PathLike[str]) -> Requests:
-    """Return the requests of a CSV or Parquet file.
-
-    Columns are ``at_s``, ``isl``, ``osl`` and optionally ``cached``. Raises RunTableError if the
-    file cannot be read, lacks a column, or has an invalid row.
-    """
-    numbers = read_numbers(path, COLUMNS, "a trace of requests", CACHED)
-    if numbers.empty:
-        raise RunTableError(f"{path} has no rows: it needs one per request")
-    numbers[CACHED] = numbers.get(CACHED, 0)
-    integral = (numbers[["isl", "osl", CACHED]] % 1 == 0).all(axis=1)
-    valid = integral & (numbers["at_s"] >= 0) & (numbers["at_s"] < np.inf) & (numbers["isl"] >= 1)
-    valid &= (numbers[["isl", "osl"]] < MAX_TOKENS).all(axis=1)
-    valid &= (numbers["osl"] >= 1) & (numbers[CACHED] >= 0) & (numbers[CACHED] < numbers["isl"])
-    if not valid.all():
-        row = int(np.flatnonzero(~valid.to_numpy())[0]) + 1
-        raise RunTableError(
-            f"{path}, row {row}: at_s must be 0 or more seconds, isl and osl whole numbers of "
-            "at least 1 token, cached less than isl"
-        )
-    sorted_ = numbers.sort_values("at_s", kind="stable")
-    isl, osl, cached = (sorted_[name].to_numpy(dtype=int) for name in ("isl", "osl", CACHED))
-    return Requests(1e3 * sorted_["at_s"].to_numpy(dtype=float), isl, osl, cached)
-
-
-CUDA_GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
-"""Decode batch sizes captured by default (vLLM's ``cudagraph_capture_sizes``)."""
-HOST_SLOWDOWN = {"gb200": 1.65, "gb300": 1.65}
-"""System -> CPU time relative to x86 servers.
-
-Grace is slower at the engines' Python code: measured on CPU-bound Qwen3-30B-A3B, GB200 against B200
-with x86.
-"""
-
-
-@dataclass(frozen=True)
-class Host:
-    """CPU time per step and stage; all three engines schedule in Python.
-
-    Defaults are those of TensorRT-LLM 1.0 (PyTorch flow), fitted to published throughputs of
-    Llama-3.1-70B in pipelines and Qwen3-30B-A3B on one GPU.
-    If it ``overlaps``, a step is prepared while the GPU computes the previous one. Kernel launches
-    overlap in either case.
-    """
-
-    step_ms: float = 1.0
-    request_ms: float = 0.015  # per request in the step, for inputs and outputs
-    token_ms: float = 0.002  # per prompt token in the step
-    active_ms: float = 0.003  # per admitted request, in the step or not: engines scan them all
-    layer_ms: float = 0.4  # to launch a layer's kernels without a CUDA graph
-    overlaps: bool = True
-
-    @classmethod
-    def for_system(cls, system: System, depth: int = 1) -> Self:
-        """Return the host times of a system's servers; pipelines do not overlap steps."""
-        slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
-        names = [f.name for f in fields(cls) if f.name != "overlaps"]
-        times = {name: slowdown * getattr(cls, name) for name in names}
-        return cls(**times, overlaps=depth == 1)
-
-    def step_time_ms(
-        self, gpu_ms: float, requests: int, tokens: int, active: int, launched: float
-    ) -> float:
-        """Return the duration of a step.
-
-        ``requests`` and prompt ``tokens`` are those in the step, ``active`` counts all admitted
-        requests, ``launched`` the layers without a CUDA graph.
-        """
-        host_ms = self.step_ms + self.request_ms * requests
-        host_ms += self.token_ms * tokens + self.active_ms * active
-        launch_ms = self.layer_ms * launched
-        return (
-            max(gpu_ms, host_ms + launch_ms) if self.overlaps else host_ms + max(gpu_ms, launch_ms)
-        )
 
 
 @dataclass(frozen=True)
@@ -170,16 +29,17 @@ class Scheduler:
     max_batch: int  # maximum requests per step; a pipeline has one step per stage in flight
     cache_tokens: float  # capacity of the cache, over all requests in flight
     chunked: bool = True  # whether prompts are split over steps, else wait for one with room
-    host: Host = Host()  # CPU times
+    host: Host = Host()  # CPU times  # noqa: RUF009 - immutable
     graph_sizes: tuple[int, ...] = CUDA_GRAPH_SIZES  # captured batches; steps are padded
     drafted: int = 0  # tokens drafted per request and step, verified in the next
     accepted_tokens: float = 1.0  # mean tokens per request and step
 
     def graph_size(self, requests: int) -> int:
         """Return the size of the CUDA graph for ``requests`` answers; 0 if none fits."""
-        place = bisect_left(self.graph_sizes, requests)
-        size = self.graph_sizes[place] if place < len(self.graph_sizes) else 0
-        return min(size, max(self.max_batch, requests))
+        position = bisect_left(self.graph_sizes, requests)
+        if position == len(self.graph_sizes):
+            return 0
+        return min(self.graph_sizes[position], max(self.max_batch, requests))
 
 
 def simulate_requests(
@@ -193,8 +53,11 @@ def simulate_requests(
     prompt exceeds a step.
     """
     engine = _Engine(requests, scheduler)
-    batches, stage_free_ms = [_Batch() for _ in range(depth)], [0.0] * depth
-    host, max_active = scheduler.host, scheduler.max_batch * depth
+    batches = [_Batch() for _ in range(depth)]
+    stage_free_ms = [0.0] * depth
+    max_active = scheduler.max_batch * depth
+
+    # The batches of a pipeline take turns.
     turn = 0
     while engine.remaining:
         batch = batches[turn]
@@ -203,24 +66,35 @@ def simulate_requests(
         prompts = engine.schedule_prompts(batch, now)
         if not prompts and not batch.answers:
             # Idle: retry when another batch may have freed memory, or a request arrives.
-            next_ready = [b.ready_ms for b in batches if b.ready_ms > now]
-            batch.ready_ms = min([engine.next_arrival(now), *next_ready])
+            later = [other.ready_ms for other in batches if other.ready_ms > now]
+            batch.ready_ms = min([engine.next_arrival(now), *later])
             continue
+
         load = StepLoad(
-            batch.answers,
-            batch.context,
-            prompts,
-            len(batch.finished_prompts),
-            1 + scheduler.drafted,
+            answers=batch.answers,
+            context=batch.context,
+            prompts=prompts,
+            finished_prompts=len(batch.finished_prompts),
+            tokens_per_answer=1 + scheduler.drafted,
         )
-        tokens = sum(new for new, _ in prompts)
-        active = min(len(engine.waiting) + sum(b.requests for b in batches), max_active)
-        graph = 0 if prompts else scheduler.graph_size(batch.answers)
-        for stage, work in enumerate(stages(load, max(graph - batch.answers, 0))):
-            step_ms = host.step_time_ms(
-                work.ms, batch.requests, tokens, active, 0 if graph else work.layers
+        prompt_tokens = sum(new for new, _ in prompts)
+        admitted = len(engine.waiting) + sum(other.requests for other in batches)
+
+        # Steps without prompts are padded to the size of a CUDA graph, if one fits.
+        graph_size = 0 if prompts else scheduler.graph_size(batch.answers)
+        padded = max(graph_size - batch.answers, 0)
+
+        # The batch goes through the stages; each is free when it has done the batch before.
+        for stage, work in enumerate(stages(load, padded)):
+            step_ms = scheduler.host.step_time_ms(
+                work.ms,
+                requests=batch.requests,
+                tokens=prompt_tokens,
+                active=min(admitted, max_active),
+                launched=0 if graph_size else work.layers,
             )
-            now = stage_free_ms[stage] = max(now, stage_free_ms[stage]) + step_ms
+            now = max(now, stage_free_ms[stage]) + step_ms
+            stage_free_ms[stage] = now
         batch.ready_ms = now
         engine.finish_step(batch, now)
     return engine.table()
@@ -241,6 +115,7 @@ class _Batch:
 
     @property
     def requests(self) -> int:
+        """Requests of the batch: decoding, and with a prompt in the step."""
         return self.answers + len(self.partial_prompts) + len(self.finished_prompts)
 
 
@@ -248,47 +123,58 @@ class _Engine:
     """Future and waiting requests, and the free cache."""
 
     def __init__(self, requests: Requests, scheduler: Scheduler) -> None:
+        # Lists of Python numbers: they are read one by one.
+        self._isl: list[int] = requests.isl.astype(int).tolist()
+        self._osl: list[int] = requests.osl.astype(int).tolist()
+        self._cached: list[int] = requests.cached.astype(int).tolist()
+        self._arrival_ms: list[float] = requests.arrival_ms.astype(float).tolist()
         self._scheduler = scheduler
-        self._isl, self._osl, self._cached = (
-            getattr(requests, name).astype(int).tolist() for name in ("isl", "osl", "cached")
-        )
         self._check()
-        self._arrival_ms = requests.arrival_ms.astype(float).tolist()
-        self._first, self._last = [0.0] * len(self._arrival_ms), [0.0] * len(self._arrival_ms)
-        self._free_tokens = scheduler.cache_tokens
-        self.remaining, self._arrived = len(self._arrival_ms), 0
+
+        count = len(requests)
+        self.remaining = count
         self.waiting: deque[int] = deque()
-        self._next_request = min(requests.in_flight or self.remaining, self.remaining)
-        self._arrival_ms[self._next_request :] = [inf] * (self.remaining - self._next_request)
+        self._first_ms = [0.0] * count
+        self._last_ms = [0.0] * count
+        self._free_tokens = scheduler.cache_tokens
+        self._arrived = 0
+
+        # With a fixed number in flight, later requests arrive when earlier ones end.
+        self._next_request = min(requests.in_flight or count, count)
+        self._arrival_ms[self._next_request :] = [inf] * (count - self._next_request)
 
     def next_arrival(self, now: float) -> float:
         """Return when the next request arrives; ``now`` if none is left."""
-        pending = self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] < inf
-        return max(self._arrival_ms[self._arrived], now) if pending else now
+        if self._arrived == len(self._arrival_ms):
+            return now
+        arrival_ms = self._arrival_ms[self._arrived]
+        return max(arrival_ms, now) if arrival_ms < inf else now
 
     def schedule_prompts(self, batch: _Batch, now: float) -> list[tuple[int, int]]:
         """Choose prompts, partly prefilled ones first: (new tokens, earlier tokens) of each."""
-        while self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] <= now:
-            self.waiting.append(self._arrived)
-            self._arrived += 1
-        budget = self._scheduler.step_tokens - batch.answers * (1 + self._scheduler.drafted)
+        self._admit_arrivals(now)
+        decode_tokens = batch.answers * (1 + self._scheduler.drafted)
+        budget = self._scheduler.step_tokens - decode_tokens
         prompts: list[tuple[int, int]] = []
-        partial_prompts, batch.partial_prompts, batch.finished_prompts = (
-            batch.partial_prompts,
-            [],
-            [],
-        )
-        for request, before in partial_prompts:
-            budget -= self._read_prompt(batch, request, before, budget, prompts)
+
+        # Prompts that the last step has left unfinished go on.
+        unfinished = batch.partial_prompts
+        batch.partial_prompts = []
+        batch.finished_prompts = []
+        for request, before in unfinished:
+            budget -= self._read_prompt(batch, request, before, budget=budget, prompts=prompts)
+
+        # New ones start in order of arrival, if the cache has room for all their tokens.
         while self.waiting and budget > 0 and batch.requests < self._scheduler.max_batch:
             request = self.waiting[0]
-            new = self._isl[request] - self._cached[request]
-            if self._final_tokens(request) > self._free_tokens or (
-                new > budget and not self._scheduler.chunked
-            ):
+            before = self._cached[request]
+            new = self._isl[request] - before
+            must_wait = new > budget and not self._scheduler.chunked
+            if must_wait or self._final_tokens(request) > self._free_tokens:
                 break
-            self._free_tokens -= self._final_tokens(self.waiting.popleft())
-            budget -= self._read_prompt(batch, request, self._cached[request], budget, prompts)
+            self.waiting.popleft()
+            self._free_tokens -= self._final_tokens(request)
+            budget -= self._read_prompt(batch, request, before, budget=budget, prompts=prompts)
         return prompts
 
     def finish_step(self, batch: _Batch, now: float) -> None:
@@ -296,18 +182,25 @@ class _Engine:
         accepted_tokens = self._scheduler.accepted_tokens
         batch.step += 1
         batch.context += batch.answers * accepted_tokens
-        leaving, batch.pending_removal = batch.pending_removal, []
+
+        # Requests that ended in the step before were still part of this one.
+        leaving = batch.pending_removal
+        batch.pending_removal = []
         for request in leaving:
-            self._release(batch, request, self._final_tokens(request) + accepted_tokens)
+            self._release(batch, request, context=self._final_tokens(request) + accepted_tokens)
+
+        # Requests that end now. With overlap, the next step is prepared with them.
         while batch.completions and batch.completions[0][0] <= batch.step:
-            request = heappop(batch.completions)[1]
+            _, request = heappop(batch.completions)
             self._finish_request(request, now)
             if self._scheduler.host.overlaps:
                 batch.pending_removal.append(request)
             else:
-                self._release(batch, request, self._final_tokens(request))
+                self._release(batch, request, context=self._final_tokens(request))
+
+        # Prompts whose last token was computed: the first token of their answer.
         for request in batch.finished_prompts:
-            self._first[request] = now
+            self._first_ms[request] = now
             if self._osl[request] == 1:
                 self._finish_request(request, now)
                 self._free_tokens += self._final_tokens(request)
@@ -320,17 +213,25 @@ class _Engine:
 
     def table(self) -> pd.DataFrame:
         """Return the times of every request."""
-        arrived, first, last = (np.array(v) for v in (self._arrival_ms, self._first, self._last))
-        tpot = (last - first) / np.maximum(np.array(self._osl) - 1, 1)
+        arrived_ms = np.array(self._arrival_ms)
+        first_ms = np.array(self._first_ms)
+        last_ms = np.array(self._last_ms)
+        further_tokens = np.array(self._osl) - 1
         return pd.DataFrame(
             {
-                "arrived_ms": arrived,
-                "first_ms": first,
-                "last_ms": last,
-                "ttft_ms": first - arrived,
-                "tpot_ms": tpot,
+                "arrived_ms": arrived_ms,
+                "first_ms": first_ms,
+                "last_ms": last_ms,
+                "ttft_ms": first_ms - arrived_ms,
+                "tpot_ms": (last_ms - first_ms) / np.maximum(further_tokens, 1),
             }
         )
+
+    def _admit_arrivals(self, now: float) -> None:
+        """Add the requests that have arrived to the waiting ones."""
+        while self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] <= now:
+            self.waiting.append(self._arrived)
+            self._arrived += 1
 
     def _read_prompt(
         self, batch: _Batch, request: int, before: int, budget: int, prompts: list[tuple[int, int]]
@@ -347,13 +248,14 @@ class _Engine:
 
     def _finish_request(self, request: int, now: float) -> None:
         """Record a request's last token; with a fixed number in flight, the next arrives."""
-        self._last[request] = now
+        self._last_ms[request] = now
         self.remaining -= 1
         if self._next_request < len(self._arrival_ms):
             self._arrival_ms[self._next_request] = now
             self._next_request += 1
 
     def _release(self, batch: _Batch, request: int, context: float) -> None:
+        """Remove a request with ``context`` cached tokens from its batch, and free its cache."""
         batch.answers -= 1
         batch.context -= context
         self._free_tokens += self._final_tokens(request)
@@ -363,6 +265,7 @@ class _Engine:
         return self._isl[request] + self._osl[request]
 
     def _check(self) -> None:
+        """Raise UsageError if a request can never be served."""
         limits = self._scheduler
         longest = max(map(self._final_tokens, range(len(self._isl))), default=0)
         if longest > limits.cache_tokens:
@@ -370,9 +273,11 @@ class _Engine:
                 f"a request of {longest:,} tokens exceeds the cache of {limits.cache_tokens:,.0f}: "
                 "use more GPUs or a smaller cache format"
             )
-        new = max((i - c for i, c in zip(self._isl, self._cached, strict=True)), default=0)
-        if not limits.chunked and new > limits.step_tokens:
+
+        new_tokens = [isl - cached for isl, cached in zip(self._isl, self._cached, strict=True)]
+        longest_prompt = max(new_tokens, default=0)
+        if not limits.chunked and longest_prompt > limits.step_tokens:
             raise UsageError(
-                f"a prompt of {new:,} tokens exceeds a step of {limits.step_tokens:,}: "
+                f"a prompt of {longest_prompt:,} tokens exceeds a step of {limits.step_tokens:,}: "
                 "allow chunked prefill, or larger steps"
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil, log2
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 
+Phase = Literal["prefill", "decode"]
 LAST_STAGE_OPERATORS = ("head", "logits")
 """Operators of the last stage only; they process one token per prompt."""
 STAGE_TRANSFER = "stage"
@@ -77,92 +78,127 @@ class StageTimes:
         draft_times: "StageTimes | None" = None,
     ) -> None:
         self._draft_times = draft_times
-        self._model_layers, self._timer = model.layers, timer
+        self._model_layers = model.layers
+        self._timer = timer
         # Single-piece attention was not measured with several tokens per request.
         make = timer.mixed_operators if tokens_per_answer == 1 else mixed_operators
         self._operators = partial(make, model, layout, formats)
-        tokens, context = _sizes(max_tokens, halves=True), _sizes(max_context)
+
+        # The sizes of the grid.
+        tokens = _sizes(max_tokens, halves=True)
+        context = _sizes(max_context)
         answers = _sizes(max_answers)
+        self._token_sizes = tokens
+        self._context_sizes = context
+
+        # Operators that process all tokens of a step together, one of them in an answer.
         answer = Part(1, 1, 1, "decode")
-        prompts = [Part(1, max(n - 1, 1), 0, "prefill") for n in tokens]
-        mixed = [self._operators([answer, prompt]) for prompt in prompts]
-        steps = [[o for o in step if o.phase == "mixed"] for step in mixed]
-        others = (*LAST_STAGE_OPERATORS, STAGE_TRANSFER)
-        shared = [[o for o in step if o.name not in others] for step in steps]
-        self._shared = _Curve(tokens, self._ms(shared))
-        sent = [[o for o in step if o.name == STAGE_TRANSFER] for step in steps]
-        self._sent = _Curve(tokens, self._ms(sent) / max(layout.pp - 1, 1))
-        last = [self._operators([Part(n, 1, 1, "decode")]) for n in answers]
-        heads = [[o for o in step if o.name in LAST_STAGE_OPERATORS] for step in last]
-        self._ends = _Curve(answers, self._ms(heads))
+        steps = [self._mixed_operators([answer, _prompt_part(n - 1)]) for n in tokens]
+        per_stage = (*LAST_STAGE_OPERATORS, STAGE_TRANSFER)
+        shared = [[o for o in step if o.name not in per_stage] for step in steps]
+        self._shared_ms = _Curve(tokens, self._ms(shared))
+
+        # The transfer to the next stage; the operators are those of all transfers.
+        transfers = [[o for o in step if o.name == STAGE_TRANSFER] for step in steps]
+        self._transfer_ms = _Curve(tokens, self._ms(transfers) / max(layout.pp - 1, 1))
+
+        # Operators of the last stage.
+        last_steps = [self._operators([Part(n, 1, 1, "decode")]) for n in answers]
+        last = [[o for o in step if o.name in LAST_STAGE_OPERATORS] for step in last_steps]
+        self._last_stage_ms = _Curve(answers, self._ms(last))
+
+        # Attention of answers, and of single prompts without a prefix.
         decode = [
-            self._part(n, tokens_per_answer, max(keys - tokens_per_answer, 0), "decode")
+            self._phase_operators(
+                n, tokens_per_answer, context=max(keys - tokens_per_answer, 0), phase="decode"
+            )
             for n in answers
             for keys in context
         ]
-        self._answer = _Surface(answers, context, self._ms(decode))
-        self._sizes = tokens, context
-        self._prompt = _Curve(tokens, self._prompt_ms([0])[:, 0])
-        ends = [stage_layer_range(model, layout, stage) for stage in range(layout.pp)]
-        self._layers = [end - start for start, end in ends]
+        self._answer_ms = _Surface(answers, context, self._ms(decode))
+        self._prompt_ms = _Curve(tokens, self._attention_of_prompts([0])[:, 0])
+
+        layer_ranges = [stage_layer_range(model, layout, stage) for stage in range(layout.pp)]
+        self._layers = [end - start for start, end in layer_ranges]
 
     def __call__(self, load: StepLoad, padded: int = 0) -> list[StageWork]:
         """Return each stage's work with its transfers; ``padded`` answers fill a CUDA graph."""
         tokens = load.tokens + padded * load.tokens_per_answer
-        layers = self._shared(tokens)
+
+        # The layers of all stages.
+        layers_ms = self._shared_ms(tokens)
         if load.answers:
-            layers += self._answer(
-                load.answers, load.context / load.answers + load.tokens_per_answer
-            )
+            keys = load.context / load.answers + load.tokens_per_answer
+            layers_ms += self._answer_ms(load.answers, keys)
         for new, before in load.prompts:
-            layers += self._prompt_after_prefix(new, before) if before else self._prompt(new)
-        stages = [layers * n / self._model_layers for n in self._layers]
-        stages[-1] += self._ends(
-            (load.answers + padded) * load.tokens_per_answer + load.finished_prompts
-        )
-        if len(stages) > 1:
-            sent = self._sent(tokens)
-            stages = [ms + sent for ms in stages[:-1]] + stages[-1:]
+            if before:
+                layers_ms += self._prompt_after_prefix_ms(new, before)
+            else:
+                layers_ms += self._prompt_ms(new)
+
+        # Each stage has its share of them; all but the last send their results on.
+        stages_ms = [layers_ms * layers / self._model_layers for layers in self._layers]
+        last_tokens = (load.answers + padded) * load.tokens_per_answer + load.finished_prompts
+        stages_ms[-1] += self._last_stage_ms(last_tokens)
+        if len(stages_ms) > 1:
+            transfer_ms = self._transfer_ms(tokens)
+            stages_ms = [ms + transfer_ms for ms in stages_ms[:-1]] + stages_ms[-1:]
+
+        # The last stage drafts the next tokens.
         if self._draft_times:
-            stages[-1] += _drafted_ms(load, padded, self._draft_times)
-        return [StageWork(ms, n) for ms, n in zip(stages, self._layers, strict=True)]
+            stages_ms[-1] += _drafted_ms(load, padded, self._draft_times)
+        return [
+            StageWork(ms=ms, layers=layers)
+            for ms, layers in zip(stages_ms, self._layers, strict=True)
+        ]
 
     @cached_property
-    def _prompt_after_prefix(self) -> "_Surface":
-        tokens, context = self._sizes
-        return _Surface(tokens, context, self._prompt_ms(context).ravel())
+    def _prompt_after_prefix_ms(self) -> "_Surface":
+        """Attention of a prompt by its new and its cached tokens; most plans have no prefix."""
+        attention_ms = self._attention_of_prompts(self._context_sizes)
+        return _Surface(self._token_sizes, self._context_sizes, attention_ms.ravel())
 
-    def _prompt_ms(self, context: Sequence[int]) -> np.ndarray:
+    def _attention_of_prompts(self, context: Sequence[int]) -> np.ndarray:
         """Return the milliseconds of attention per prompt (new tokens, cached tokens)."""
-        tokens, _ = self._sizes
-        prompts_per_batch = [max(round(PROMPT_BATCH_TOKENS / new), 1) for new in tokens]
-        known = self._ms(
-            [
-                self._part(n, new, before, "prefill")
-                for new, n in zip(tokens, prompts_per_batch, strict=True)
-                for before in context
-            ]
-        )
-        return known.reshape(len(tokens), -1) / np.array(prompts_per_batch)[:, None]
+        # Several short prompts are timed at once, as in a full step.
+        prompts = [max(round(PROMPT_BATCH_TOKENS / new), 1) for new in self._token_sizes]
+        operators = [
+            self._phase_operators(count, new, context=before, phase="prefill")
+            for new, count in zip(self._token_sizes, prompts, strict=True)
+            for before in context
+        ]
+        batch_ms = self._ms(operators).reshape(len(self._token_sizes), -1)
+        return batch_ms / np.array(prompts)[:, None]
 
-    def _part(self, batch: int, new: int, context: int, phase: str) -> list[Operator]:
+    def _mixed_operators(self, parts: Sequence[Part]) -> list[Operator]:
+        """Return the operators of a step that process the tokens of all its parts together."""
+        return [operator for operator in self._operators(parts) if operator.phase == "mixed"]
+
+    def _phase_operators(self, batch: int, new: int, context: int, phase: Phase) -> list[Operator]:
         """Return the operators specific to requests of one phase."""
-        part = Part(batch, new, context, phase)  # type: ignore[arg-type]
+        part = Part(batch, new, context, phase)
         other = Part(1, 1, 0, "decode" if phase == "prefill" else "prefill")
         return [o for o in self._operators([part, other]) if o.phase == phase]
 
-    def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:
-        times = self._timer.times(list(works))
+    def _ms(self, steps: Iterable[Sequence[Operator]]) -> np.ndarray:
+        """Return the milliseconds of the operators of each step."""
+        times = self._timer.times(list(steps))
         return times["total"].to_numpy(dtype=float)
+
+
+def _prompt_part(tokens: int) -> Part:
+    """Return a prompt of at least one token."""
+    return Part(1, max(tokens, 1), 0, "prefill")
 
 
 def _drafted_ms(load: StepLoad, padded: int, draft_times: StageTimes) -> float:
     """Return the drafting time: prompts once, answers token by token."""
     prompts_only = replace(load, answers=0, context=0.0, tokens_per_answer=1)
     answers_only = replace(load, prompts=(), finished_prompts=0, tokens_per_answer=1)
-    ms = draft_times(prompts_only)[0].ms if load.prompts else 0.0
-    answer_ms = draft_times(answers_only, padded)[0].ms if load.answers else 0.0
-    return ms + (load.tokens_per_answer - 1) * answer_ms
+    prompts_ms = draft_times(prompts_only)[0].ms if load.prompts else 0.0
+    token_ms = draft_times(answers_only, padded)[0].ms if load.answers else 0.0
+    drafted = load.tokens_per_answer - 1
+    return prompts_ms + drafted * token_ms
 
 
 def _sizes(last: int, halves: bool = False) -> list[int]:
@@ -176,27 +212,32 @@ class _Curve:
     """A time as a function of one size: piecewise linear, extrapolated beyond the last."""
 
     def __init__(self, sizes: Sequence[int], ms: np.ndarray) -> None:
-        self._sizes, self._ms = list(sizes), ms.tolist()
+        self._sizes = list(sizes)
+        self._ms = ms.tolist()
 
     def __call__(self, size: float) -> float:
         i, share = _bracket(self._sizes, size)
-        return float(self._ms[i] + share * (self._ms[i + 1] - self._ms[i]))
+        low = self._ms[i]
+        high = self._ms[i + 1]
+        return float(low + share * (high - low))
 
 
 class _Surface:
     """A time as a function of two sizes: bilinear between neighbors."""
 
     def __init__(self, first: Sequence[int], second: Sequence[int], ms: np.ndarray) -> None:
-        self._first, self._second = list(first), list(second)
+        self._first = list(first)
+        self._second = list(second)
         self._rows = ms.reshape(len(self._first), -1).tolist()
 
     def __call__(self, first: float, second: float) -> float:
-        i, a = _bracket(self._first, first)
-        j, b = _bracket(self._second, second)
-        low, high = self._rows[i], self._rows[i + 1]
-        one = low[j] + b * (low[j + 1] - low[j])
-        other = high[j] + b * (high[j + 1] - high[j])
-        return float(one + a * (other - one))
+        i, first_share = _bracket(self._first, first)
+        j, second_share = _bracket(self._second, second)
+        low_row = self._rows[i]
+        high_row = self._rows[i + 1]
+        low = low_row[j] + second_share * (low_row[j + 1] - low_row[j])
+        high = high_row[j] + second_share * (high_row[j + 1] - high_row[j])
+        return float(low + first_share * (high - low))
 
 
 def _bracket(sizes: Sequence[int], size: float) -> tuple[int, float]:

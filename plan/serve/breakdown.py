@@ -10,8 +10,8 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import PARTS
-from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prefill_step
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment_steps import StepTimers, decode_step, prefill_step
 from foretune.plan.serve.planner import Plan
 from foretune.tune.report import chart
 from foretune.tune.report.page import number

@@ -26,11 +26,17 @@ from foretune.plan.describe.formats import (
 )
 from foretune.plan.describe.layout import Layout, divisors, legal_layouts
 from foretune.plan.describe.system import System
-from foretune.plan.serve.deployments import analytic
-from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.calibration import MeasuredLatencies
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.launching import unsupported_formats, unsupported_layout
+from foretune.plan.serve.deployments.deployment_steps import StepTimers, decode_ms, prompt_ms
+from foretune.plan.serve.deployments.latency_formulas import (
+    apply_prefill_limit,
+    prompts_per_token,
+    tokens_per_s,
+)
+from foretune.plan.serve.deployments.power import deployment_power
+from foretune.plan.serve.engine_support import unsupported_formats, unsupported_layout
 from foretune.plan.serve.request import PlanRequest
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
@@ -80,7 +86,9 @@ def _is_worth_trying(weights: str, published: Formats, architecture: str) -> boo
     native_fp8 = supported("fp8", architecture) == "native"
     if weights == "int8" and native_fp8:
         return False
-    published_bits = min(find_format(published.weights).bits, find_format(published.moe).bits)
+    published_bits = min(
+        find_format(name).narrowest_bits for name in (published.weights, published.moe)
+    )
     return published_bits == UNQUANTIZED_BITS or find_format(weights).bits < published_bits
 
 
@@ -184,7 +192,7 @@ def two_pool_candidates(
     candidates = []
     for group in by_formats.values():
         decoders = one_pool_candidates(group)
-        step_times_ms = analytic.decode_ms(decoders, timers)
+        step_times_ms = decode_ms(decoders, timers)
         for prefill in _prefill_choices(group, timers):
             for decoder, step_ms in zip(decoders, step_times_ms, strict=True):
                 # While it is answered, each request in flight needs one more prompt.
@@ -209,7 +217,7 @@ class _PrefillChoice:
 def _prefill_choices(group: Sequence[Deployment], timers: StepTimers) -> list[_PrefillChoice]:
     """Return the layouts with the highest throughput per GPU and the lowest latency."""
     deployments = [replace(d, concurrency=d.layout.dp) for d in group]
-    first_ms, per_prompt_ms = analytic.prompt_ms(deployments, timers)
+    first_ms, per_prompt_ms = prompt_ms(deployments, timers)
     gpus = np.array([d.gpus for d in deployments])
     highest_throughput = int(np.argmin(per_prompt_ms * gpus))
     lowest_latency = int(np.argmin(first_ms))
@@ -256,14 +264,14 @@ def predict(
     Without ``measured``, latencies come from the formulas alone. Without ``accuracy``, qualities
     are the published ones.
     """
-    rows = analytic.analytic_times(candidates, timers)
+    rows = analytic_times(candidates, timers)
     latencies = _latencies(rows, measured or MeasuredLatencies())
     table = pd.DataFrame([_candidate_columns(c) for c in candidates]).join(latencies)
     table["memory_gib"] = _memory_gib(candidates)
     table["accuracy"] = _qualities(candidates, accuracy)
 
     # Throughput of all replicas.
-    per_s = analytic.tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
+    per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
     all_per_s = per_s * table["replicas"].to_numpy(dtype=float)
     table["requests_per_s"] = all_per_s / rows["osl"]
     table["tokens_per_s_per_gpu"] = all_per_s / table["gpus"]
@@ -282,11 +290,11 @@ def predict(
     # A format that no engine supports was never measured.
     is_unsupported = [bool(unsupported_formats(d, d.backend)) for d in candidates]
     table.loc[is_unsupported, "guessed"] = 1.0
-    bound_ms = rows["decode_bound"] + analytic.prompts_per_token(rows) * rows["prefill_bound"]
+    bound_ms = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
     table["bound_share"] = bound_ms / latencies["tpot_ms"]
 
     # Power, and what limits a step.
-    table = table.join(analytic.deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
+    table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
     waits_for_cpu = rows["cpu"] >= latencies["tpot_ms"]
     table["limited_by"] = np.where(waits_for_cpu, "engine", np.array(PARTS)[largest_part])
@@ -299,7 +307,7 @@ def predict(
 
 def _latencies(rows: pd.DataFrame, measured: MeasuredLatencies) -> pd.DataFrame:
     """Return latencies that respect the rate of prefill, with the wait for a prefix."""
-    latencies = analytic.apply_prefill_limit(rows, measured.predict(rows))
+    latencies = apply_prefill_limit(rows, measured.predict(rows))
     ttft_columns = [name for name in latencies if name.startswith("ttft_ms")]
     return latencies.assign(**{name: latencies[name] + rows["fetch"] for name in ttft_columns})
 

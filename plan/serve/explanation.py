@@ -12,11 +12,12 @@ from foretune.plan.describe.formats import (
     describe_formats,
 )
 from foretune.plan.describe.system import LINK_EFFICIENCY
+from foretune.plan.serve.arrivals import IDENTITY, MIN_GOODPUT_SHARE
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import unsupported_formats
+from foretune.plan.serve.engine_support import unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
-from foretune.plan.serve.requirements import GOALS, IDENTITY, MIN_GOODPUT_SHARE
+from foretune.plan.serve.requirements import GOALS
 
 PART_PHRASES = {
     "projections": "are projections",
@@ -331,7 +332,7 @@ def _emulation_notes(deployments: list[Deployment]) -> list[str]:
     emulated = {
         describe_formats(d.formats, d.model)
         for d in deployments
-        if d.formats.support(d.system.device.architecture) != "native"
+        if d.formats.support(d.system.device.architecture) == "emulated"
     }
     if not emulated:
         return []

@@ -11,8 +11,9 @@ from typing import Any
 
 from foretune.errors import UsageError
 from foretune.plan.describe.engines import ENGINES
+from foretune.plan.serve.commands.server import PORT
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import PORT, Launch, launch
+from foretune.plan.serve.launching import Launch, launch
 
 CONFIG_DIRECTORY = "/etc/engine"
 """Mount path of the files that commands read."""

@@ -14,18 +14,20 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
+from foretune.plan.serve.arrivals import IDENTITY, LoadCurve
 from foretune.plan.serve.candidates import (
     candidate_deployments,
     one_pool_candidates,
     predict,
     two_pool_candidates,
 )
-from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.calibration import MeasuredLatencies
 from foretune.plan.serve.deployments.correction import LatencyPredictor, Metric, log_metric
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.deployments.probability import pairwise_better
-from foretune.plan.serve.launching import unsupported_system
+from foretune.plan.serve.engine_support import unsupported_system
 from foretune.plan.serve.ranking import best_row, rank
 from foretune.plan.serve.refusals import (
     UNKNOWN_GOAL_MESSAGES,
@@ -33,7 +35,7 @@ from foretune.plan.serve.refusals import (
     too_large_message,
 )
 from foretune.plan.serve.request import PlanRequest
-from foretune.plan.serve.requirements import GOALS, IDENTITY, Goal, LoadCurve, Requirements
+from foretune.plan.serve.requirements import GOALS, Goal, Requirements
 from foretune.result import Result
 
 MAX_EXTRAPOLATED_SHARE = 0.5

@@ -5,15 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from foretune.plan.serve.arrivals import MIN_GOODPUT_SHARE, at_rate, fewest_replicas
 from foretune.plan.serve.deployments.probability import MIN_PROBABILITY, probability_within
 from foretune.plan.serve.request import PlanRequest
-from foretune.plan.serve.requirements import (
-    MIN_GOODPUT_SHARE,
-    Goal,
-    Requirements,
-    at_rate,
-    fewest_replicas,
-)
+from foretune.plan.serve.requirements import Goal, Requirements
 from foretune.search.pareto import pareto_front
 
 

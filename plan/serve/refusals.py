@@ -9,10 +9,11 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.describe.layout import Offload
 from foretune.plan.describe.system import System
+from foretune.plan.serve.arrivals import MIN_GOODPUT_SHARE
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import unsupported_offload
+from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.request import PlanRequest
-from foretune.plan.serve.requirements import MIN_GOODPUT_SHARE, Requirements
+from foretune.plan.serve.requirements import Requirements
 
 UNKNOWN_GOAL_MESSAGES = {
     "cost": "these systems have no known price: add one with --prices FILE",

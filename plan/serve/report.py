@@ -26,7 +26,7 @@ from foretune.plan.serve.candidate_table import (
     interval_of,
     known_columns,
 )
-from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.explanation import PART_PHRASES, notes, sentences
 from foretune.plan.serve.front_figure import front_figure, group_marks, summarize_front
 from foretune.plan.serve.planner import Plan

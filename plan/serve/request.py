@@ -11,7 +11,7 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Offload, Speculation, Workload
 from foretune.plan.describe.system import System
-from foretune.plan.serve.launching import unsupported_offload
+from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.requirements import Requirements
 
 MAX_LISTED_SYSTEMS = 3

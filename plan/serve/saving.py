@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from foretune.errors import OutputError, TrackingError
-from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.deployments.deployment_steps import StepTimers
 from foretune.plan.serve.explanation import sentences
 from foretune.plan.serve.plan_json import plan_to_json, question_to_json, row_to_json
 from foretune.plan.serve.planner import Plan

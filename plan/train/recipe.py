@@ -16,6 +16,15 @@ Precision = Literal["bf16", "fp8"]
 Attention = Literal["flash", "unfused"]
 Gradients = Literal["fp32", "bf16"]
 
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+"""Sequences that a replica may compute at a time."""
+MIN_PIECE_TOKENS = 4096
+"""Minimum tokens of a sequence piece in context parallelism."""
+TABLE_LAYERS = 2
+"""Layers as which the embedding and the output projection may count when filling stages."""
+
 
 @dataclass(frozen=True)
 class TrainingTask:
@@ -62,10 +71,6 @@ class TrainingTask:
     def formats(self) -> Formats:
         """Formats of matrix products."""
         return Formats(self.precision)
-
-
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 
 
 @dataclass(frozen=True, order=True)
@@ -157,16 +162,25 @@ def stage_layers(model: ModelDescription, layout: TrainingLayout) -> list[int]:
 
 def is_possible_layout(model: ModelDescription, layout: TrainingLayout, task: TrainingTask) -> bool:
     """Return whether heads, widths, experts and sequences can be split with this layout."""
-    tp, linear = layout.tp, model.linear
-    split = [model.heads, model.intermediate if model.mlp_layers else 0, model.shared_width]
-    split += [linear.key_heads, linear.value_heads] if linear else []
-    if any(size % tp for size in split) or (model.kv_heads % tp and tp % model.kv_heads):
+    # Tensor-parallel ranks split heads and widths; key heads may also be copied.
+    split = [model.heads, model.shared_width]
+    if model.mlp_layers:
+        split.append(model.intermediate)
+    if model.linear:
+        split += [model.linear.key_heads, model.linear.value_heads]
+    if any(size % layout.tp for size in split):
         return False
+    if model.kv_heads % layout.tp and layout.tp % model.kv_heads:
+        return False
+
     if layout.ep > 1 and model.experts % layout.ep:
         return False
+
     # Each rank has an early and a late piece, which balances the number of keys.
-    pieces_fit = task.attention == "flash" and not linear and not task.sequence % (2 * layout.cp)
-    return layout.cp == 1 or pieces_fit
+    if layout.cp == 1:
+        return True
+    pieces_fit = task.sequence % (2 * layout.cp) == 0
+    return task.attention == "flash" and not model.linear and pieces_fit
 
 
 def is_possible(recipe: Recipe, task: TrainingTask) -> bool:
@@ -180,13 +194,6 @@ def is_possible(recipe: Recipe, task: TrainingTask) -> bool:
     if task.batch % (layout.dp * recipe.micro_batch):
         return False
     return layout.chunks == 1 or recipe.micro_batches(task) % layout.pp == 0
-
-
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-MIN_PIECE_TOKENS = 4096
-"""Minimum tokens of a sequence piece in context parallelism."""
-TABLE_LAYERS = 2
-"""Layers as which the embedding and the output projection may count when filling stages."""
 
 
 def possible_recipes(
@@ -215,19 +222,31 @@ def possible_recipes(
 
 
 def _schedules(layout: TrainingLayout, zero_bubble: bool) -> list[TrainingLayout]:
-    fillable = zero_bubble and layout.pp > 1 and layout.chunks == 1
-    return [layout, *(replace(layout, zero_bubble=n) for n in (1, 2) if fillable)]
+    """Return the layout without and, if possible, with filled bubbles."""
+    if not zero_bubble or layout.pp == 1 or layout.chunks > 1:
+        return [layout]
+    return [layout, replace(layout, zero_bubble=1), replace(layout, zero_bubble=2)]
 
 
 def _recipes(
     model: ModelDescription, layout: TrainingLayout, offload: bool, host_gib: float
 ) -> Iterator[Recipe]:
     expert_replicas = layout.expert_replicas if model.is_moe else 1
-    single_replica = max(layout.replicas, expert_replicas) == 1
-    # Stages 2 and 3 sum gradients per micro-batch, which pipelines do not.
-    stages = (0,) if single_replica else (1,) if layout.pp > 1 else (1, 2, 3)
-    for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):
-        yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload, host_gib)
+    zero_stages: tuple[int, ...] = (1, 2, 3)
+    if max(layout.replicas, expert_replicas) == 1:
+        zero_stages = (0,)
+    elif layout.pp > 1:  # stages 2 and 3 sum gradients per micro-batch, which pipelines do not
+        zero_stages = (1,)
+    for micro_batch, zero, recompute in product(MICRO_BATCHES, zero_stages, RECOMPUTE):
+        yield Recipe(
+            layout=layout,
+            micro_batch=micro_batch,
+            zero=zero,
+            recompute=recompute,
+            sequence_parallel=layout.tp > 1,
+            offload=offload,
+            host_gib=host_gib,
+        )
 
 
 def _layouts(

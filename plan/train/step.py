@@ -11,6 +11,13 @@ from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
+from foretune.plan.train.exchanges import (
+    Exchange,
+    LayerExchanges,
+    layer_exchanges,
+    replica_exchanges,
+    stage_exchange,
+)
 from foretune.plan.train.recipe import Recipe, Recompute, TrainingLayout, TrainingTask, stage_layers
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
@@ -18,15 +25,7 @@ from foretune.plan.train.training_memory import (
     host_bytes,
     stage_parameters,
 )
-from foretune.plan.train.training_operators import (
-    Exchange,
-    LayerExchanges,
-    MicroBatch,
-    layer_exchanges,
-    micro_batch_operators,
-    replica_exchanges,
-    stage_exchange,
-)
+from foretune.plan.train.training_operators import MicroBatch, micro_batch_operators
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight
@@ -36,8 +35,10 @@ STREAMING_EFFICIENCY = 0.8
 HOST_GBPS = 51.2
 """Host memory bandwidth per GPU: two sockets with eight DDR4-3200 channels, shared by eight
 GPUs."""
-GRADIENT_BYTES, WEIGHT_BYTES = 4.0, 2.0
-"""Bytes per parameter over the link if the host updates it: the gradient to it, the weight back."""
+GRADIENT_BYTES = 4.0
+"""Bytes per parameter that go to the host if it updates the parameter: the gradient."""
+WEIGHT_BYTES = 2.0
+"""Bytes per parameter that come back: the weight."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,10 @@ class TimedSteps:
         task: TrainingTask,
         timer: StepTimer,
     ) -> None:
-        self.model, self.system, self.recipes, self.task = model, system, recipes, task
+        self.model = model
+        self.system = system
+        self.recipes = recipes
+        self.task = task
         self._timer = timer
         self._micro_batches = self._look_up_micro_batches()
         self._replicas_ms = self._exchange_times([self._replica_exchanges(r) for r in recipes])
@@ -110,13 +114,15 @@ class TimedSteps:
     def _exchange_times(self, groups: Sequence[tuple[Exchange, ...]]) -> list[float]:
         """Return the milliseconds of each group of exchanges."""
         system = self.system
-        fast = [[e.operator() for e in group if e.fits_fast_domain(system)] for group in groups]
-        network_ms = [
-            sum(e.network_ms(system) for e in group if not e.fits_fast_domain(system))
-            for group in groups
-        ]
-        ms = self._timer.times(fast)["total"]
-        return [float(a) + b for a, b in zip(ms, network_ms, strict=True)]
+        fast_operators: list[list[Operator]] = []
+        network_ms: list[float] = []
+        for group in groups:
+            fast = [each for each in group if each.fits_fast_domain(system)]
+            slow = [each for each in group if not each.fits_fast_domain(system)]
+            fast_operators.append([each.operator() for each in fast])
+            network_ms.append(sum(each.network_ms(system) for each in slow))
+        fast_ms = self._timer.times(fast_operators)["total"]
+        return [float(fast) + slow for fast, slow in zip(fast_ms, network_ms, strict=True)]
 
     def parts(self, calibration: Calibration) -> list[dict[str, float]]:
         """Return the parts of each recipe's step in milliseconds."""
@@ -127,36 +133,50 @@ class TimedSteps:
 
     def _step(self, recipe: Recipe, replicas: float, calibration: Calibration) -> dict[str, float]:
         """Return the parts of one step; ``replicas`` are its milliseconds of replica exchanges."""
-        model, system, task = self.model, self.system, self.task
+        model = self.model
+        task = self.task
+        layout = recipe.layout
+        count = recipe.micro_batches(task)
         times = self._micro_batches[_micro_batch_key(recipe)]
-        layout, count = recipe.layout, recipe.micro_batches(task)
-        shares = [layers / model.layers for layers in stage_layers(model, layout)]
-        repeats = {"none": 0.0, "selective": times["recomputed"], "full": times["forward"]}
+
+        # 1. One micro-batch in all layers: passes, recomputation, and waits for exchanges.
+        repeated = {"none": 0.0, "selective": times["recomputed"], "full": times["forward"]}
         layers_ms = calibration.slowdown * (times["forward"] + times["backward"])
-        recompute_ms = calibration.slowdown * repeats[recipe.recompute]
+        recompute_ms = calibration.slowdown * repeated[recipe.recompute]
         exchange_ms = _exposed_layer_ms(recipe, task, times, calibration)
-        hop_ms = calibration.exposed * _hop_ms(model, system, recipe, task)
+        hop_ms = calibration.exposed * _hop_ms(model, self.system, recipe, task)
+
+        # 2. Its stages. The first one has the embedding, the last one the output projection.
+        shares = [layers / model.layers for layers in stage_layers(model, layout)]
         stages = [share * (layers_ms + recompute_ms + exchange_ms) + hop_ms for share in shares]
-        first, last = calibration.slowdown * times["first"], calibration.slowdown * times["last"]
-        stages[0] += first
-        stages[-1] += last
+        first_ms = calibration.slowdown * times["first"]
+        last_ms = calibration.slowdown * times["last"]
+        stages[0] += first_ms
+        stages[-1] += last_ms
         filling_ms = _filling_ms(layout, calibration.slowdown * times["weights"] / layout.pp)
-        # Replicas exchange while the passes run that use or produce it: all with ZeRO 3, backward
-        # passes with stage 2, else the first and last micro-batch.
-        fullest_ms, mean = max(shares) * layers_ms, count / layout.pp
-        overlap = {3: count * fullest_ms, 2: count * fullest_ms * 2 / 3}.get(
-            recipe.zero, fullest_ms
-        )
-        hidden = min((1.0 - calibration.exposed) * replicas, overlap)
+
+        # 3. Replicas exchange while the passes run that use or produce it: all with ZeRO 3,
+        # backward passes with stage 2, else the first and last micro-batch.
+        fullest_ms = max(shares) * layers_ms
+        overlap_ms = fullest_ms
+        if recipe.zero == 3:
+            overlap_ms = count * fullest_ms
+        elif recipe.zero == 2:
+            overlap_ms = count * fullest_ms * 2 / 3
+        hidden_ms = min((1.0 - calibration.exposed) * replicas, overlap_ms)
+
+        # 4. The optimizer updates a rank's parameters after the last backward pass.
         fullest = stage_parameters(model, layout, fullest_stage(model, layout))
         updated = fullest.held(layout, split=recipe.zero >= 1)
+        backward_ms = fullest_ms * 2 / 3
+        passes_per_stage = count / layout.pp
         parts = {
-            "compute_ms": mean * (layers_ms + first + last),
-            "recompute_ms": mean * recompute_ms,
-            "communication_ms": mean * exchange_ms + count * hop_ms,
+            "compute_ms": passes_per_stage * (layers_ms + first_ms + last_ms),
+            "recompute_ms": passes_per_stage * recompute_ms,
+            "communication_ms": passes_per_stage * exchange_ms + count * hop_ms,
             "bubble_ms": pipeline_idle_ms(stages, count, layout.chunks, filling_ms),
-            "replicas_ms": replicas - hidden,
-            "optimizer_ms": _optimizer_ms(system, recipe, updated, fullest_ms * 2 / 3),
+            "replicas_ms": replicas - hidden_ms,
+            "optimizer_ms": _optimizer_ms(self.system, recipe, updated, backward_ms),
         }
         return {**parts, "step_ms": sum(parts.values())}
 

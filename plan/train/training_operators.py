@@ -1,29 +1,23 @@
-"""Operators of training, and exchanges between its ranks.
+"""Operators of training.
 
-Operators are those of one rank for one micro-batch in all layers, in both passes. Counts are of the
+They are those of one rank for one micro-batch in all layers, in both passes. Counts are of the
 whole model; a stage has its share. The backward pass of a projection has two products, for its
 input and its weight; the latter is added to fp32 gradients. Attention's takes `BACKWARD_RATIOS`
 times the forward pass.
-
-Tensor, sequence, expert and pipeline ranks, and replicas exchange data. Within fast links, times
-are those of measured collectives. Beyond them, a ring is as slow as its slowest link: the one into
-a node, where all ranks of the group use their network adapters together.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
 from foretune.plan.cost.decoder import attention_operators, dense_operators
-from foretune.plan.cost.operator import BF16_BYTES, Operator, Part, collective, gemm, rowwise
+from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System
 from foretune.plan.train.recipe import Recipe, TrainingTask
-from foretune.plan.train.training_memory import StageParameters
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -202,131 +196,3 @@ def _backward(forward: Iterable[Operator]) -> Iterator[Operator]:
         else:
             ratio = BACKWARD_RATIOS.get(op.kernel, DEFAULT_BACKWARD_RATIO)
             yield replace(op, count=ratio * op.count)
-
-
-HOP_MS = 0.014
-"""Latency of a ring step or tree level between nodes: NCCL's estimate for its bandwidth-optimal
-protocol (``hwLat`` in ``src/graph/tuning.cc``)."""
-RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
-"""Number of times that each rank sends its share of the message to every other."""
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """A repeated exchange."""
-
-    kernel: str  # the collective; ``send_recv`` is between two ranks
-    count: float  # number of runs
-    bytes: float  # size of the whole message, as in ``problem.message_bytes``
-    ranks: int  # participating ranks
-    stride: int  # rank distance between neighbors of the group
-
-    def fits_fast_domain(self, system: System) -> bool:
-        """Return whether fast links join the whole group."""
-        return self.ranks * self.stride <= system.fast_domain_gpus
-
-    def operator(self) -> Operator:
-        """Return the collective as an operator."""
-        return collective(
-            self.kernel, self.kernel, "prefill", self.count, self.bytes / BF16_BYTES, self.ranks
-        )
-
-    def network_ms(self, system: System) -> float:
-        """Return the milliseconds of all runs over the links between nodes."""
-        ranks_per_domain = max(1, min(self.ranks, system.fast_domain_gpus // self.stride))
-        hops = max(-(-self.ranks // ranks_per_domain) - 1, 1)
-        if self.kernel in ("send_recv", "all_to_all"):
-            # All ranks send to all at once; messages within a node use faster links.
-            share = 1.0 if self.kernel == "send_recv" else 1.0 - ranks_per_domain / self.ranks
-            hops, gbps = 1, system.inter_node_gbps
-        else:
-            share = RING_PASSES[self.kernel] * (self.ranks - 1) / self.ranks
-            gbps = min(system.intra_node_gbps, ranks_per_domain * system.inter_node_gbps)
-        if self.kernel == "all_reduce":  # sums go up and down a tree
-            hops = 2 * hops.bit_length()
-        return self.count * (HOP_MS * hops + share * self.bytes / (gbps * 1e6))
-
-
-class LayerExchanges(NamedTuple):
-    """Exchanges of one micro-batch in all layers."""
-
-    tensor_forward: tuple[Exchange, ...]  # between tensor-parallel ranks
-    tensor_backward: tuple[Exchange, ...]
-    experts: tuple[Exchange, ...]  # of tokens with their experts, in both passes
-    sequence: tuple[Exchange, ...]  # of keys between pieces, in both passes
-
-
-def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> LayerExchanges:
-    """Return the exchanges of all layers in a micro-batch.
-
-    Tokens are sent to their experts in both passes. Keys and values are sent once in the forward
-    pass, and twice (with gradients) in the backward pass.
-    """
-    layout, (forward, backward) = recipe.layout, _tensor(model, recipe, task)
-    experts: tuple[Exchange, ...] = ()
-    sequence: tuple[Exchange, ...] = ()
-    if layout.ep > 1:
-        copies = min(model.experts_per_token, layout.ep)
-        size = BF16_BYTES * recipe.local_tokens(task) / layout.tp * model.hidden * copies
-        experts = (Exchange("all_to_all", 4 * model.moe_layers, size, layout.ep, 1),)
-    if layout.cp > 1:
-        heads = max(model.kv_heads / layout.tp, 1.0)
-        width = model.mla.kv_lora_rank if model.mla else 2 * heads * model.head_dim
-        size = BF16_BYTES * recipe.micro_batch * task.sequence * width
-        count = 3 * model.softmax_layers
-        sequence = (Exchange("all_gather", count, size, layout.cp, layout.tp),)
-    return LayerExchanges(forward, backward, experts, sequence)
-
-
-def _tensor(
-    model: ModelDescription, recipe: Recipe, task: TrainingTask
-) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
-    """Return the sums of tensor-parallel shares, after attention and MLPs, in both passes."""
-    tp = recipe.layout.tp
-    if tp == 1:
-        return (), ()
-    sums = model.layers + model.mlp_layers + (model.moe_layers if model.shared_width else 0)
-    size = BF16_BYTES * recipe.local_tokens(task) * model.hidden
-    if not recipe.sequence_parallel:
-        both = (Exchange("all_reduce", sums, size, tp, 1),)
-        return both, both
-    # Ranks gather before and scatter after; gradients of weights need their inputs gathered again.
-    gather = Exchange("all_gather", sums, size, tp, 1)
-    scatter = Exchange("reduce_scatter", sums, size, tp, 1)
-    return (gather, scatter), (gather, scatter, gather)
-
-
-def stage_exchange(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> Exchange | None:
-    """Return the data that a stage sends per micro-batch, forward and back, chunk by chunk."""
-    layout = recipe.layout
-    if layout.pp == 1:
-        return None
-    size = BF16_BYTES * recipe.local_tokens(task) / layout.tp * model.hidden
-    return Exchange("send_recv", 2 * layout.chunks, size, 2, layout.stage_ranks)
-
-
-def replica_exchanges(
-    recipe: Recipe, task: TrainingTask, stage_params: StageParameters, layers: int
-) -> Iterator[Exchange]:
-    """Yield the replicas' exchanges per step: gradients, and weights if split.
-
-    Without ZeRO, all ranks sum the gradients. With it, each rank sums its share, and weights are
-    gathered afterwards, with stage 3 before every use. Stages 2 and 3 sum gradients per
-    micro-batch. All exchanges go layer by layer.
-    """
-    layout, micro_batches = recipe.layout, recipe.micro_batches(task)
-    summed = task.gradient_bytes
-    for parameters, ranks, stride in (
-        (stage_params.dense, layout.replicas, layout.tp),
-        (stage_params.experts, layout.expert_replicas, layout.ep),
-    ):
-        if ranks == 1 or not parameters:
-            continue
-        if recipe.zero == 0:
-            yield Exchange("all_reduce", layers, summed * parameters / layers, ranks, stride)
-            continue
-        sums = layers * (micro_batches if recipe.zero >= 2 else 1)
-        uses = layers * (2 * micro_batches if recipe.zero >= 3 else 1)
-        per_layer = parameters / layers
-        yield Exchange("reduce_scatter", sums, summed * per_layer, ranks, stride)
-        yield Exchange("all_gather", uses, BF16_BYTES * per_layer, ranks, stride)

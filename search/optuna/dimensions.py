@@ -131,7 +131,9 @@ class _Choice:
         self.size = len(distribution.choices)
         numbers = [choice for choice in distribution.choices if _is_finite_number(choice)]
         are_distinct_numbers = len(set(numbers)) == self.size
-        values = numbers if are_distinct_numbers else [str(i) for i in range(self.size)]
+        values: list[Any] = [str(i) for i in range(self.size)]
+        if are_distinct_numbers:
+            values = numbers
         encoder = ConfigurationEncoder(SearchSpace({"choice": values}))
         self._axes = encoder.encode(np.arange(self.size))
 

@@ -157,5 +157,5 @@ def _codes(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
         distinct, codes = np.unique(column, return_inverse=True)
         return codes, len(distinct)
     code_of: dict[Any, int] = {}
-    codes = [code_of.setdefault(value, len(code_of)) for value in column.tolist()]
-    return np.array(codes), len(code_of)
+    numbers = [code_of.setdefault(value, len(code_of)) for value in column.tolist()]
+    return np.array(numbers), len(code_of)

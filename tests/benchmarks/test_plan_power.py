@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from plan_power import _lines, fit_form
 
-from foretune.plan.cost.steps import METERED_SYSTEMS, PowerModel, shipped_models
+from foretune.plan.cost.power import METERED_SYSTEMS, PowerModel, shipped_models
 
 FORM = PowerModel(compute=0.6, compute_exponent=2.0, memory=0.4, memory_exponent=1.0)
 

@@ -59,7 +59,7 @@ def choice(searcher):
     return CONFIGS[int(searcher.search_posterior().expected_regrets.argmin())]
 
 
-def test_other_problems_teach():
+def test_experience_of_other_problems_predicts_this_one():
     elsewhere = some_runs((256, 512, 2048, 4096))
     assert make(1024).search_posterior() is None
     taught = make(1024, elsewhere=elsewhere)
@@ -67,7 +67,7 @@ def test_other_problems_teach():
     assert time_of(1024, taught.ask()[0]) <= 1.25 * best_of(1024)
 
 
-def test_runs_of_configurations_outside_the_space_teach_too():
+def test_experience_outside_the_space_counts():
     elsewhere = some_runs((256, 512, 2048, 4096))
     half = [c for c in CONFIGS if c["num_warps"] > 2]
     assert any(m.config not in half for m in elsewhere)
@@ -75,7 +75,7 @@ def test_runs_of_configurations_outside_the_space_teach_too():
     assert time_of(1024, taught.ask()[0]) <= 1.25 * best_of(1024)
 
 
-def test_they_teach_what_a_prior_got_wrong():
+def test_experience_corrects_a_prior():
     """The prior is the same everywhere, and asked about other problems, too."""
 
     def believed(measurements):
@@ -91,14 +91,14 @@ def test_they_teach_what_a_prior_got_wrong():
     assert asked == nearest_first(elsewhere, Problem(M=1024))
 
 
-def test_a_prior_that_nobody_can_ask_elsewhere_still_serves():
+def test_experience_with_a_prior_of_this_problem_only():
     log_mean = np.log([time_of(1024, c) for c in CONFIGS])
     prior = Prior(log_mean, 0.1, np.ones(len(CONFIGS)))
     taught = make(1024, elsewhere=some_runs((512, 2048)), prior=prior)
     assert time_of(1024, taught.ask()[0]) <= 1.25 * best_of(1024)
 
 
-def test_what_is_measured_here_counts_more_than_elsewhere():
+def test_experience_that_misleads_is_overruled_by_measurements():
     wrong = [
         Measurement("k", Problem(M=2048), c, DEVICE.name, Status.OK, 1 / time_of(1024, c))
         for c in CONFIGS
@@ -109,20 +109,20 @@ def test_what_is_measured_here_counts_more_than_elsewhere():
     assert time_of(1024, searcher.best()) <= 1.05 * best_of(1024)
 
 
-def test_failures_elsewhere_are_avoided():
+def test_experience_of_failures_is_avoided():
     failing = [c for c in CONFIGS if c["BLOCK_M"] == 64]
     elsewhere = [run(512, c, Status.INVALID if c in failing else Status.OK) for c in CONFIGS]
     assert make(1024, elsewhere=elsewhere).ask()[0] not in failing
 
 
-def test_nothing_runs():
+def test_experience_of_failures_alone_estimates_nothing():
     elsewhere = [run(512, c, Status.INVALID) for c in CONFIGS]
     searcher = make(1024, [run(1024, c, Status.INVALID) for c in CONFIGS], elsewhere)
     assert searcher.ask() == []
     assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
 
 
-def test_searches_of_a_kernel_share_what_they_fitted():
+def test_searches_share_their_fits():
     fits, runs = FitCache(), some_runs((512, 2048))
     make(1024, elsewhere=runs, fits=fits).ask()
     (before,) = fits.fits.values()
@@ -131,7 +131,7 @@ def test_searches_of_a_kernel_share_what_they_fitted():
     assert next(iter(fits.fits.values())) is before
 
 
-def test_neighbors_of_a_permutation_swap_two():
+def test_neighbor_of_a_permutation_swaps_two():
     orders = [(a, b, c) for a in range(3) for b in range(3) for c in range(3) if len({a, b, c}) > 2]
     space = SearchSpace.from_configs(
         Configuration(first=a, second=b, third=c) for a, b, c in orders

@@ -88,13 +88,13 @@ def lost(size, runs):
     return math.expm1(min(log_time(size, m.config) for m in runs) - best)
 
 
-def test_the_order_is_followed_first():
+def test_ordered_search_starts_in_the_order_of_its_prior():
     prior = true_order(1024, noise=0.3)
     runs = search(make(1024, prior=prior), 1024, Stopping(2))
     assert [m.config for m in runs] == [CONFIGS[i] for i in np.argsort(prior.log_mean)[:2]]
 
 
-def test_a_rule_with_ties_is_not_followed_one_by_one():
+def test_ordered_search_does_not_follow_ties_of_a_rough_rule():
     def second(ranks):
         rule = dataclasses.replace(blind_order(), log_mean=np.zeros(len(CONFIGS)), ranks=ranks)
         return search(make(1024, prior=rule), 1024, Stopping(2))[1].config
@@ -103,14 +103,14 @@ def test_a_rule_with_ties_is_not_followed_one_by_one():
     assert second(False)["BLOCK_M"] == 128  # far from the first
 
 
-def test_a_right_order_is_enough_after_few_measurements():
+def test_ordered_search_with_right_prior_stops_early():
     searcher = make(1024, prior=true_order(1024))
     runs = search(searcher, 1024, Stopping(regret=0.03))
     assert len(runs) < 8
     assert lost(1024, runs) == 0
 
 
-def test_a_wrong_order_widens_the_spread():
+def test_ordered_search_with_wrong_prior_widens_its_spread():
     def spread(prior):
         searcher = make(1024, prior=prior)
         searcher.tell([run(1024, config) for config in CONFIGS[::3]])
@@ -121,20 +121,20 @@ def test_a_wrong_order_widens_the_spread():
     assert spread(Prior(-right.log_mean, 0.1, right.p_valid)) > 2 * right.log_spread
 
 
-def test_other_problems_correct_the_order():
+def test_ordered_search_learns_from_other_problems():
     known = tuned([2**i * j for i in (7, 8, 9, 10, 11) for j in (2, 3)])
     cold = search(make(1024, prior=blind_order()), 1024, Stopping(4))
     learned = search(make(1024, known, blind_order()), 1024, Stopping(4))
     assert lost(1024, learned) < 0.5 * lost(1024, cold)
 
 
-def test_an_order_that_was_right_stands():
+def test_ordered_search_keeps_a_prior_that_other_problems_confirm():
     known = tuned([2**i * j for i in (7, 8, 9, 10, 11) for j in (2, 3)])
     asked = make(1024, known, true_order(1024)).ask(4)
     assert asked == make(1024, prior=true_order(1024)).ask(4)
 
 
-def test_without_a_prior_a_list_is_still_searched():
+def test_ordered_search_without_prior_starts_with_first_of_list():
     kept = []
     for size in (256, 1024, 2048):
         runs = search(make(size), size, Stopping(regret=0.03))
@@ -144,7 +144,7 @@ def test_without_a_prior_a_list_is_still_searched():
     assert max(kept) < 0.05
 
 
-def test_three_are_enough_once_many_problems_are_known():
+def test_min_measurements_shrinks_with_known_problems():
     known = tuned([64 * i for i in range(1, KNOWN_PROBLEMS + 1)])
     assert make(1000, prior=blind_order()).min_measurements == FIRST_MEASUREMENTS
     assert make(1000, known[:8], blind_order()).min_measurements == FIRST_MEASUREMENTS
@@ -156,7 +156,7 @@ def test_three_are_enough_once_many_problems_are_known():
     assert make(1000, prior=own).min_measurements == 0
 
 
-def test_runs_that_the_meter_missed_say_nothing():
+def test_ordered_search_ignores_runs_without_value():
     known = tuned([64 * i for i in range(1, KNOWN_PROBLEMS + 1)])
     searcher = OrderedSearcher(
         ListedSpace(CONFIGS), Objective.ENERGY, 0, blind_order(), Problem(M=1000), DEVICE, known
@@ -167,7 +167,7 @@ def test_runs_that_the_meter_missed_say_nothing():
     assert searcher.search_posterior.p_valid.min() == 1.0
 
 
-def test_problems_of_other_types_tell_nothing():
+def test_ordered_search_ignores_problems_of_other_types():
     other = Problem(M=1024, x="fp16", y="fp16")
     known = [dataclasses.replace(m, problem=other) for m in tuned([1024], each=20)]
     here = OrderedSearcher(
@@ -182,14 +182,14 @@ def test_problems_of_other_types_tell_nothing():
     assert here.ask(4) == make(1024, prior=blind_order()).ask(4)
 
 
-def test_nothing_is_promised_before_that():
+def test_expected_regret_is_infinite_below_min_measurements():
     searcher = make(1024, prior=true_order(1024))
     assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
     searcher.tell([run(1024, c) for c in CONFIGS[:FIRST_MEASUREMENTS]])
     assert searcher.expected_regret() < math.inf
 
 
-def test_promises_are_kept():
+def test_expected_regret_is_about_the_loss():
     promised, losses = [], []
     for seed in range(20):
         size = 256 + 64 * seed
@@ -199,14 +199,14 @@ def test_promises_are_kept():
     assert np.mean(losses) < 1.5 * np.mean(promised)
 
 
-def test_what_failed_elsewhere_comes_late():
+def test_ordered_search_measures_late_what_failed_elsewhere():
     failed = [run(512 * i, CONFIGS[0], Status.COMPILE_ERROR) for i in (1, 3)]
     prior = blind_order()
     assert make(1024, prior=prior).ask() == CONFIGS[:1]
     assert make(1024, failed, prior).ask() != CONFIGS[:1]
 
 
-def test_failures_here_are_no_times():
+def test_ordered_search_never_chooses_a_failure():
     searcher = make(1024, prior=blind_order())
     searcher.tell([run(1024, CONFIGS[0], Status.RUNTIME_ERROR)])
     assert searcher.best() is None
@@ -214,7 +214,7 @@ def test_failures_here_are_no_times():
 
 
 @pytest.mark.parametrize("prior", [None, blind_order()])
-def test_the_last_candidate_is_measured_if_all_others_failed(prior):
+def test_ordered_search_measures_the_last_if_all_others_failed(prior):
     searcher = make(1024, prior=prior)
     searcher.tell([run(1024, c, Status.WRONG_RESULT) for c in CONFIGS[1:]])
     assert Stopping(regret=0.03).reason(searcher, len(CONFIGS) - 1) is None
@@ -222,7 +222,7 @@ def test_the_last_candidate_is_measured_if_all_others_failed(prior):
 
 
 @pytest.mark.parametrize("prior", [None, blind_order()])
-def test_one_configuration_and_one_axis_are_enough(prior):
+def test_ordered_search_of_one_or_two_configurations(prior):
     one = [Configuration(num_warps=4)]
     short = None if prior is None else Prior(np.zeros(1), 0.1, np.ones(1))
     assert make(64, prior=short, configs=one).ask(3) == one

@@ -52,7 +52,7 @@ def total(workload):
     )
 
 
-def test_what_is_called_often_is_measured_more():
+def test_workload_measures_frequent_problems_more():
     workload = WorkloadSearcher(
         [part(256, 1.0), part(512, 1000.0), part(1024, 1.0), part(2048, 1.0)]
     )
@@ -62,7 +62,7 @@ def test_what_is_called_often_is_measured_more():
     assert spent[1] >= 6
 
 
-def test_it_gains_more_than_equal_shares():
+def test_workload_gains_more_than_equal_shares():
     sizes = 2 ** np.arange(7, 12)
     parts = [part(int(n), 1000.0 if n == 512 else 1.0) for n in sizes]
     workload = WorkloadSearcher(parts)
@@ -75,7 +75,7 @@ def test_it_gains_more_than_equal_shares():
     assert total(workload) < 1.1 * best
 
 
-def test_nothing_is_measured_twice_and_everything_in_the_end():
+def test_workload_measures_everything_once():
     workload = WorkloadSearcher([part(256, 1.0), part(512, 3.0)])
     assert spend(workload, 100) == [len(SPACE), len(SPACE)]
     assert workload.ask() == []
@@ -83,13 +83,13 @@ def test_nothing_is_measured_twice_and_everything_in_the_end():
         assert workload.choice(i) == min(SPACE, key=lambda c, p=p: time_ms(p.problem["n"], c))
 
 
-def test_before_anything_is_known_the_default_runs():
+def test_workload_starts_with_the_default():
     workload = WorkloadSearcher([part(256, 1.0), part(512, 3.0)])
     assert workload.choice(0) == DEFAULT
     assert workload.ask() == [(workload.parts[1], DEFAULT)]
 
 
-def test_kernels_tell_each_other_nothing():
+def test_workload_kernels_do_not_inform_each_other():
     def loss(*others):
         workload = WorkloadSearcher([part(256, 1.0), part(512, 1.0), *others])
         for number, item in enumerate(workload.parts):
@@ -101,7 +101,7 @@ def test_kernels_tell_each_other_nothing():
     assert loss(part(512, 1.0, "other"), part(1024, 1.0, "other")) == loss()
 
 
-def test_a_default_outside_the_space_is_not_measured_and_stays_while_little_is_known():
+def test_workload_default_outside_the_space_is_chosen_but_not_measured():
     outside = Configuration(tile=7, warps=1)
     workload = WorkloadSearcher([part(256, 1.0, default=outside), part(512, 1.0, default=outside)])
     ((item, config),) = workload.ask()
@@ -111,7 +111,7 @@ def test_a_default_outside_the_space_is_not_measured_and_stays_while_little_is_k
     assert workload.choice(unmeasured) == outside
 
 
-def test_several_at_a_time_are_shared_among_problems():
+def test_workload_batch_is_shared_among_problems():
     workload = WorkloadSearcher([part(256, 4.0), part(512, 2.5), part(1024, 1.0)])
     asked = workload.ask(6)
     assert len(set(asked)) == 6
@@ -121,6 +121,6 @@ def test_several_at_a_time_are_shared_among_problems():
 
 
 @pytest.mark.parametrize("calls", [0.0, -1.0, math.nan, math.inf])
-def test_calls_are_above_zero(calls):
+def test_workload_problem_needs_positive_calls(calls):
     with pytest.raises(UsageError, match="calls of toy, n=256"):
         part(256, calls)

@@ -329,7 +329,7 @@ def _accuracy(path: Path) -> Any:
 
 
 def _trace(path: Path) -> Any:
-    from foretune.plan.engine.simulator import read_trace
+    from foretune.plan.engine.requests import read_trace
 
     return read_trace(path).isl
 

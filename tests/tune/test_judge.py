@@ -71,7 +71,7 @@ def judge(candidate, **options):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
+def test_judge_accepts_correct_candidate():
     verdict = judge("honest", rivals={"sleeper": "cheats:slower"})
     assert verdict.accepted
     assert verdict.refused == ""
@@ -109,7 +109,7 @@ def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
     ],
 )
 @pytest.mark.usefixtures("in_process")
-def test_what_only_looks_right_is_refused(cheat, why):
+def test_judge_refuses_candidate_that_only_looks_correct(cheat, why):
     assert_refused(cheat, why)
 
 
@@ -127,7 +127,7 @@ def test_what_only_looks_right_is_refused(cheat, why):
         ),
     ],
 )
-def test_what_attacks_its_process_is_refused(cheat, why, monkeypatch):
+def test_judge_refuses_candidate_that_attacks_its_process(cheat, why, monkeypatch):
     compared = module._relative_error
     monkeypatch.setattr(module, "BURST_S", 0.1)  # much longer than it takes to ask
     monkeypatch.setattr(module, "CLOCK_NOISE_MS", CLOCK_NOISE_MS)
@@ -143,7 +143,7 @@ def assert_refused(cheat, why, **options):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_outputs_may_be_written_into_arguments():
+def test_judge_compares_outputs_written_into_arguments():
     given = {"inputs": "cheats:inputs_into", "reference": "cheats:reference_into"}
     given["problems"] = PROBLEMS[:1]
     assert judge("into", **given).accepted
@@ -151,7 +151,7 @@ def test_outputs_may_be_written_into_arguments():
     assert "it does not write into its argument 1" in said
 
 
-def test_functions_of_a_script_are_sent_along():
+def test_judge_takes_functions_of_script():
     def candidate(x):
         return np.add.reduce(x, axis=1)
 
@@ -161,7 +161,7 @@ def test_functions_of_a_script_are_sent_along():
     assert verdict.accepted
 
 
-def test_tensors():
+def test_judge_compares_tensors():
     torch = pytest.importorskip("torch", reason="needs torch")
 
     def inputs(n, seed):
@@ -187,7 +187,7 @@ def test_tensors():
 
 
 @pytest.mark.usefixtures("in_process")
-def test_what_proves_nothing_is_an_error():
+def test_judge_request_that_proves_nothing_raises():
     with pytest.raises(UsageError, match="gives the same for all inputs of n=64"):
         judge("honest", inputs="cheats:constant")
     with pytest.raises(UsageError, match="no problem is given"):
@@ -197,7 +197,7 @@ def test_what_proves_nothing_is_an_error():
 
 
 @pytest.mark.usefixtures("in_process")
-def test_inputs_that_fail_are_no_fault_of_the_candidate():
+def test_judge_failing_inputs_raise():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared .* TypeError"):
         judge("honest", inputs="cheats:raises")
     with pytest.raises(UsageError, match=r"there is no file new.py: give FILE.py:NAME"):
@@ -205,7 +205,7 @@ def test_inputs_that_fail_are_no_fault_of_the_candidate():
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_wrong_name_is_an_error_of_the_request(capsys):
+def test_judge_unknown_function_raises(capsys):
     words = [f"{CHEATS}:reference", "--problem", "n=64"]
     assert main(["judge", f"{CHEATS}:honestt", *words]) == 2
     err = capsys.readouterr().err
@@ -224,14 +224,14 @@ def test_a_wrong_name_is_an_error_of_the_request(capsys):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_rival_that_fails_is_no_fault_of_the_candidate():
+def test_judge_failing_rival_raises():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared on n=64: ValueError"):
         judge("honest", reference="cheats:raises")
     with pytest.raises(MeasurementError, match=r"blas cannot be compared on n=9: wrong"):
         judge("honest", rivals={"blas": "cheats:knows_one_shape"}, problems=[{"n": 64}, {"n": 9}])
 
 
-def test_each_call_gets_new_values_at_the_same_address():
+def test_judge_draws_new_values_at_same_address():
     seen = []
 
     def look(x):
@@ -295,7 +295,7 @@ def compare(**processes):
     return bench.compare(PROBLEM, 0.0, LoadMonitor(Device("CPU", "cpu")))
 
 
-def test_the_candidate_is_compared_with_its_best_rival(clock):
+def test_judge_compares_with_best_rival(clock):
     candidate = FakeProcess(clock, 2.0)
     verdict = compare(
         reference=FakeProcess(clock, 3.0), candidate=candidate, tuned=FakeProcess(clock, 1.0)
@@ -307,7 +307,7 @@ def test_the_candidate_is_compared_with_its_best_rival(clock):
     assert candidate.closed == verdict.processes, "each is a fresh one"
 
 
-def test_every_process_is_checked_at_its_end(clock, monkeypatch):
+def test_judge_checks_outputs_at_end_of_each_process(clock, monkeypatch):
     monkeypatch.setattr(module, "OUTPUT_CHECK_SHARE", 0.0)
 
     class WrongLater(FakeProcess):
@@ -323,12 +323,12 @@ def test_every_process_is_checked_at_its_end(clock, monkeypatch):
         compare(reference=FakeProcess(clock, 3.0), candidate=WrongLater(clock, 1.0))
 
 
-def test_what_hangs_is_refused(clock):
+def test_judge_refuses_candidate_that_hangs(clock):
     with pytest.raises(CandidateRejected, match="did not end within 3 s, on n=64"):
         compare(reference=FakeProcess(clock, 3.0), candidate=HangingProcess(clock, 1.0))
 
 
-def test_a_rival_that_hangs_is_no_fault_of_the_candidate(clock):
+def test_judge_hanging_rival_raises(clock):
     with pytest.raises(MeasurementError, match="tuned cannot be compared on n=64: did not end"):
         compare(
             reference=FakeProcess(clock, 3.0),
@@ -337,20 +337,20 @@ def test_a_rival_that_hangs_is_no_fault_of_the_candidate(clock):
         )
 
 
-def test_figures_are_from_the_judges_clock(clock):
+def test_judge_figures_are_from_its_own_clock(clock):
     # The claim differs by less than the noise, and counts for nothing.
     verdict = compare(reference=FakeProcess(clock, 3.0), candidate=FakeProcess(clock, 0.95, 1.0))
     assert verdict.time_ms["candidate"] == pytest.approx(1.0, rel=0.01)
 
 
 @pytest.mark.parametrize("claimed_ms", [0.0, 0.01, 0.7, 1.4])
-def test_a_clock_that_is_off_is_refused(clock, claimed_ms):
+def test_judge_refuses_clock_that_is_off(clock, claimed_ms):
     candidate = FakeProcess(clock, claimed_ms, 1.0)
     with pytest.raises(CandidateRejected, match=r"ms, the judge's clock .* ms, on n=64"):
         compare(reference=FakeProcess(clock, 3.0), candidate=candidate)
 
 
-def test_calls_that_are_timed_together_have_different_inputs(clock):
+def test_judge_calls_of_a_burst_have_different_inputs(clock):
     seeds = []
 
     class Recording(FakeProcess):
@@ -365,7 +365,7 @@ def test_calls_that_are_timed_together_have_different_inputs(clock):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_on_the_command_line(capsys):
+def test_command_judge(capsys):
     words = [f"{CHEATS}:reference", "--problem", "n=64", "--max-seconds", "0.01", "--json"]
     assert main(["judge", f"{CHEATS}:honest", *words]) == 0
     captured = capsys.readouterr()

@@ -34,7 +34,7 @@ def tune(runner, *limits, **how):
 
 
 @pytest.mark.usefixtures("metered")
-def test_the_winner_keeps_to_the_power_cap(tmp_path):
+def test_tune_problem_winner_keeps_power_limit(tmp_path):
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         result = tune(MeteredRunner(), "power_w=50", log=log)
     assert result.winner.config == config(work=2)  # work 1 is faster, and takes 100 W
@@ -55,13 +55,13 @@ def test_the_winner_keeps_to_the_power_cap(tmp_path):
 
 
 @pytest.mark.usefixtures("metered")
-def test_limits_survive_json():
+def test_limited_result_survives_json():
     result = tune(MeteredRunner(), "power_w=50", "time_ms=10", budget=30)
     assert TuneResult.from_dict(result.to_dict()) == result
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_default_that_breaks_a_limit_is_no_choice():
+def test_tune_problem_default_above_limit_is_not_chosen():
     """The default takes 12.5 W; what keeps to 10 is slower, and wins all the same."""
     result = tune(MeteredRunner(), "power_w=10")
     assert result.default_breaks == "power_w 12.5 > 10"
@@ -74,7 +74,7 @@ def test_a_default_that_breaks_a_limit_is_no_choice():
 
 
 @pytest.mark.usefixtures("metered")
-def test_where_nothing_keeps_to_the_limits_it_says_so():
+def test_tune_problem_nothing_within_limits_raises():
     with pytest.raises(MeasurementError) as error:
         tune(MeteredRunner(), "power_w=1", "time_ms=1000", budget=10)
     assert str(error.value) == (
@@ -84,7 +84,7 @@ def test_where_nothing_keeps_to_the_limits_it_says_so():
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_lucky_reading_does_not_pass():
+def test_finalist_above_limit_in_new_runs_is_rejected():
     """Every configuration is below the cap once, in the search, and above it afterwards."""
 
     class Lucky(MeteredRunner):
@@ -102,7 +102,7 @@ def test_a_lucky_reading_does_not_pass():
 
 
 @pytest.mark.usefixtures("metered")
-def test_what_the_meter_missed_is_rejected():
+def test_run_without_power_is_rejected_by_limit():
     class Gaps(MeteredRunner):
         def run(self, kernel, problem, configs, incumbent_ms=math.inf):
             for m in super().run(kernel, problem, configs, incumbent_ms):
@@ -120,7 +120,7 @@ class ReportsMemory(FakeRunner):
             yield dataclasses.replace(m, static={"shared_bytes": 65536.0 / m.config["work"]})
 
 
-def test_memory_needs_no_meter():
+def test_limit_of_static_column_needs_no_meter():
     result = tune(ReportsMemory(), "static.shared_bytes=20000")
     assert result.winner.config == config(work=4)
     assert result.library is not None
@@ -128,19 +128,19 @@ def test_memory_needs_no_meter():
     assert alone.winner.config == config(work=4), "one limit needs no list"
 
 
-def test_a_limit_on_what_nobody_says_is_refused_at_the_first_run():
+def test_limit_of_missing_column_raises_at_first_run():
     runner = ReportsMemory()
     with pytest.raises(UsageError, match=r"they have time_ms, static.shared_bytes"):
         tune(runner, "static.registers=64")
     assert len(runner.measured) == 1
 
 
-def test_a_power_cap_needs_a_meter():
+def test_power_limit_without_meter_raises():
     with pytest.raises(MeterUnavailable, match="limit 'power_w' needs a power meter: no meter"):
         tune(FakeRunner(Device("x", "abacus")), "power_w=300")
 
 
-def test_the_result_may_be_only_so_wrong():
+def test_limit_of_relative_error():
     """Here one order of summation rounds, within the kernel's tolerance and beyond the limit."""
 
     class Rounds(Toy):
@@ -164,7 +164,7 @@ def test_the_result_may_be_only_so_wrong():
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_row_that_says_too_little_is_measured_again(tmp_path):
+def test_stored_row_without_limited_column_is_measured_again(tmp_path):
     """Of what was logged without a meter, failures say enough."""
     first, again, known = FakeRunner(), MeteredRunner(), MeteredRunner()
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
@@ -176,7 +176,7 @@ def test_a_row_that_says_too_little_is_measured_again(tmp_path):
     assert known.measured == again.measured[len(worked) :]
 
 
-def test_the_prior_knows_what_is_likely_to_break_a_limit(metered_predictor):
+def test_prior_includes_probability_of_limit(metered_predictor):
     space = KERNEL.space(PROBLEM)
     limits = [Limit("power_w", 50.0)]
     free, capped = (
@@ -191,7 +191,7 @@ def test_the_prior_knows_what_is_likely_to_break_a_limit(metered_predictor):
 
 
 @pytest.mark.usefixtures("metered")
-def test_a_predictor_avoids_what_would_break_a_limit(metered_predictor):
+def test_predicted_violations_are_not_measured(metered_predictor):
     how = {"budget": 3, "predictor": metered_predictor, "searcher": "surrogate", "store": False}
     result = tune(MeteredRunner(), "power_w=50", **how)
     assert result.winner.config == config(work=2) == result.trace[0].config

@@ -38,14 +38,14 @@ def clock(monkeypatch):
 
 
 @pytest.mark.parametrize("searcher", ["surrogate", "random", "tpe"])
-def test_no_search_proposes_when_the_time_is_up(clock, searcher):
+def test_search_starts_no_measurement_after_its_seconds(clock, searcher):
     runner = clock.timed(FakeRunner, lambda config: 2.0)
     result = tune_problem(KERNEL, PROBLEM, runner, seconds=15, searcher=searcher, store=False)
     assert len(result.trace) == 8  # the last began after 14 seconds and was finished
     assert result.contenders
 
 
-def test_a_slow_configuration_counts_as_what_it_took(clock):
+def test_search_counts_seconds_of_failures(clock):
     runner = clock.timed(FakeRunner, lambda config: 1.0 if config["behaviour"] == "ok" else 30.0)
     result = tune_problem(KERNEL, PROBLEM, runner, seconds=60, searcher="exhaustive", store=False)
     failed = sum(step.config["behaviour"] != "ok" for step in result.trace)
@@ -53,20 +53,20 @@ def test_a_slow_configuration_counts_as_what_it_took(clock):
     assert failed > 0
 
 
-def test_a_number_beside_it_ends_the_search_sooner(clock):
+def test_search_ends_at_first_of_budget_and_seconds(clock):
     runner = clock.timed(FakeRunner, lambda config: 1.0)
     result = tune_problem(KERNEL, PROBLEM, runner, budget=3, seconds=100, store=False)
     assert len(result.trace) == 3
 
 
-def test_nothing_measured_is_lost(clock, tmp_path):
+def test_search_keeps_measurement_that_ends_late(clock, tmp_path):
     runner = clock.timed(FakeRunner, lambda config: 2.0)
     with RunLog(tmp_path / "runs.parquet", runner.device) as log:
         result = tune_problem(KERNEL, PROBLEM, runner, seconds=9, store=False, log=log)
         assert len(result.trace) == len(log.runs()) == 5
 
 
-def test_a_front_and_a_workload_end_likewise(clock, monkeypatch):
+def test_pareto_and_workload_end_after_seconds(clock, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     runner = clock.timed(MeteredRunner, lambda config: 1.0)
     front = tune_pareto(KERNEL, PROBLEM, runner, seconds=7, store=False)
@@ -88,13 +88,13 @@ def test_search_cut_short_goes_on_with_more_seconds(clock):
     assert measured == [1, 8, 0, 0]
 
 
-def test_no_time_at_all_is_refused():
+def test_search_zero_seconds_is_refused():
     with pytest.raises(UsageError, match="0 seconds for a search: give more than 0"):
         tune_problem(KERNEL, PROBLEM, FakeRunner(), seconds=0, store=False)
 
 
 @pytest.mark.usefixtures("toy_place")
-def test_the_command(clock, capsys, monkeypatch):
+def test_command_budget_in_seconds(clock, capsys, monkeypatch):
     runner = clock.timed(FakeRunner, lambda config: 2.0)
     monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda *_: runner)
     words = ("tune", "toy", "--problem", "n=100", "--store", "none", "--predictor", "none")

@@ -40,7 +40,7 @@ def predictor(learned):
     return Predictor().fit(from_measurements(learned, DEVICE))
 
 
-def test_a_predictor_finds_the_optimum_in_few_measurements(predictor):
+def test_tune_problem_with_predictor_needs_few_measurements(predictor):
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), predictor, budget=5)
     assert len(result.trace) == 5
     assert result.verified
@@ -50,7 +50,7 @@ def test_a_predictor_finds_the_optimum_in_few_measurements(predictor):
     assert result.trace[0].low_ms < result.trace[0].predicted_ms < result.trace[0].high_ms
 
 
-def test_one_from_elsewhere_promises_nothing_before_it_is_corrected(predictor):
+def test_steps_have_interval_of_other_device_only_after_correction(predictor):
     """The other device takes three times as long: five runs say so, and the intervals follow."""
 
     class Slower(FakeRunner):
@@ -77,7 +77,7 @@ class Slower(FakeRunner):
             yield dataclasses.replace(m, time_ms=3 * m.time_ms)
 
 
-def test_what_was_measured_of_other_problems_corrects_one_from_elsewhere(predictor):
+def test_predictor_of_other_device_is_corrected_by_other_problems(predictor):
     first, second = KERNEL.problem(n=60), KERNEL.problem(n=90)
     tune_problem(KERNEL, first, Slower(), predictor, budget=8)
     (step,) = tune_problem(KERNEL, second, Slower(), predictor, budget=1).trace
@@ -85,9 +85,7 @@ def test_what_was_measured_of_other_problems_corrects_one_from_elsewhere(predict
     assert step.low_ms < step.predicted_ms < step.high_ms
 
 
-def test_a_search_learns_no_errors_from_the_runs_that_its_predictor_learned(
-    predictor, learned, tmp_path
-):
+def test_searcher_gets_no_training_runs_of_predictor(predictor, learned, tmp_path):
     """On those it errs less than elsewhere, and the search would trust it too much."""
 
     def proposals(name, *known):
@@ -106,7 +104,7 @@ def test_a_search_learns_no_errors_from_the_runs_that_its_predictor_learned(
     assert proposals("nothing.db") != proposals("unseen.db", *unseen)
 
 
-def test_without_a_predictor_it_searches_too():
+def test_tune_problem_without_predictor():
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
     assert result.verified
     assert result.winner.ratio >= 4
@@ -114,12 +112,12 @@ def test_without_a_predictor_it_searches_too():
 
 
 @pytest.mark.parametrize("searcher", ["random", "exhaustive", "tpe"])
-def test_any_searcher_does(searcher):
+def test_tune_problem_takes_any_searcher(searcher):
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=8, searcher=searcher)
     assert len({s.config for s in result.trace}) == 8
 
 
-def test_another_seed_tries_other_configurations():
+def test_tune_problem_seed_changes_configurations():
     def tried(seed):
         how = {"budget": 8, "searcher": "random", "seed": seed, "store": False}
         return [s.config for s in tune_problem(KERNEL, PROBLEM, FakeRunner(), **how).trace]
@@ -141,14 +139,14 @@ class ThreeDevices(FakeRunner):
         yield from super().run_many(kernel, reversed(self.batches[-1]), incumbent_ms)
 
 
-def test_several_devices_measure_at_once():
+def test_tune_problem_measures_on_several_devices_at_once():
     runner = ThreeDevices()
     result = tune_problem(KERNEL, PROBLEM, runner, budget=8, store=False)
     assert list(map(len, runner.batches)) == [3, 3, 2]
     assert len({step.config for step in result.trace}) == 8
 
 
-def test_a_budget_above_the_space_ends_with_the_space():
+def test_tune_problem_budget_above_space_measures_all():
     size = len(KERNEL.space(PROBLEM))
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=size + 9, searcher="exhaustive")
     assert len(result.trace) == size
@@ -165,7 +163,7 @@ class LuckyRunner(FakeRunner):
             yield dataclasses.replace(m, time_ms=m.time_ms / (10 if m.config == LUCKY else 1))
 
 
-def test_a_lucky_measurement_does_not_decide():
+def test_tune_problem_lucky_measurement_does_not_win():
     result = tune_problem(KERNEL, PROBLEM, LuckyRunner(), budget=60, searcher="exhaustive")
     assert min(result.trace, key=lambda step: step.objective).config == LUCKY
     assert result.winner.config == config()
@@ -184,7 +182,7 @@ class BoundedRunner(FakeRunner):
             yield dataclasses.replace(m, time_ms_samples=(m.time_ms,) * 6)
 
 
-def test_a_runner_is_told_what_to_beat():
+def test_runner_gets_upper_bound_of_incumbent():
     runner = BoundedRunner()
     result = tune_problem(KERNEL, PROBLEM, runner, budget=20, searcher="random")
     best = np.minimum.accumulate([step.objective for step in result.trace])
@@ -194,7 +192,7 @@ def test_a_runner_is_told_what_to_beat():
     assert more.bounds[0] == best[-1], "what the store knows is to be beaten, too"
 
 
-def test_without_a_win_the_default_stays(monkeypatch):
+def test_tune_problem_flat_space_keeps_default(monkeypatch):
     monkeypatch.setattr(verifier, "LOOKS", {9: 1.0})
     flat = FlatRunner(noise=0.001)
     result = tune_problem(KERNEL, PROBLEM, flat, budget=5)
@@ -205,7 +203,7 @@ def test_without_a_win_the_default_stays(monkeypatch):
     assert result.library is None
 
 
-def test_what_is_not_certain_is_not_stored_as_verified(tmp_path):
+def test_tune_problem_inconclusive_choice_is_not_verified(tmp_path):
     store = Store(tmp_path / "store.db")
     result = tune_problem(KERNEL, PROBLEM, FlatRunner(noise=0.5), budget=5, store=store)
     assert result.verdict == "inconclusive"
@@ -219,7 +217,7 @@ def test_what_is_not_certain_is_not_stored_as_verified(tmp_path):
     assert json.dumps(TuneResult.from_dict(json.loads(plain)).to_dict()) == plain
 
 
-def test_a_busy_machine_is_waited_for_twice_and_vetoes_nothing(monkeypatch):
+def test_tune_problem_waits_for_idle_machine_twice(monkeypatch):
     busy, progress = MachineLoad(other_load=0.5, steal=0.0), Mock()
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
     monkeypatch.setattr(machine_load, "OBSERVE_S", 0.001)
@@ -240,13 +238,13 @@ class OnlyDefaultRunner(FakeRunner):
         return super().run(kernel, problem, [config("no run") for _ in configs], incumbent_ms)
 
 
-def test_when_everything_fails_the_default_stays():
+def test_tune_problem_all_failures_keep_default():
     result = tune_problem(KERNEL, PROBLEM, OnlyDefaultRunner(), budget=3, searcher="random")
     assert result.winner is result.baseline
     assert all(s.objective == math.inf for s in result.trace)
 
 
-def test_a_log_spares_measurements(tmp_path):
+def test_tune_problem_reuses_run_log(tmp_path):
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         first = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=6, store=False, log=log)
         again = FakeRunner()
@@ -255,17 +253,17 @@ def test_a_log_spares_measurements(tmp_path):
     assert [s.config for s in first.trace] == [s.config for s in second.trace]
 
 
-def test_results_survive_json(predictor):
+def test_tune_result_survives_json(predictor):
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), predictor, budget=3)
     assert TuneResult.from_dict(result.to_dict()) == result
 
 
-def test_energy_without_a_meter_says_why():
+def test_tune_problem_energy_without_meter_raises():
     with pytest.raises(MeterUnavailable, match="no meter is registered for a abacus"):
         tune_problem(KERNEL, PROBLEM, FakeRunner(Device("x", "abacus")), objective=Objective.ENERGY)
 
 
-def test_a_predictor_of_another_kernel_is_refused(predictor):
+def test_tune_problem_predictor_of_other_kernel_is_refused(predictor):
     class Other(Toy):
         name = "other"
 
@@ -273,7 +271,7 @@ def test_a_predictor_of_another_kernel_is_refused(predictor):
         tune_problem(Other(), PROBLEM, FakeRunner(), predictor)
 
 
-def test_a_shipped_predictor_that_lacks_a_column_is_left_out(predictor):
+def test_tune_one_shipped_predictor_without_column_is_not_used(predictor):
     runs = predictor.runs_.assign(**{"problem.batch": np.arange(len(predictor.runs_)) % 3})
     shipped = TrainedGuide(Predictor().fit(runs), DEVICE, shipped=True)
     options = {"budget": 3, "store": False}
@@ -283,7 +281,7 @@ def test_a_shipped_predictor_that_lacks_a_column_is_left_out(predictor):
     assert [math.isnan(step.predicted_ms) for step in result.trace] == [True] * 3
 
 
-def test_energy_is_minimised_where_a_meter_is(monkeypatch):
+def test_tune_problem_minimizes_energy(monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     result = tune_problem(
         KERNEL,
@@ -302,7 +300,7 @@ def test_energy_is_minimised_where_a_meter_is(monkeypatch):
     assert result.winner.value == pytest.approx(100 / 16**1.5 * time_ms(PROBLEM, config(work=16)))
 
 
-def test_a_predictor_without_power_cannot_guide_energy(predictor, monkeypatch):
+def test_tune_problem_energy_needs_predictor_of_power(predictor, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     with pytest.raises(PredictorError, match="has not learned power"):
         tune_problem(KERNEL, PROBLEM, MeteredRunner(), predictor, objective=Objective.ENERGY)

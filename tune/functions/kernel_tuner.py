@@ -4,6 +4,7 @@ Users of Kernel Tuner change one import. Arguments that are not supported raise 
 """
 
 import json
+import math
 import os
 import platform as machine
 import tempfile
@@ -63,6 +64,27 @@ STRATEGIES = {
 }
 """Kernel Tuner's strategies -> searchers. Foretune's search replaces the adaptive ones."""
 UNLIMITED_BUDGET = 10**9
+"""More measurements than any space has that is measured completely."""
+LANGUAGES = {
+    "c": "C",
+    "c++": "C",
+    "opencl": "OpenCL",
+    "cuda": "CUDA",
+    "cupy": "CUDA",
+    "nvcuda": "CUDA",
+    "hip": "HIP",
+}
+"""Kernel Tuner's names of languages and back ends -> languages."""
+OPENCL_CPU = 2
+"""Bit of an OpenCL device's type."""
+FAILURE_NAMES = {
+    "compile_error": "CompilationFailedConfig",
+    "runtime_error": "RuntimeFailedConfig",
+    "timeout": "RuntimeFailedConfig",
+    "invalid": "InvalidConfig",
+    "wrong_result": "ErrorConfig",
+}
+"""Text in Kernel Tuner's file for each status."""
 _ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
 
 
@@ -170,13 +192,21 @@ def tune_kernel(
     """
     check_options(options, KernelTunerOptions, function=tune_kernel)
     source = _read_source(
-        kernel_name, kernel_source, lang, (platform, device), smem_args, cmem_args, options
+        kernel_name,
+        kernel_source,
+        lang,
+        platform=platform,
+        device=device,
+        smem_args=smem_args,
+        cmem_args=cmem_args,
+        options=options,
     )
     gpu = _gpu_of_source(source)
-    divisors, names = (grid_div_x, grid_div_y, grid_div_z), options.get("block_size_names") or ()
+    divisors = (grid_div_x, grid_div_y, grid_div_z)
+    block_size_names = options.get("block_size_names") or ()
     kernel = SourceKernel(
         source,
-        LaunchShape(problem_size, divisors, names),
+        LaunchShape(problem_size, divisors, block_size_names),
         arguments,
         tune_params,
         defines=options.get("defines"),
@@ -195,28 +225,32 @@ def _read_source(
     name: str,
     given: Any,
     lang: str | None,
-    numbers: tuple[int, int],
+    *,
+    platform: int,
+    device: int,
     smem_args: Any,
     cmem_args: Any,
     options: KernelTunerOptions,
 ) -> Source:
-    """Return the source; ``numbers`` are those of the platform and of the device."""
-    text, others, path = read_source(given)
-    language, flags = _language(lang, text, path), options.get("compiler_options")
+    """Return the source; ``platform`` and ``device`` are numbers of OpenCL or torch."""
+    text, extra_files, path = read_source(given)
+    language = _language(lang, text, path)
+    flags = options.get("compiler_options")
     if smem_args is not None and (language not in TORCH_LANGUAGES or set(smem_args) != {"size"}):
         raise UsageError("smem_args must be {'size': bytes}, and needs a CUDA or HIP kernel")
     return Source(
-        name,
-        text,
-        language,
-        Path(path).suffix,
-        others,
-        str(Path(path).parent.resolve()),
-        options.get("compiler"),
-        None if flags is None else tuple(flags),
-        *numbers,
-        0 if smem_args is None else smem_args["size"],
-        _constants(cmem_args, language),
+        name=name,
+        text=text,
+        language=language,
+        suffix=Path(path).suffix,
+        extra_files=extra_files,
+        folder=str(Path(path).parent.resolve()),
+        compiler=options.get("compiler"),
+        options=None if flags is None else tuple(flags),
+        platform=platform,
+        device=device,
+        shared_bytes=0 if smem_args is None else smem_args["size"],
+        constants=_constants(cmem_args, language),
     )
 
 
@@ -235,10 +269,8 @@ def _tune(
             f"observers need a power meter: {explain_missing_meter(kind)}; leave observers out"
         )
     tune_options = _tune_options(options, bool(observed))
-    repeats, metrics = options.get("iterations"), options.get("metrics")
-    if repeats is not None and repeats < 1:
-        raise UsageError(f"{repeats} iterations leave nothing to time: give at least 1")
-    timing = Timing(float("inf"), 0.0, 0.0, repeats, repeats) if repeats else None
+    timing = _timing(options.get("iterations"))
+    metrics = options.get("metrics")
     cache = options.get("cache")
     if cache is None:
         best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
@@ -263,6 +295,21 @@ def _tune(
             raise
     file.write(best.result.trace, tuned.results)
     return tuned
+
+
+def _timing(iterations: int | None) -> Timing | None:
+    """Return a fixed number of repeats; None for as many as are needed."""
+    if iterations is None:
+        return None
+    if iterations < 1:
+        raise UsageError(f"{iterations} iterations leave nothing to time: give at least 1")
+    return Timing(
+        max_seconds=math.inf,
+        warmup_s=0.0,
+        relative_width=0.0,
+        min_repeats=iterations,
+        max_repeats=iterations,
+    )
 
 
 def _constants(cmem_args: Mapping[str, Any] | None, language: str) -> Mapping[str, np.ndarray]:
@@ -293,19 +340,10 @@ def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
 
 def _language(lang: str | None, text: Any, path: str) -> Any:
     """Return the given language, or the one detected from the source."""
-    known = {
-        "c": "C",
-        "c++": "C",
-        "opencl": "OpenCL",
-        "cuda": "CUDA",
-        "cupy": "CUDA",
-        "nvcuda": "CUDA",
-        "hip": "HIP",
-    }
     if lang is not None:
-        if lang.lower() not in known:
-            raise UnknownName("lang", lang, ["C", "OpenCL", "CUDA", "HIP"])
-        return known[lang.lower()]
+        if lang.lower() not in LANGUAGES:
+            raise UnknownName("lang", lang, sorted(set(LANGUAGES.values())))
+        return LANGUAGES[lang.lower()]
     if callable(text):
         raise UsageError(
             "the source is a function: give lang='C', lang='OpenCL', lang='CUDA' or lang='HIP'"
@@ -331,11 +369,14 @@ def _gpu_of_source(source: Source) -> Device | None:
             ) from None
     if source.language != "OpenCL":
         return None
-    found = find_device(source.platform, source.device)
-    if "CPU" in type(found).__name__ or found.type & 2:  # CL_DEVICE_TYPE_CPU
+    device = find_device(source.platform, source.device)
+    if "CPU" in type(device).__name__ or device.type & OPENCL_CPU:
         return None
-    specs = {"cores": float(found.max_compute_units), "clock_mhz": float(found.max_clock_frequency)}
-    return Device(str(found.name).strip(), "gpu", specs=specs, source="OpenCL")
+    specs = {
+        "cores": float(device.max_compute_units),
+        "clock_mhz": float(device.max_clock_frequency),
+    }
+    return Device(str(device.name).strip(), "gpu", specs=specs, source="OpenCL")
 
 
 def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
@@ -344,10 +385,13 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
     if given.get("quiet"):
         options["progress"] = False
     limits = dict(given.get("strategy_options") or {})
-    max_evaluations, seconds = limits.pop("max_fevals", None), limits.pop("time_limit", None)
+    max_evaluations = limits.pop("max_fevals", None)
+    seconds = limits.pop("time_limit", None)
     if limits:
         raise UsageError(f"unknown strategy option {min(limits)!r}: use max_fevals or time_limit")
-    if (strategy := given.get("strategy")) is not None:
+
+    strategy = given.get("strategy")
+    if strategy is not None:
         options["searcher"] = STRATEGIES.get(strategy.lower(), strategy)
         if options["searcher"] == "exhaustive":
             options.setdefault("budget", UNLIMITED_BUDGET)
@@ -355,7 +399,9 @@ def _tune_options(given: KernelTunerOptions, power: bool) -> TuneOptions:
         options["budget"] = int(max_evaluations)
     if seconds is not None:
         options["seconds"] = float(seconds)
-    if (objective := given.get("objective")) is None:
+
+    objective = given.get("objective")
+    if objective is None:
         return options
     named = [objective] if isinstance(objective, str) else list(objective)
     higher = given.get("objective_higher_is_better")
@@ -380,15 +426,15 @@ def _results(
     for step, row in zip(best.result.trace, results, strict=True):
         if step.status == "ok":
             row |= _metrics(row, metrics or {})
-    found = (row for row in results if all(row[n] == v for n, v in best.config.items()))
-    env = {"device_name": best.result.device, "best_config": next(found, dict(best.config))}
-    return TunedKernel(best.kernel, best.result, results, env)
+    of_best = (row for row in results if all(row[n] == v for n, v in best.config.items()))
+    env = {"device_name": best.result.device, "best_config": next(of_best, dict(best.config))}
+    return TunedKernel(best.kernel, best.result, results=results, env=env)
 
 
 def _row(step: SearchStep, observed: Mapping[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = dict(step.config)
     row["time"] = step.time_ms if step.status == "ok" else step.status
-    if step.power_w == step.power_w:
+    if not math.isnan(step.power_w):
         row |= {"power": step.power_w, "energy": step.power_w * step.time_ms * 1e-3}
         row |= {name: row[what] for name, what in observed.items()}
     return row
@@ -396,27 +442,17 @@ def _row(step: SearchStep, observed: Mapping[str, str]) -> dict[str, Any]:
 
 def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of a result; each may use earlier ones."""
-    found: dict[str, Any] = {}
-    for name, how in metrics.items():
-        so_far = {**row, **found}
-        if callable(how):
-            found[name] = how(so_far)
+    computed: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        known = {**row, **computed}
+        if callable(metric):
+            computed[name] = metric(known)
             continue
-        expression = Expression(how, "metric")
-        require_known(f"value in metric {name}", sorted(expression.names), so_far)
-        columns = {n: np.array([so_far[n]]) for n in expression.names}
-        found[name] = float(expression.evaluate(columns)[0])
-    return found
-
-
-FAILURE_NAMES = {
-    "compile_error": "CompilationFailedConfig",
-    "runtime_error": "RuntimeFailedConfig",
-    "timeout": "RuntimeFailedConfig",
-    "invalid": "InvalidConfig",
-    "wrong_result": "ErrorConfig",
-}
-"""Text in the file for each status."""
+        expression = Expression(metric, "metric")
+        require_known(f"value in metric {name}", sorted(expression.names), known)
+        columns = {n: np.array([known[n]]) for n in expression.names}
+        computed[name] = float(expression.evaluate(columns)[0])
+    return computed
 
 
 class KernelTunerCache:
@@ -447,25 +483,27 @@ class KernelTunerCache:
         """Put the file's measurements into the store, and return it: they are not repeated."""
         device = device or local_device("cpu", measure=False)
         cache = MeasurementCache.for_kernel(kernel, device, options.get("store"))
-        space, problem = kernel.space(kernel.problem()), kernel.problem()
+        problem = kernel.problem()
+        space = kernel.space(problem)
         known = {m.config for m in cache.known(problem)}
         for entry in self._entries.values():
             config = Configuration({name: entry[name] for name in kernel.knobs})
-            time = entry.get("time")
-            if config not in known and config in space and isinstance(time, int | float):
-                cache.append(
-                    Measurement(
-                        kernel.name,
-                        problem,
-                        config,
-                        device.name,
-                        Status.OK,
-                        float(time),
-                        tuple(map(float, entry.get("times", ()))),
-                        source=f"kerneltuner {self.path.name}",
-                        environment=environment(kernel),
-                    )
+            time_ms = entry.get("time")
+            if config in known or config not in space or not isinstance(time_ms, int | float):
+                continue
+            cache.append(
+                Measurement(
+                    kernel=kernel.name,
+                    problem=problem,
+                    config=config,
+                    device=device.name,
+                    status=Status.OK,
+                    time_ms=float(time_ms),
+                    time_ms_samples=tuple(map(float, entry.get("times", ()))),
+                    source=f"kerneltuner {self.path.name}",
+                    environment=environment(kernel),
                 )
+            )
         return cache
 
     def write(self, trace: Sequence[SearchStep], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -480,12 +518,17 @@ class KernelTunerCache:
             new.write_text(head + ',\n"cache": {\n' + ",\n".join(lines) + "}\n}", encoding="utf-8")
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        found = parse(self.path)
+        content = parse(self.path)
         for name in ("device_name", "kernel_name", "problem_size", "tune_params_keys"):
-            file_value, own_value = found.get(name), self._header[name]
-            one, other = (list(v) if isinstance(v, tuple) else v for v in (file_value, own_value))
-            if one != other:
+            of_file = content.get(name)
+            expected = self._header[name]
+            if _as_list(of_file) != _as_list(expected):
                 raise UsageError(
-                    f"{self.path} is of {name} {file_value!r}, not {own_value!r}: name another"
+                    f"{self.path} is of {name} {of_file!r}, not {expected!r}: name another"
                 )
-        return dict(found["cache"])
+        return dict(content["cache"])
+
+
+def _as_list(value: Any) -> Any:
+    """Return a tuple as a list, as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value

@@ -184,20 +184,27 @@ def best(
     wanted = Problem(problem)
     known = {name for p in choices for name in p} - {CANDIDATES_TAG}
     require_known(f"problem parameter of {kernel}", wanted, known)
-    sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
-    others = Problem({n: v for n, v in wanted.items() if n not in sizes})
-    candidates = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
-    if not candidates:
+
+    # Sizes may differ, other values not.
+    sizes = {name: v for name, v in wanted.items() if not isinstance(v, str | bool)}
+    fixed = Problem({name: v for name, v in wanted.items() if name not in sizes})
+    distances = {p: _distance(p, sizes) for p in choices if matches(p, fixed)}
+    if not distances:
         raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
-    nearest = min(distance for distance, _ in candidates)
+
     # Several choices for one problem with other knob values: the newest.
-    same = [choice for distance, choice in candidates if distance == nearest]
-    return dict(max(same, key=lambda c: c.chosen_at).config)
+    nearest = min(distances.values())
+    of_nearest = [choices[p] for p, distance in distances.items() if distance == nearest]
+    newest = max(of_nearest, key=lambda choice: choice.chosen_at)
+    return dict(newest.config)
 
 
 def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:
     """Return the log distance of a problem's sizes; infinite if one is missing."""
-    pairs = [(problem.get(name), wanted) for name, wanted in sizes.items()]
-    if any(isinstance(there, str | None) for there, _ in pairs):
-        return math.inf
-    return sum(abs(math.log((abs(float(a or 0)) + 1) / (abs(b) + 1))) for a, b in pairs)
+    distance = 0.0
+    for name, wanted in sizes.items():
+        size = problem.get(name)
+        if isinstance(size, str | None):
+            return math.inf
+        distance += abs(math.log((abs(float(size)) + 1) / (abs(wanted) + 1)))
+    return distance

@@ -13,7 +13,7 @@ import pandas as pd
 from foretune.datasets.runs import newest_runs, problems_of
 from foretune.errors import ForetuneError
 from foretune.models.predictor import Predictor
-from foretune.models.targets import measured_rows
+from foretune.models.targets import Target, measured_rows
 from foretune.models.training import Training
 
 CHAMPION = "champion"
@@ -70,7 +70,7 @@ def decide_promotion(training: Training, champion: Champion | None) -> Promotion
 
 
 def _compare_with_champion(
-    training: Training, champion: Champion, target: str, error: float
+    training: Training, champion: Champion, target: Target, error: float
 ) -> PromotionDecision:
     """Return the decision between a new predictor and the champion."""
     held_out = training.validation.held_out[target]

@@ -96,7 +96,7 @@ class CallHistory:
 
     def best_measured(self) -> Configuration | None:
         """Return the best candidate that was measured; None if none ran."""
-        ran = [m for m in self.measured() if m.ok]
+        ran = [m for m in self.measured() if m.ok and not math.isnan(self.value_of(m))]
         if not ran:
             return None
         return min(ran, key=self.value_of).config

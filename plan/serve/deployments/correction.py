@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.plan.serve.deployments.analytic import formula_latencies
 from foretune.plan.serve.deployments.group_process import (
     COMPONENTS,
     NOISE,
     GroupedGaussianProcess,
     deployment_points,
 )
+from foretune.plan.serve.deployments.latency_formulas import formula_latencies
 from foretune.plan.serve.deployments.probability import T_QUANTILE_95
 from foretune.support.files import atomic_write, read_json, translate_read_errors
 

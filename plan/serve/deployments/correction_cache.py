@@ -20,7 +20,7 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.deployment import read_measured_deployments
+from foretune.plan.serve.deployments.measured_deployments import read_measured_deployments
 from foretune.support.code_hash import packages_hash
 from foretune.support.operator_package import package_folder
 from foretune.version import __version__

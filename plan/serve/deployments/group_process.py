@@ -7,7 +7,6 @@ fewer components, so its mean shrinks to zero and its interval widens.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +15,7 @@ import pandas as pd
 from foretune.models.covariance import CovarianceTerm, Hyperprior
 from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.plan.describe import shipped_rows
-from foretune.plan.serve.deployments.analytic import formula_latencies
+from foretune.plan.serve.deployments.latency_formulas import formula_latencies
 
 LENGTH_SCALES = {
     "running": 3.0,
@@ -37,6 +36,15 @@ SLOW_LENGTH_RATIO = 3.0
 NU = 3.0
 """Degrees of freedom of the noise; heavy tails, because many measurements are mislabeled."""
 REWEIGHTINGS = 3
+"""Rounds in which outliers get more noise."""
+NOISE = {"tpot_ms": 0.02, "ttft_ms": 0.04}
+"""Variance of the logarithm of a repeated measurement."""
+LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "layout", "version")
+"""Columns of which deployments may have the same value."""
+SLOT_EXPONENT = 0.7
+PROMPTS_SCALE = 3.0
+SHARE_SCALE = 4.0
+"""Scales of coordinates in `deployment_points`."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +55,24 @@ class VarianceComponent:
     slow: float = 0.0  # of a function with long length scales
     fast: float = 0.0  # of a function with short length scales
 
+    @property
+    def total(self) -> float:
+        """The variance of a single row."""
+        return self.constant + self.slow + self.fast
 
-COMPONENTS: dict[str, dict[str, VarianceComponent]] = {}
+
+def _read_components() -> dict[str, dict[str, VarianceComponent]]:
+    components: dict[str, dict[str, VarianceComponent]] = {}
+    for row in shipped_rows("variances.csv", "foretune.plan.serve.deployments"):
+        of_target = components.setdefault(row["target"], {})
+        of_target[row["labels"]] = VarianceComponent(
+            constant=float(row["constant"]), slow=float(row["slow"]), fast=float(row["fast"])
+        )
+    return components
+
+
+COMPONENTS = _read_components()
 """Target -> label columns -> variance components."""
-for _row in shipped_rows("variances.csv", "foretune.plan.serve.deployments"):
-    _sizes = (float(_row[size]) for size in ("constant", "slow", "fast"))
-    COMPONENTS.setdefault(_row["target"], {})[_row["labels"]] = VarianceComponent(*_sizes)
-NOISE = {"tpot_ms": 0.02, "ttft_ms": 0.04}
-"""Variance of the logarithm of a repeated measurement."""
-LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "layout", "version")
 
 
 @dataclass(frozen=True)
@@ -69,22 +86,31 @@ class GroupedCovariance(CovarianceTerm):
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return the covariances in single precision."""
-        points, others = (x[:, : len(LENGTH_SCALES)] for x in (X, X2))
-        squared = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
-        distance = np.maximum(squared - 2.0 * points @ others.T, 0.0).astype(np.float32)
-        slow, fast = np.exp(-0.5 / SLOW_LENGTH_RATIO**2 * distance), np.exp(-0.5 * distance)
+        # Squared distances of all pairs, from the coordinates.
+        points = X[:, : len(LENGTH_SCALES)]
+        other_points = X2[:, : len(LENGTH_SCALES)]
+        squares = (points**2).sum(axis=1)
+        other_squares = (other_points**2).sum(axis=1)
+        squared = squares[:, None] + other_squares[None, :] - 2.0 * points @ other_points.T
+        distance = np.maximum(squared, 0.0).astype(np.float32)
+        fast = np.exp(-0.5 * distance)
+        slow = np.exp(-0.5 / SLOW_LENGTH_RATIO**2 * distance)
+
+        # Each component adds its variance to the pairs that agree in its label.
         total = np.zeros_like(slow)
-        for i, component in enumerate(self.components, len(LENGTH_SCALES)):
-            values: np.ndarray = np.full((1, 1), component.constant, dtype=np.float32)
-            for size, similarity in ((component.slow, slow), (component.fast, fast)):
-                if size > 0:
-                    values = values + np.float32(size) * similarity
-            total += values * (X[:, i, None] == X2[:, i])
+        for column, component in enumerate(self.components, start=len(LENGTH_SCALES)):
+            shared: np.ndarray = np.full((1, 1), component.constant, dtype=np.float32)
+            if component.slow > 0:
+                shared = shared + np.float32(component.slow) * slow
+            if component.fast > 0:
+                shared = shared + np.float32(component.fast) * fast
+            is_same_label = X[:, column, None] == X2[:, column]
+            total += shared * is_same_label
         return total
 
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
         """Return the sum of all components."""
-        return np.full(len(X), sum(s.constant + s.slow + s.fast for s in self.components))
+        return np.full(len(X), sum(component.total for component in self.components))
 
 
 @dataclass
@@ -102,14 +128,18 @@ class GroupedGaussianProcess:
     def fit(self, points: pd.DataFrame, errors: np.ndarray) -> Self:
         """Condition on log errors of deployments; ``points`` are from `deployment_points`."""
         self._store(points)
+
+        # Outliers get more noise: Student's t as a scale mixture. A row is an outlier if the others
+        # predict it badly.
         extra_noise = np.zeros(len(errors))
         for _ in range(REWEIGHTINGS):
-            self._extra_noise, posterior = extra_noise, self._condition(errors, extra_noise)
-            # Outliers get more noise: Student's t as a scale mixture.
+            posterior = self._condition(errors, extra_noise)
+            self._extra_noise = extra_noise
             residual, deviation = posterior.leave_one_out()
             spread = np.maximum(deviation**2 - extra_noise, self.noise)
             factor = np.maximum(1.0, (NU + residual**2 / spread) / (NU + 1.0))
             extra_noise = self.noise * (factor**2 - 1.0)
+
         # Single precision is enough, and plans predict thousands of candidates at once.
         self._posterior = posterior.in_single_precision()
         return self
@@ -125,7 +155,9 @@ class GroupedGaussianProcess:
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
         return {
-            "components": {name: asdict(part) for name, part in self.components.items()},
+            "components": {
+                labels: asdict(component) for labels, component in self.components.items()
+            },
             "noise": self.noise,
             "points": self._points.to_dict("list"),
             "errors": self._posterior.y.tolist(),
@@ -135,16 +167,21 @@ class GroupedGaussianProcess:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the process from `to_json`'s values."""
-        parts = data["components"].items()
-        components = {name: VarianceComponent(**part) for name, part in parts}
-        process = cls(components, data["noise"])
+        components = {
+            labels: VarianceComponent(**variances)
+            for labels, variances in data["components"].items()
+        }
+        process = cls(components, noise=data["noise"])
         process._store(pd.DataFrame(data["points"]))
-        process._extra_noise = np.array(data["row_noise"], dtype=float) - process.noise
+
         errors = np.array(data["errors"], dtype=float)
-        process._posterior = process._condition(errors, process._extra_noise).in_single_precision()
+        process._extra_noise = np.array(data["row_noise"], dtype=float) - process.noise
+        posterior = process._condition(errors, process._extra_noise)
+        process._posterior = posterior.in_single_precision()
         return process
 
     def _store(self, points: pd.DataFrame) -> None:
+        """Keep the training points, and number their labels."""
         self._points = points[[*LABELS, *LENGTH_SCALES]].reset_index(drop=True)
         self._known_labels = [
             pd.Index(_joined_labels(self._points, columns)).unique() for columns in self.components
@@ -154,27 +191,37 @@ class GroupedGaussianProcess:
         """Return the posterior given the ``errors`` of the training deployments."""
         term = GroupedCovariance(tuple(self.components.values()))
         process = GaussianProcess.from_prior([term], Hyperprior(self.noise, 0.0))
-        X = self._numbers(self._points)
-        errors = np.asarray(errors, dtype=float)
-        return Posterior(process, X, errors, extra_noise=extra_noise, observation_noise=True)
+        return Posterior(
+            process,
+            self._numbers(self._points),
+            np.asarray(errors, dtype=float),
+            extra_noise=extra_noise,
+            observation_noise=True,
+        )
 
     def _numbers(self, points: pd.DataFrame) -> np.ndarray:
         """Return the points of `GroupedCovariance`; new labels get new numbers."""
-        scaled = [points[name].to_numpy() / length for name, length in LENGTH_SCALES.items()]
-        numbers = []
+        coordinates = [points[name].to_numpy() / length for name, length in LENGTH_SCALES.items()]
+        label_numbers = []
         for columns, known in zip(self.components, self._known_labels, strict=True):
-            texts = pd.Index(_joined_labels(points, columns))
-            numbers.append(known.append(texts.difference(known)).get_indexer(texts))
-        return np.column_stack([*scaled, *numbers])
+            labels = pd.Index(_joined_labels(points, columns))
+            all_labels = known.append(labels.difference(known))
+            label_numbers.append(all_labels.get_indexer(labels))
+        return np.column_stack([*coordinates, *label_numbers])
 
 
 def deployment_points(rows: pd.DataFrame) -> pd.DataFrame:
     """Return `LABELS` and `LENGTH_SCALES` of rows from `analytic_times`."""
     tpot_ms = formula_latencies(rows)["tpot_ms"].to_numpy()
+
     kind = np.where(rows["is_latent"] > 0, "latent", np.where(rows["is_moe"] > 0, "moe", "dense"))
-    labels = {name: kind if name == "kind" else rows[name].to_numpy(dtype=str) for name in LABELS}
-    prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)
-    octaves = {
+    labels = {}
+    for name in LABELS:
+        labels[name] = kind if name == "kind" else rows[name].to_numpy(dtype=str)
+
+    # Sizes, times and degrees count in octaves.
+    slot_ms = rows["osl"] * tpot_ms / rows["running"]
+    sizes = {
         "running": rows["running"],
         "isl": rows["isl"],
         "osl": rows["osl"],
@@ -182,18 +229,23 @@ def deployment_points(rows: pd.DataFrame) -> pd.DataFrame:
         "moe_ep": rows["moe_ep"],
         "prefill": rows["prefill"],
         "step": tpot_ms,
-        "slot": (rows["osl"] * tpot_ms / rows["running"]) ** 0.7,
+        "slot": slot_ms**SLOT_EXPONENT,
     }
+    octaves = {name: np.log2(np.asarray(size, dtype=float)) for name, size in sizes.items()}
+
+    # Shares of a step.
+    prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)
     shares = {
-        "prompts": 3.0 * np.sqrt(prompts),
-        "communication": 4.0 * rows["share_communication"],
-        "attention": 4.0 * rows["share_attention"],
+        "prompts": np.asarray(PROMPTS_SCALE * np.sqrt(prompts)),
+        "communication": np.asarray(SHARE_SCALE * rows["share_communication"]),
+        "attention": np.asarray(SHARE_SCALE * rows["share_attention"]),
     }
-    logs = {name: np.log2(np.asarray(v, dtype=float)) for name, v in octaves.items()}
-    return pd.DataFrame(labels | logs | {name: np.asarray(v) for name, v in shares.items()})
+    return pd.DataFrame(labels | octaves | shares)
 
 
-def _joined_labels(labels: pd.DataFrame, columns: str) -> np.ndarray:
-    empty = pd.Series("", index=labels.index, dtype=object)
-    texts = (labels[column].astype(str).astype(object) for column in columns.split())
-    return reduce(lambda left, right: left + "\t" + right, texts, empty).to_numpy()
+def _joined_labels(points: pd.DataFrame, columns: str) -> np.ndarray:
+    """Return one text per row from its values in ``columns``, which are joined by spaces."""
+    joined = pd.Series("", index=points.index, dtype=object)
+    for column in columns.split():
+        joined = joined + "\t" + points[column].astype(str).astype(object)
+    return joined.to_numpy()

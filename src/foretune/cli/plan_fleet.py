@@ -13,7 +13,8 @@ from foretune.support.console import progress_bar
 from foretune.values import percent
 
 if TYPE_CHECKING:
-    from foretune.plan.fleet.capacity import Demand, Fleet
+    from foretune.plan.fleet.capacity import Demand
+    from foretune.plan.fleet.mix import Fleet
 
 NOTES = (
     "rates are for Poisson arrivals, with nine in ten requests within the limits",
@@ -51,20 +52,23 @@ def fleet(
     from foretune.plan import describe_model
     from foretune.plan.describe.catalog import resolve_system
     from foretune.plan.fleet import capacity
+    from foretune.plan.fleet.mix import Limits, cheapest_fleet, single_fleets
 
-    output = Output(options.root_options(context).as_json)
+    # What is asked.
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, known=LIMITS)
-    if power_kw is not None and not power_kw > 0:
-        raise UsageError(f"--power-kw {power_kw:g} must be above 0")
-    cost = plan_options.read_prices(prices)
+    prices_by_system = plan_options.read_prices(prices)
     names = [name.strip() for name in systems.split(",") if name.strip()]
-    chosen = [resolve_system(name, cost) for name in (dict.fromkeys(names) or cost)]
-    watts = float("inf") if power_kw is None else 1e3 * power_kw
-    limits = capacity.Limits(_available(available, [s.name for s in chosen]), watts)
+    names = list(dict.fromkeys(names)) or list(prices_by_system)
+    chosen = [resolve_system(name, prices_by_system) for name in names]
+    limits = Limits(_available(available, [system.name for system in chosen]), _max_watts(power_kw))
     sizes = _sizes(gpus_per_instance)
-    demands, described = capacity.read_requests(requests), describe_model(model)
+    demands = capacity.read_requests(requests)
+    described = describe_model(model)
     clocks, _ = plan_options.load_operator_clocks(operators)
+
+    # The instances that can be rented, and the rates that each sustains.
+    output = Output(options.root_options(context).as_json)
     with progress_bar() as progress:
         progress.start("predicting instances", len(chosen))
         instances = capacity.instance_types(
@@ -77,16 +81,29 @@ def fleet(
             backend,
             on_system=progress.advance,
         )
+
+    # The cheapest mix of them, beside the cheapest fleet of each system alone.
     per_s = [demand.per_s for demand in demands]
-    mix = capacity.cheapest_fleet(instances, per_s, limits)
-    single = capacity.single_fleets(instances, per_s, limits)
+    mix = cheapest_fleet(instances, per_s, limits)
+    single = single_fleets(instances, per_s, limits)
     single_costs = {
-        s.name: single[s.name].usd_per_hour if s.name in single else None for s in chosen
+        system.name: single[system.name].usd_per_hour if system.name in single else None
+        for system in chosen
     }
+
     _show(output, f"{described.name}, {backend}", demands, mix)
     for line in _sentences(mix, single_costs):
         output.say(line)
     output.result(_to_json(demands, mix, single_costs))
+
+
+def _max_watts(power_kw: float | None) -> float:
+    """Parse ``--power-kw``; without it, power is not limited."""
+    if power_kw is None:
+        return float("inf")
+    if not power_kw > 0:
+        raise UsageError(f"--power-kw {power_kw:g} must be above 0")
+    return 1e3 * power_kw
 
 
 def _sizes(text: str) -> list[int]:
@@ -101,9 +118,10 @@ def _sizes(text: str) -> list[int]:
 
 
 def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
+    """Parse ``--available``: system -> maximum GPUs."""
     from foretune.plan.describe.catalog import resolve_system
 
-    found = {}
+    max_gpus = {}
     for text in texts:
         name, equals, number = text.partition("=")
         if not (equals and number.strip().isdigit()):
@@ -111,36 +129,38 @@ def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
         system = resolve_system(name.strip()).name
         if system not in systems:
             raise UsageError(f"--available {text}: {system} is not among {', '.join(systems)}")
-        found[system] = int(number)
-    return found
+        max_gpus[system] = int(number)
+    return max_gpus
 
 
 def _show(output: Output, title: str, demands: Sequence["Demand"], mix: "Fleet") -> None:
-    numbered = list(enumerate(mix.shares, 1))
+    """Print what to rent, and which instances serve which requests."""
+    numbered = list(enumerate(mix.shares, start=1))
     rented = [
         [
             str(number),
-            str(s.count),
-            f"{s.kind.gpus} × {s.kind.system}",
-            str(s.kind.layout),
-            str(s.kind.formats),
-            percent(s.utilization),
-            f"{s.count * s.kind.usd_per_hour:.2f}",
+            str(share.count),
+            f"{share.kind.gpus} × {share.kind.system}",
+            str(share.kind.layout),
+            str(share.kind.formats),
+            percent(share.utilization),
+            f"{share.count * share.kind.usd_per_hour:.2f}",
         ]
-        for number, s in numbered
+        for number, share in numbered
     ]
     columns = ("#", "rent", "instance", "layout", "formats", "busy", "USD/h")
     output.table(f"{title}: what to rent", columns, rented)
     output.say("")
-    served = [
-        [
-            str(demand.workload.isl),
-            str(demand.workload.osl),
-            f"{demand.per_s:g}",
-            ", ".join(f"#{n} {percent(s.served[i])}" for n, s in numbered if s.served[i] > 0),
+
+    served = []
+    for i, demand in enumerate(demands):
+        servers = [
+            f"#{number} {percent(share.served[i])}"
+            for number, share in numbered
+            if share.served[i] > 0
         ]
-        for i, demand in enumerate(demands)
-    ]
+        lengths = [str(demand.workload.isl), str(demand.workload.osl)]
+        served.append([*lengths, f"{demand.per_s:g}", ", ".join(servers)])
     headings = ("isl", "osl", "requests/s", "served by")
     output.table("what serves which requests", headings, served)
     output.say("")

@@ -11,7 +11,7 @@ from foretune.errors import UsageError
 if TYPE_CHECKING:
     from foretune.plan import Formats, PlanRequest, Requirements, Speculation, System
     from foretune.plan.describe.layout import Offload
-    from foretune.plan.engine.simulator import Requests
+    from foretune.plan.engine.requests import Requests
 
 EXAMPLE_OPTIONS = {"--system": "h100_sxm", "--gpus": 8, "--isl": 2048, "--osl": 256}
 """Values in the example that is shown if an option is missing."""
@@ -39,7 +39,7 @@ class Load:
 
 def parse_load(path: Path | None, isl: int | None, osl: int | None, prefix: int) -> Load:
     """Parse ``--trace``, ``--isl``, ``--osl`` and ``--prefix``."""
-    from foretune.plan.engine.simulator import read_trace
+    from foretune.plan.engine.requests import read_trace
 
     if path is None:
         return Load(isl, osl, prefix)

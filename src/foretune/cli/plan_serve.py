@@ -219,7 +219,7 @@ def answer(
 
 def show(answered: Answer, output: Output, top: int) -> None:
     """Print the Pareto front, its explanation, and the commands that start the best deployment."""
-    from foretune.plan.cost.measured_operators import describe_rejected
+    from foretune.plan.cost.screening import describe_rejected
     from foretune.plan.serve.explanation import notes, sentences
 
     plan = answered.plan
@@ -326,7 +326,9 @@ def _write_manifest(answered: Answer, output: Output, path: Path) -> None:
         path.write_text(manifest(answered.best, engine, answered.replicas), encoding="utf-8")
 
     # Pods cannot load a placeholder, nor a folder of this machine.
-    served = checkpoint(answered.best, engine)[0]
-    must_replace = served.startswith("CHECKPOINT_IN") or Path(served).exists()
-    advice = f"replace {served} with a checkpoint that pods can load, then " if must_replace else ""
+    served = checkpoint(answered.best, engine)
+    must_replace = served.is_placeholder or Path(served.name).exists()
+    advice = ""
+    if must_replace:
+        advice = f"replace {served.name} with a checkpoint that pods can load, then "
     output.say(f"\nor on Kubernetes: {advice}kubectl apply -f {path}")

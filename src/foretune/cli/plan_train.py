@@ -1,5 +1,6 @@
 """``foretune plan train``: parallelism, memory and time of training a language model."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,12 +75,9 @@ def train(
     from foretune.plan.train.step import SOFTWARE
     from foretune.plan.train.training_planner import plan_training
 
-    for name, value in (
-        ("--gpus", gpus),
-        ("--batch", batch),
-        ("--sequence", sequence),
-        ("--top", top),
-    ):
+    # What is asked.
+    counts = {"--gpus": gpus, "--batch": batch, "--sequence": sequence, "--top": top}
+    for name, value in counts.items():
         options.require_positive_int(value, name)
     if not 0 <= tokens < float("inf"):
         raise UsageError(f"--tokens {tokens:g}: give a number of tokens, 0 or more")
@@ -87,14 +85,16 @@ def train(
     precision, _, gradients = formats.partition("/")
     if not precision:
         raise UsageError(f"--formats {formats!r}: write bf16, fp8 or fp8/bf16")
+    chosen_formats: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
+    task = TrainingTask(batch, sequence, overlap=overlap, **chosen_formats)
+
     clocks, tables = plan_options.load_operator_clocks(operators)
-    cost = plan_options.read_prices(prices)
-    described, hardware = describe_model(model), resolve_system(system, cost)
-    kinds: dict[str, Any] = {"precision": precision, "gradients": gradients or "fp32"}
-    task = TrainingTask(batch, sequence, overlap=overlap, **kinds)
+    hardware = resolve_system(system, plan_options.read_prices(prices))
+    described = describe_model(model)
     training_plan = plan_training(
         described, hardware, gpus, task, clocks, SOFTWARE[software], offload, zero_bubble
     )
+
     output = Output(options.root_options(context).as_json)
     shown = training_plan.distinct.head(top)
     shape = f"{batch} × {sequence} tokens, {precision}"
@@ -117,7 +117,8 @@ def _row(row: "pd.Series[Any]") -> list[str]:
         str(row["zero"]),
         f"{row['recompute']}{offload}",
         f"{row['step_ms'] / 1e3:.4g}",
-        *(percent(row[name]) for name in ("mfu", "bubble")),
+        percent(row["mfu"]),
+        percent(row["bubble"]),
         f"{row['memory_gib']:.1f}",
     ]
 
@@ -143,28 +144,28 @@ def _assumptions(
 def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
     from foretune.plan.train.training_planner import STEP_PARTS
 
-    best, limit = training_plan.best, training_plan.limited_by
-    parts = ", ".join(
-        f"{name} {best[f'{name}_gib']:.1f}"
-        for name in ("weights", "gradients", "optimizer", "activations", "buffers")
-    )
-    offloaded = (
-        f"; {best['offloaded_gib']:.1f} of optimizer state on the host" if best["offload"] else ""
-    )
-    share = percent(best[limit] / best["step_ms"])
-    rate = f"{best['step_ms'] / 1e3:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
+    best = training_plan.best
+    limit = training_plan.limited_by
+    step_s = best["step_ms"] / 1e3
     recipes = f"{len(training_plan.candidates)} recipes that fit"
+    uses = ("weights", "gradients", "optimizer", "activations", "buffers")
+    memory = ", ".join(f"{use} {best[f'{use}_gib']:.1f}" for use in uses)
+    if best["offload"]:
+        memory += f"; {best['offloaded_gib']:.1f} of optimizer state on the host"
+    rate = f"{step_s:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
+    limit_share = percent(best[limit] / best["step_ms"])
     lines = [
         f"best of {recipes} ({training_plan.recipes_considered} considered): {rate}",
-        f"GiB of the fullest GPU: {parts}{offloaded}",
-        f"besides computing, it waits longest for {STEP_PARTS[limit]}: {share} of the step",
+        f"GiB of the fullest GPU: {memory}",
+        f"besides computing, it waits longest for {STEP_PARTS[limit]}: {limit_share} of the step",
     ]
+
     if len(training_plan.distinct) > 1:
         gap = training_plan.distinct["step_ms"][1] / best["step_ms"] - 1
         lines.append(f"the next recipe is {percent(gap)} slower")
     if tokens > 0:
-        price = training_plan.cost(tokens)
-        cost = f", {price:,.0f} USD" if price == price else ", at an unknown price"
+        usd = training_plan.cost(tokens)
+        cost = ", at an unknown price" if math.isnan(usd) else f", {usd:,.0f} USD"
         lines.append(f"{tokens:.3g} tokens: {training_plan.days(tokens):.1f} days{cost}")
     return lines
 

@@ -129,7 +129,7 @@ def test_wrong_input_is_one_clear_line(capsys, change, says):
 
 
 def test_an_unknown_model_offers_the_nearest(capsys):
-    wrong = [part.replace("3.1-8B", "3.1-9B") for part in PLAN]
+    wrong = [part.replace("Llama-3.1-8B", "Lama-3.1-8B") for part in PLAN]
     assert "did you mean" in fails(capsys, 2, *wrong)
 
 

@@ -114,5 +114,5 @@ def test_mistakes_are_one_line(capsys, more, message):
 
 
 def test_an_unknown_model_offers_the_nearest(capsys):
-    wrong = [part.replace("Qwen3-32B", "Qwen3-23B") for part in TRAIN]
+    wrong = [part.replace("Qwen3-32B", "Qwne3-32B") for part in TRAIN]
     assert "did you mean" in fails(capsys, 2, *wrong)

@@ -10,7 +10,7 @@ from foretune.datasets.importers.aiconfigurator import read
 from foretune.datasets.importers.files import Request
 from foretune.device import Device
 from foretune.plan import find_system
-from foretune.plan.cost.steps import METERED_SYSTEMS, OperatorPower, PowerModel, shipped_models
+from foretune.plan.cost.power import METERED_SYSTEMS, OperatorPower, PowerModel, shipped_models
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer
 

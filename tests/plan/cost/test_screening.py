@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.plan.cost import measured_operators
-from foretune.plan.cost.measured_operators import (
+from foretune.plan.cost.measured_operators import MeasuredOperators
+from foretune.plan.cost.screening import (
     MAX_TIME_RATIO,
     QUANTIZE_MS,
-    MeasuredOperators,
     RejectedRows,
     capped_times,
     describe_rejected,

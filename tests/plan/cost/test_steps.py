@@ -6,7 +6,8 @@ import pytest
 from foretune.device import Device
 from foretune.plan import Formats, Layout, find_system
 from foretune.plan.cost.operator import Part
-from foretune.plan.cost.steps import OperatorPower, Step, StepTimer, operator_table
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.steps import Step, StepTimer, operator_table
 from foretune.plan.cost.times import OperatorTimer
 
 

@@ -67,6 +67,7 @@ def test_formats_of_other_arithmetic_share_kernels_of_usual_ones():
     assert supported("int5_wo", "sm_90") == "no"
     mixed = find_format("nvfp4:30%bf16")
     assert (mixed.activations, mixed.block) == ("nvfp4", 16)
+    assert (mixed.bits, mixed.narrowest_bits) == (pytest.approx(0.7 * 4 + 0.3 * 16), 4)
     assert supported("bf16:30%nvfp4", "sm_90") == "emulated"  # as the least supported part
 
 
@@ -114,6 +115,9 @@ def test_formats_of_checkpoints():
         ("bf16", "x86_64+avx512", "emulated"),
         ("w4a8_mxfp4_mxfp8", "sm_90", "no"),
         ("bf16", "abacus", "no"),
+        ("bf16", "gfx1100", "native"),
+        ("fp8", "gfx1100", "no"),
+        ("fp8", "gfx1201", "native"),
         ("int3_wo", "sm_90", "emulated"),
         ("kv:nvfp4", "sm_100", "native"),
         ("kv:nvfp4", "sm_90", "no"),

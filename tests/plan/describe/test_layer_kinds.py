@@ -1,6 +1,8 @@
 """Which layers have a window, a state, or attend to an image, also if the file leaves it out."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,7 @@ from foretune.plan import Formats, Layout
 from foretune.plan.cost.decoder import mixed_operators
 from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.operator import Part
-from foretune.plan.describe.huggingface import read_config
+from foretune.plan.describe.huggingface import read_config, read_json
 
 LAYERS = 12
 WINDOW = 64
@@ -226,6 +228,52 @@ def test_widths_of_latent_values_left_out_by_minicpm3():
     latent = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
     model = read_config({**SIZES, **latent, "model_type": "minicpm3"}, "it")
     assert model.mla.v_head == 64 // 4
+
+
+def shared_models():
+    data = os.environ.get("FORETUNE_SHARED_DATA")
+    folder = Path(data or "absent").parent / "cases" / "files" / "models"
+    return {path.parent.name: path for path in sorted(folder.glob("*/config.json"))}
+
+
+SHARED_MODELS = shared_models()
+WINDOWED = {
+    "command-a": 48,
+    "gemma-2-27b": 23,
+    "llama4-scout-int4-ct": 36,
+    "olmo3-no-layer-types": 24,
+    "phi-3.5-moe": 32,
+    "trinity-large": 45,
+}
+"""Shared model -> its layers with a window; all others have none."""
+LINEAR = {
+    "granite-4-h-small": 36,
+    "kimi-linear-48b": 20,
+    "nemotron-nano-9b-v2": 27,
+    "qwen3-next-80b": 36,
+}
+"""Shared model -> its layers with a state."""
+REFUSED = {
+    "arctic": "experts beside a dense MLP",
+    "deepseek-v3.2-exp-own-format": "publisher's own fields",
+    "ernie-4.5-vl-28b": "layers of different sizes",
+    "plamo-2-8b": "Mamba layers",
+}
+
+
+@pytest.mark.skipif(not SHARED_MODELS, reason="FORETUNE_SHARED_DATA has no cases beside it")
+@pytest.mark.parametrize("name", SHARED_MODELS)
+def test_shared_models_are_read_or_refused_by_what_is_not_planned(name):
+    config = read_json(SHARED_MODELS[name])
+    if name in REFUSED:
+        with pytest.raises(UsageError, match=f"{name}: .*{REFUSED[name]}"):
+            read_config(config, name)
+        return
+    model = read_config(config, name)
+    assert model.windowed_layers == WINDOWED.get(name, 0)
+    assert (model.linear.layers if model.linear else 0) == LINEAR.get(name, 0)
+    latent = config.get("kv_lora_rank") is not None
+    assert (model.mla is not None) == latent
 
 
 def test_windows_of_all_families_of_transformers():

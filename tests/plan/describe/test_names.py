@@ -66,6 +66,7 @@ def test_describe_model_unknown_size_suggests_none():
     with pytest.raises(UnknownName) as refusal:
         describe_model("meta-llama/Llama-3.1-406B-Instruct")
     assert "did you mean" not in str(refusal.value)
+    assert "in other sizes meta-llama/" in str(refusal.value)
 
 
 def test_describe_model_format_in_a_name_is_a_guess():

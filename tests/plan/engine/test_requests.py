@@ -1,13 +1,13 @@
-"""Traces of requests."""
+"""Traces and shares of requests: `plan/engine/requests.py`."""
 
 import pandas as pd
 import pytest
 
 from foretune.errors import RunTableError
-from foretune.plan.engine.simulator import Requests, read_trace
+from foretune.plan.engine.requests import Requests, read_trace
 
 
-def test_a_trace_is_read_in_the_order_of_arrival(tmp_path):
+def test_read_trace_sorts_by_arrival(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("at_s,isl,osl\n2,100,10\n0.5,200,20\n")
     requests = read_trace(path)
@@ -16,7 +16,7 @@ def test_a_trace_is_read_in_the_order_of_arrival(tmp_path):
     assert requests.cached.tolist() == [0, 0]
 
 
-def test_parquet_and_cached_tokens(tmp_path):
+def test_read_trace_parquet_with_cached_tokens(tmp_path):
     path = tmp_path / "trace.parquet"
     pd.DataFrame({"at_s": [0.0], "isl": [9], "osl": [1], "cached": [4]}).to_parquet(path)
     assert read_trace(path).cached.tolist() == [4]
@@ -33,14 +33,14 @@ def test_parquet_and_cached_tokens(tmp_path):
         ("", "is not a readable table"),
     ],
 )
-def test_what_means_nothing_is_said(tmp_path, text, said):
+def test_read_trace_invalid_row_is_named(tmp_path, text, said):
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(RunTableError, match=said):
         read_trace(path)
 
 
-def test_servers_share_requests_in_turn():
+def test_shard_deals_requests_in_turn():
     requests = Requests.poisson(10.0, 7, 5, 5)
     parts = [requests.shard(i, 3) for i in range(3)]
     assert [len(part) for part in parts] == [3, 2, 2]

@@ -1,4 +1,4 @@
-"""Times of stages beside those of the steps they are read from."""
+"""Times of pipeline stages: `plan/engine/stage_times.py`."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def clock():
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("batch", "new", "context"), [(64, 1, 1023), (48, 1, 1500), (4, 1024, 0)])
-def test_stages_add_up_to_the_step(clock, name, batch, new, context):
+def test_stage_times_add_up_to_step(clock, name, batch, new, context):
     model, layout = describe_model(name), Layout(8, moe_ep=8)
     layout = layout if model.is_moe else Layout(8)
     times = StageTimes(model, layout, FORMATS, clock, 8192, 4096, 256)
@@ -34,7 +34,7 @@ def test_stages_add_up_to_the_step(clock, name, batch, new, context):
     assert sum(w.ms for w in times(load, 0)) == pytest.approx(whole, rel=0.06)
 
 
-def test_a_stage_has_its_share_of_layers_and_the_last_the_head(clock):
+def test_stage_times_follow_layers_and_last_has_head(clock):
     model = describe_model(MODELS[0])
     times = StageTimes(model, Layout(pp=4), FORMATS, clock, 8192, 4096, 256)
     first, *_, last = times(StepLoad(64, 64 * 1000))
@@ -44,7 +44,7 @@ def test_a_stage_has_its_share_of_layers_and_the_last_the_head(clock):
     assert first.ms == pytest.approx(whole(StepLoad(64, 64 * 1000))[0].ms / 4, rel=0.2)
 
 
-def test_padding_costs_time_and_attends_to_nothing(clock):
+def test_stage_times_padding_costs_no_attention(clock):
     model = describe_model(MODELS[0])
     times = StageTimes(model, Layout(), FORMATS, clock, 8192, 4096, 512)
     bare, padded = times(StepLoad(200, 2e5))[0].ms, times(StepLoad(200, 2e5), 56)[0].ms

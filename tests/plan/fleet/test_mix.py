@@ -10,13 +10,8 @@ from scipy.optimize import linprog
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout
-from foretune.plan.fleet.capacity import (
-    InstanceType,
-    Limits,
-    cheapest_fleet,
-    pareto_instances,
-    single_fleets,
-)
+from foretune.plan.fleet.capacity import InstanceType, pareto_instances
+from foretune.plan.fleet.mix import Limits, cheapest_fleet, single_fleets
 
 MOST = 3
 RATES = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 5.0])

@@ -1,4 +1,4 @@
-"""Candidates: what is looked at, in one pool and in two."""
+"""Enumerated deployments of one and of two pools: `plan/serve/candidates.py`."""
 
 from dataclasses import replace
 
@@ -33,21 +33,21 @@ def found(model=DENSE, gpus=8, formats="fp8"):
     return list(candidate_deployments(request, system))
 
 
-def test_a_dense_model_is_split_or_repeated():
+def test_candidate_deployments_dense_model_is_split_or_replicated():
     layouts = {(c.layout.tp, c.layout.pp, c.replicas) for c in found()}
     assert (4, 1, 2) in layouts
     assert (1, 2, 4) in layouts
     assert all(c.layout.dp == 1 for c in found())
 
 
-def test_ranks_of_a_layer_stay_where_links_are_fast():
+def test_candidate_deployments_ranks_of_layer_stay_within_fast_links():
     layouts = [c.layout for c in found(SPARSE, 16)]
     assert max(layout.tp * layout.dp for layout in layouts) == 8
     assert max(layout.gpus for layout in layouts) == 16
 
 
 @pytest.mark.parametrize("model", [DENSE, SPARSE])
-def test_loads_are_what_memory_holds(model):
+def test_concurrencies_fit_memory_and_include_maximum(model):
     for candidate in found(model):
         loads, one = concurrencies(candidate), candidate
         most = max_requests(one.model, one.layout, one.formats, LOAD, one.system.memory_gib)
@@ -58,7 +58,7 @@ def test_loads_are_what_memory_holds(model):
 
 
 @pytest.mark.parametrize(("gpus", "model"), [(2, DENSE), (6, DENSE), (16, DENSE), (8, SPARSE)])
-def test_two_pools_have_room_and_workers_for_both(gpus, model):
+def test_two_pool_candidates_have_workers_for_both_pools(gpus, model):
     candidates = two_pool_candidates(found(model, gpus), gpus, StepTimerFactory(None))
     for candidate in candidates:
         pools = candidate.pools
@@ -70,7 +70,7 @@ def test_two_pools_have_room_and_workers_for_both(gpus, model):
         assert candidates
 
 
-def test_published_weights_are_looked_at_with_the_caches_that_the_gpu_has():
+def test_supported_formats_published_weights_come_first_with_native_caches():
     model = describe_model("openai/gpt-oss-120b")
     own = Formats(model.weight_format, kv="bf16", moe=model.moe_format)
     found = supported_formats(model, find_system("h100_sxm"))
@@ -78,7 +78,7 @@ def test_published_weights_are_looked_at_with_the_caches_that_the_gpu_has():
     assert replace(own, kv="fp8") not in supported_formats(model, find_system("a100_sxm"))
 
 
-def test_one_pool_has_every_service_at_every_load():
+def test_one_pool_candidates_have_every_deployment_at_every_load():
     several = found(SPARSE)
     candidates = one_pool_candidates(several)
     assert len(candidates) == sum(len(concurrencies(s)) for s in several)
@@ -93,6 +93,6 @@ def test_one_pool_has_every_service_at_every_load():
         ("Qwen/Qwen3-8B", {"bf16", "fp8", "fp8_block", "int4_wo", "nvfp4"}),
     ],
 )
-def test_a_quantized_checkpoint_is_not_quantized_to_as_many_bits(name, weights):
+def test_supported_formats_quantized_checkpoint_only_narrower_formats(name, weights):
     found = supported_formats(describe_model(name), find_system("b200_sxm"))
     assert {formats.weights for formats in found} == weights

@@ -102,7 +102,7 @@ DEPLOYMENTS = {
 
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_engines_know_every_flag(name, small, sparse):
+def test_launch_flags_exist_in_engine(name, small, sparse):
     """Their own argument parsers take what they are started with."""
     wide = replace(sparse, experts=32)
     model = {"experts": sparse, "copies": wide}.get(name, small)
@@ -117,13 +117,13 @@ def test_engines_know_every_flag(name, small, sparse):
             assert {word for word in command if word.startswith("-") and word != "-m"} <= allowed
 
 
-def test_commands_name_the_version_that_they_are_for(small):
+def test_launch_commands_name_engine_version(small):
     for engine, text in launch_commands(deploy(small, Layout(2))).items():
         assert text.startswith("# for ")
         assert text.splitlines()[0].endswith(ENGINES[engine]["version"])
 
 
-def test_options_of_trtllm_files_are_known(sparse):
+def test_trtllm_options_are_known(sparse):
     pooled = deploy(sparse, Layout(1, 1, 4, 1, 4), pools=Pools(Layout(1, 1, 4, 1, 4), 1, 1))
     files = launch(pooled, "trtllm").files
     for file in ("prefill.yaml", "decode.yaml"):
@@ -132,7 +132,7 @@ def test_options_of_trtllm_files_are_known(sparse):
             assert inner <= TRTLLM_OPTIONS[option]
 
 
-def test_drafted_tokens(small, sparse):
+def test_launch_commands_draft_tokens(small, sparse):
     own = deploy(sparse, Layout(1, 1, 4, 1, 4))
     own = replace(own, speculation=Speculation(2, 0.7))
     vllm, sglang = (list(launch(own, engine).commands[0]) for engine in ("vllm", "sglang"))
@@ -161,7 +161,7 @@ def test_drafted_tokens(small, sparse):
     assert '"method":"draft_model"' in " ".join(launch(other, "vllm").commands[0])
 
 
-def test_copies_of_experts_fill_the_ranks(sparse):
+def test_launch_commands_redundant_experts_fill_ranks(sparse):
     wide = deploy(replace(sparse, experts=32), Layout(1, 1, 12, 1, 12))
     vllm = list(launch(wide, "vllm").commands[0])
     assert vllm[vllm.index("--eplb-config") + 1] == '{"num_redundant_experts":4}'

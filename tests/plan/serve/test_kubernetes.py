@@ -1,4 +1,4 @@
-"""Kubernetes manifests: what a pod needs, and what no pod can be."""
+"""Kubernetes manifests: `plan/serve/kubernetes.py`."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def deploy(model, layout=None, system="h100_sxm", pools=None):
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-def test_a_pod_of_each_engine(small, engine):
+def test_manifest_of_each_engine(small, engine):
     items = json.loads(manifest(deploy(replace(small, name="me/Small_1.5")), engine, 3))["items"]
     kinds = {item["kind"]: item for item in items}
     spec = kinds["Deployment"]["spec"]
@@ -54,12 +54,12 @@ def test_a_pod_of_each_engine(small, engine):
         ({"pools": Pools(Layout(2), 1, 1)}, "leave out --pools"),
     ],
 )
-def test_what_no_pod_can_be(small, changes, why):
+def test_manifest_unsupported_deployment_is_refused(small, changes, why):
     with pytest.raises(UsageError, match=why):
         manifest(deploy(replace(small, layers=8), **changes), "vllm")
 
 
-def test_what_pods_cannot_load_is_named(capsys, monkeypatch, tmp_path):
+def test_plan_command_names_checkpoint_that_pods_cannot_load(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(tables, "default_folders", list)
     sizes = {"num_hidden_layers": 2, "hidden_size": 512, "num_attention_heads": 4}
     sizes |= {"vocab_size": 1000, "intermediate_size": 1024}

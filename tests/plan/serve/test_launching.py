@@ -1,4 +1,4 @@
-"""Launch commands: flags of each engine for what a plan says."""
+"""Commands, checkpoints and notes of a launch: `plan/serve/launching.py`, `plan/serve/commands`."""
 
 import json
 import shlex
@@ -30,7 +30,7 @@ def after(command, flag):
     return command[command.index(flag) + 1]
 
 
-def test_a_dense_model_with_vllm(small):
+def test_launch_vllm_dense_model(small):
     command = words(deploy(small, Layout(2, 2), Formats("fp8", kv="fp8")), "vllm")
     assert shlex.join(command) == (
         "vllm serve small --tensor-parallel-size 2 --pipeline-parallel-size 2 --quantization fp8 "
@@ -40,7 +40,7 @@ def test_a_dense_model_with_vllm(small):
     )
 
 
-def test_a_dense_model_with_the_others(small):
+def test_launch_sglang_and_trtllm_dense_model(small):
     deployment = deploy(small, Layout(2, 2), Formats("fp8", kv="fp8"))
     assert shlex.join(words(deployment, "sglang")) == (
         "python -m sglang.launch_server --model-path small --tp-size 2 --pp-size 2 "
@@ -57,7 +57,7 @@ def test_a_dense_model_with_the_others(small):
     assert any("CHECKPOINT_IN_FP8: small, quantized to fp8" in note for note in plan.notes)
 
 
-def test_replicas_of_a_dense_model_are_one_server_of_vllm_and_several_of_others(small):
+def test_launch_replicas_share_one_vllm_server(small):
     deployment = deploy(small, Layout(2))
     assert after(words(deployment, "vllm", replicas=3), "--data-parallel-size") == "3"
     assert not any("3 servers" in note for note in launch(deployment, "vllm", 3).notes)
@@ -65,7 +65,7 @@ def test_replicas_of_a_dense_model_are_one_server_of_vllm_and_several_of_others(
         assert any("3 servers" in note for note in launch(deployment, engine, 3).notes)
 
 
-def test_a_server_of_vllm_has_the_replicas_that_a_node_holds(small):
+def test_launch_vllm_server_has_replicas_of_one_node(small):
     many = launch(deploy(small, Layout(1)), "vllm", 72)
     assert after(list(many.commands[0]), "--data-parallel-size") == "8"
     assert any(note.startswith("start 9 servers") for note in many.notes)
@@ -74,7 +74,7 @@ def test_a_server_of_vllm_has_the_replicas_that_a_node_holds(small):
     assert any(note.startswith("start 5 servers") for note in odd.notes)
 
 
-def test_experts_and_attention_dp(sparse):
+def test_launch_experts_and_attention_dp(sparse):
     deployment = deploy(sparse, Layout(1, 1, 4, 1, 4), requests=42)
     vllm = words(deployment, "vllm", replicas=2)
     assert after(vllm, "--data-parallel-size") == "4"
@@ -89,7 +89,7 @@ def test_experts_and_attention_dp(sparse):
     assert '"enable_attention_dp": true' in plan.files["trtllm.yaml"]
 
 
-def test_layouts_that_an_engine_lacks_are_refused(sparse):
+def test_launch_unsupported_layout_is_refused(sparse):
     both = deploy(sparse, Layout(4, 1, 1, 2, 2))
     assert "not both" in launch(both, "vllm").unsupported
     assert not launch(both, "sglang").unsupported
@@ -99,7 +99,7 @@ def test_layouts_that_an_engine_lacks_are_refused(sparse):
     assert not launch(mixed, "vllm").unsupported
 
 
-def test_a_checkpoint_in_its_own_formats_is_served_as_it_is(sparse):
+def test_checkpoint_published_quantized_or_placeholder(sparse):
     own = replace(sparse, name="sparse-NVFP4", weight_format="bf16", moe_format="nvfp4")
     as_is = deploy(own, Layout(), Formats("bf16", moe="nvfp4"))
     other = deploy(own, Layout(), Formats("fp8"))
@@ -115,13 +115,13 @@ def test_a_checkpoint_in_its_own_formats_is_served_as_it_is(sparse):
     ("engine", "flag"),
     [("vllm", "--max-model-len"), ("sglang", "--context-length"), ("trtllm", "--max_seq_len")],
 )
-def test_the_longest_request_is_taken(small, engine, flag):
+def test_launch_longest_request_sets_context(small, engine, flag):
     deployment = deploy(small, Layout(2))
     assert after(words(deployment, engine), flag) == "1200"
     assert after(words(replace(deployment, max_request_tokens=5000), engine), flag) == "5000"
 
 
-def test_a_cache_in_sixteen_bits_is_asked_for_where_the_checkpoint_has_eight(small):
+def test_launch_names_wider_cache_than_checkpoint(small):
     eight = replace(small, kv_format="fp8")
     assert after(words(deploy(eight, Layout()), "vllm"), "--kv-cache-dtype") == "bfloat16"
     assert after(words(deploy(eight, Layout()), "sglang"), "--kv-cache-dtype") == "bf16"
@@ -143,12 +143,12 @@ B200 = find_system("b200_sxm")
         ),
     ],
 )
-def test_caches_of_four_bits(small, engine, formats, flags):
+def test_launch_four_bit_cache(small, engine, formats, flags):
     deployment = replace(deploy(small, Layout(), formats), system=B200)
     assert flags in shlex.join(words(deployment, engine))
 
 
-def test_sglang_reads_a_narrow_cache_with_what_the_gpu_has(small):
+def test_launch_sglang_attention_backend_of_narrow_cache(small):
     formats = Formats(kv="fp4_e2m1")
     assert (
         after(words(deploy(small, Layout(), formats), "sglang"), "--attention-backend") == "triton"
@@ -158,7 +158,7 @@ def test_sglang_reads_a_narrow_cache_with_what_the_gpu_has(small):
     assert "--attention-backend" not in words(deployment, "sglang")
 
 
-def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
+def test_launch_trtllm_nvfp4_cache_needs_fp8_weights(small):
     deployment = replace(deploy(small, Layout(), Formats("fp8", kv="nvfp4")), system=B200)
     plan = launch(deployment, "trtllm")
     assert '"dtype": "nvfp4"' in plan.files["trtllm.yaml"]
@@ -176,19 +176,19 @@ def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
         ("vllm", "nvfp4", H100, "no kernels for nvfp4 caches on h100_sxm"),
     ],
 )
-def test_caches_that_an_engine_lacks_are_refused(small, engine, kind, system, why):
+def test_launch_unsupported_cache_is_refused(small, engine, kind, system, why):
     deployment = replace(deploy(small, Layout(), Formats(kv=kind)), system=system)
     assert why in launch(deployment, engine).unsupported
     assert why in launch_commands(deployment)[engine]
 
 
-def test_latent_caches_of_four_bits_are_those_of_sglang(small):
+def test_launch_latent_four_bit_cache_only_with_sglang(small):
     latent = replace(small, mla=Mla(24, 16, 8, 4, 8), kv_heads=4)
     deployment = replace(deploy(latent, Layout(), Formats(kv="nvfp4")), system=B200)
     assert "for latent attention" in launch(deployment, "vllm").unsupported
 
 
-def test_weights_of_three_bits(small, sparse):
+def test_launch_three_bit_weights(small, sparse):
     three = deploy(small, Layout(), Formats("int3_wo"))
     assert "CHECKPOINT_IN_INT3_WO" in words(three, "vllm")
     assert any("with GPTQModel" in note for note in launch(three, "sglang").notes)
@@ -199,7 +199,7 @@ def test_weights_of_three_bits(small, sparse):
     )
 
 
-def test_pools_are_servers_of_their_own(small):
+def test_launch_separate_pools_are_servers_and_router(small):
     deployment = deploy(small, Layout(2), requests=60, pools=Pools(Layout(4), 2, 1))
     vllm = launch(deployment, "vllm")
     roles = [after(list(c), "--kv-transfer-config") for c in vllm.commands]
@@ -224,7 +224,7 @@ def test_pools_are_servers_of_their_own(small):
     assert '"max_tokens_in_buffer": 1000' in trtllm.files["decode.yaml"]
 
 
-def test_files_of_trtllm_are_json_which_is_yaml(small):
+def test_launch_trtllm_files_are_valid_json(small):
     deployment = deploy(small, Layout(2), pools=Pools(Layout(2), 1, 2))
     files = launch(deployment, "trtllm").files
     joint = json.loads(files["pools.yaml"])
@@ -233,18 +233,18 @@ def test_files_of_trtllm_are_json_which_is_yaml(small):
     assert json.loads(files["prefill.yaml"])["cache_transceiver_config"]["backend"] == "DEFAULT"
 
 
-def test_several_nodes_are_pointed_out(small):
+def test_launch_notes_several_nodes(small):
     wide = replace(small, heads=16, kv_heads=16)
     assert any("span 2 nodes" in note for note in launch(deploy(wide, Layout(16)), "vllm").notes)
 
 
-def test_shell_text_can_be_split_again(small):
+def test_launch_commands_are_valid_shell_words(small):
     spaced = replace(small, name="my models/a b")
     text = launch_commands(deploy(spaced, Layout()))["vllm"]
     assert shlex.split(text, comments=True)[2] == "my models/a b"
 
 
-def test_long_prompts_are_read_in_parts(small):
+def test_launch_chunked_prefill(small):
     """No engine refuses a workload that was planned for it."""
     deployment = replace(deploy(small, Layout()), workload=Workload(50_000, 100))
     assert after(words(deployment, "vllm"), "--max-num-batched-tokens") == "8192"
@@ -253,7 +253,7 @@ def test_long_prompts_are_read_in_parts(small):
     assert '"enable_chunked_prefill": true' in launch(deployment, "trtllm").files["trtllm.yaml"]
 
 
-def test_engines_that_do_not_run_on_a_gpu_are_refused(small):
+def test_launch_unsupported_system_is_refused(small):
     amd = replace(deploy(small, Layout()), system=find_system("mi300x"))
     assert "does not run on mi300x" in launch(amd, "trtllm").unsupported
     assert not launch(amd, "vllm").unsupported
@@ -272,6 +272,12 @@ def test_engines_that_do_not_run_on_a_gpu_are_refused(small):
         )
 
 
-def test_unknown_engines_are_named(small):
+def test_launch_unknown_engine_is_named(small):
     with pytest.raises(UnknownName, match="did you mean 'vllm'"):
         launch(deploy(small, Layout()), "vlm")
+
+
+def test_launch_weights_without_kernels_are_refused(small):
+    six_bits = launch(deploy(small, Layout(), Formats("int6_wo_g64b")), "vllm")
+    assert "no engine has kernels for int6_wo weights on h100_sxm" in six_bits.unsupported
+    assert launch(deploy(small, Layout(), Formats("int4_wo_g32")), "vllm").unsupported == ""

@@ -1,4 +1,4 @@
-"""Deployments with weights or prefixes in the host's memory."""
+"""Weights and prefixes in host memory: request, plan, report, simulation and commands."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def planned(model=LARGE, gpus=1, formats=("bf16",), **more):
     return plan(request, CLOCKS)
 
 
-def test_what_does_not_fit_fits_with_offload():
+def test_plan_offload_makes_large_model_fit():
     with pytest.raises(UsageError, match=r"offload weights to host memory: --offload (\d+)$") as e:
         planned()
     needed = int(str(e.value).rpartition(" ")[2])
@@ -68,7 +68,7 @@ def test_what_does_not_fit_fits_with_offload():
     assert any("h100_sxm 64 GB/s" in note for note in notes(made))
 
 
-def test_no_offload_changes_nothing():
+def test_plan_zero_offload_changes_nothing():
     plain, none = planned(MODEL), planned(MODEL, offload=Offload())
     pd.testing.assert_frame_equal(plain.candidates, none.candidates)
     some = planned(MODEL, offload=Offload(4)).candidates
@@ -77,7 +77,7 @@ def test_no_offload_changes_nothing():
     pd.testing.assert_frame_equal(without[columns], plain.candidates[columns])
 
 
-def test_weights_make_room_for_requests():
+def test_plan_offloaded_weights_leave_memory_for_requests():
     here, there = deploy(), deploy(Offload(4))
     assert there.offloaded_weight_bytes == 4 * GIB
     each = 2304 * 32 * 8 * 2 * 128 * 2  # a request's keys and values
@@ -97,7 +97,7 @@ def test_weights_make_room_for_requests():
     )
 
 
-def test_every_step_waits_for_them():
+def test_predict_steps_wait_for_offloaded_weights():
     here, there = analytic_times([deploy(), deploy(Offload(4))], CLOCKS).to_dict("records")
     wait = H100.transfer_ms(4 * GIB)
     for name in ("decode", "alone", "prompt"):
@@ -110,7 +110,7 @@ def test_every_step_waits_for_them():
 
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
-def test_more_offload_is_never_faster(backend):
+def test_predict_more_offload_is_never_faster(backend):
     some = [deploy(Offload(gib), backend=backend) for gib in (0, 1, 2, 5, 12, 40)]
     table = predict(some, CLOCKS)
     assert table["tpot_ms"].is_monotonic_increasing
@@ -120,13 +120,13 @@ def test_more_offload_is_never_faster(backend):
     assert table["offload_gib"][5] < 15  # all layers
 
 
-def test_replayed_steps_wait_too():
+def test_simulate_steps_wait_for_offloaded_weights():
     here, there = (simulate(deploy(o), 1, CLOCKS) for o in (Offload(), Offload(4)))
     wait = H100.transfer_ms(4 * GIB)
     assert there.tpot_ms[50] - here.tpot_ms[50] == pytest.approx(wait, rel=0.1)
 
 
-def test_prefixes_come_back_from_the_host():
+def test_predict_prefix_is_fetched_from_host():
     load = Workload(8192, 256, 6144)
     plain = deploy(load=load)
     fetch = H100.transfer_ms(6144 * 32 * 8 * 2 * 128 * 2)
@@ -143,7 +143,7 @@ def test_prefixes_come_back_from_the_host():
         assert there["memory_gib"] == here["memory_gib"]
 
 
-def test_a_slow_link_sets_the_pace_of_prompts():
+def test_analytic_times_slow_link_limits_prefill():
     slow = replace(H100, host_gbps=1.0)
     load = Workload(8192, 256, 8000)
     (row,) = analytic_times(
@@ -152,7 +152,7 @@ def test_a_slow_link_sets_the_pace_of_prompts():
     assert row["prefill"] == pytest.approx(slow.transfer_ms(8000 * 32 * 8 * 2 * 128 * 2))
 
 
-def test_reports_say_what_lies_in_the_host(tmp_path):
+def test_report_names_data_in_host_memory(tmp_path):
     load, offload = Workload(8192, 64, 6144), Offload(4, 20)
     request = PlanRequest(
         model=MODEL,
@@ -178,7 +178,7 @@ def told(offload, engine, load=LOAD, layout=None):
     return " ".join(plan.commands[0]), plan
 
 
-def test_engines_are_told():
+def test_launch_offload_flags():
     both, load = Offload(4, 20), Workload(8192, 256, 6144)
     vllm, _ = told(both, "vllm", load, Layout(2))
     assert "--cpu-offload-gb 4 --kv-offloading-size 40 --kv-offloading-backend native" in vllm
@@ -203,18 +203,18 @@ def test_engines_are_told():
         ({"offload": Offload(cache_gib=4)}, "add --prefix"),
     ],
 )
-def test_what_cannot_be_offloaded(more, why):
+def test_plan_request_unsupported_offload_is_refused(more, why):
     with pytest.raises(UsageError, match=why):
         planned(MODEL, **more)
 
 
 @pytest.mark.parametrize("gib", [-1.0, float("inf"), float("nan")])
-def test_amounts_that_are_none(gib):
+def test_offload_invalid_amount_is_refused(gib):
     with pytest.raises(UsageError, match="give 0 or more"):
         Offload(gib)
 
 
-def test_the_command_offloads(capsys, monkeypatch):
+def test_plan_command_offloads(capsys, monkeypatch):
     from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)

@@ -1,4 +1,4 @@
-"""The planner: every way to serve a model, by rooflines alone, so that no table is needed."""
+"""Plans by rooflines, without measured tables: `plan/serve/planner.py`, and the command."""
 
 import dataclasses
 import json
@@ -20,9 +20,9 @@ from foretune.plan import (
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Speculation
-from foretune.plan.serve.deployments.analytic import prompt_ms
+from foretune.plan.serve.arrivals import IDENTITY, LoadCurve
+from foretune.plan.serve.deployments.deployment_steps import prompt_ms
 from foretune.plan.serve.explanation import sentences
-from foretune.plan.serve.requirements import IDENTITY, LoadCurve
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)
@@ -43,7 +43,7 @@ def planned(gpus=8, systems=None, model=MODEL, **options):
     return PLANS[asked]
 
 
-def test_the_best_is_on_the_front_and_keeps_to_the_limits():
+def test_plan_best_is_on_front_and_within_limits():
     made = planned(requirements=Requirements(tpot_ms=25.0))
     best = made.best
     assert best["keeps"]
@@ -52,21 +52,21 @@ def test_the_best_is_on_the_front_and_keeps_to_the_limits():
     assert (made.candidates["tokens_per_s_per_gpu"] > 0).all()
 
 
-def test_all_gpus_are_used_and_memory_suffices():
+def test_plan_uses_all_gpus_within_memory():
     table = planned().candidates
     system = find_system(SYSTEM)
     assert (table["tp"] * table["pp"] * table["dp"] * table["replicas"] == 8).all()
     assert (table["memory_gib"] <= system.memory_gib).all()
 
 
-def test_a_limit_on_quality_rules_formats_out():
+def test_plan_accuracy_limit_excludes_formats():
     table = planned(requirements=Requirements(accuracy=0.999)).candidates
     lossy = table["accuracy"] < 0.999
     assert lossy.any()
     assert not table[lossy]["keeps"].any()
 
 
-def test_more_bandwidth_is_never_slower():
+def test_plan_more_bandwidth_is_never_slower():
     system = find_system(SYSTEM)
     device = system.device
     specs = {**device.specs, "memory_gbps": 2 * device.specs["memory_gbps"]}
@@ -75,13 +75,13 @@ def test_more_bandwidth_is_never_slower():
     assert (fast.candidates["tpot_ms"] <= slow.candidates["tpot_ms"] * (1 + 1e-9)).all()
 
 
-def test_what_fits_nowhere_says_what_it_needs():
+def test_plan_too_large_model_reports_needed_memory():
     says = r"does not fit on 1 × h100_sxm \(79 GiB each, 71 of them usable\): .* \d+ GiB"
     with pytest.raises(UsageError, match=says):
         planned(gpus=1, formats=(Formats("bf16"),))
 
 
-def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
+def test_plan_too_large_model_counts_drafter_and_offloads_only_weights():
     drafts = Speculation(1, 0.7, describe_model(MODEL))
     with pytest.raises(UsageError, match=r"at least 14\d GiB per GPU; use .* smaller --formats$"):
         planned(
@@ -95,12 +95,12 @@ def test_what_fits_nowhere_counts_the_drafter_and_offloads_only_weights():
         planned(1, workload=Workload(10**8, 1))
 
 
-def test_impossible_limits_say_what_can_be_reached():
+def test_plan_impossible_limit_reports_nearest_value():
     with pytest.raises(UsageError, match=r"at best .* ms per further token instead of 0\.001"):
         _ = planned(requirements=Requirements(tpot_ms=0.001)).best
 
 
-def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
+def test_plan_several_systems_best_wins_and_small_ones_are_excluded():
     systems = [find_system(name) for name in ("h100_sxm", "b200_sxm", "l4")]
     made = planned(1, systems, formats=(Formats("fp8"),))
     alone = {
@@ -112,7 +112,7 @@ def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
     assert made.best["system"] == max(alone, key=lambda n: alone[n]["tokens_per_s_per_gpu"])
 
 
-def test_the_goal_decides():
+def test_plan_goal_decides():
     cheap, quick = (
         planned(requirements=Requirements(goal=goal)).best for goal in ("cost", "latency")
     )
@@ -124,11 +124,11 @@ def test_the_goal_decides():
     )
 
 
-def test_nothing_is_faster_than_peak_rates_allow():
+def test_plan_no_step_is_faster_than_roofline():
     assert planned().candidates["bound_share"].between(0.01, 1.0).all()
 
 
-def test_energy_is_power_times_time():
+def test_plan_energy_is_power_times_time():
     table = planned().candidates
     busy_s = table["gpus"] / (table["requests_per_s"] * LOAD.osl)
     joules = table["power_w"] * busy_s
@@ -137,7 +137,7 @@ def test_energy_is_power_times_time():
     assert table["power_w"].between(0.0, limit).all()
 
 
-def test_at_a_rate_gpus_idle_and_that_costs_energy():
+def test_plan_low_rate_costs_idle_energy():
     made = planned(rate=0.2)
     table = made.candidates
     joules = table["power_w"] * table["gpus"] / (0.2 * LOAD.osl)
@@ -146,7 +146,7 @@ def test_at_a_rate_gpus_idle_and_that_costs_energy():
     assert table["power_w"].median() < full["power_w"].median()
 
 
-def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
+def test_plan_rate_replica_has_memory_for_bursts():
     made = planned(requirements=Requirements(tpot_ms=50.0), rate=2.0)
     best = made.best
     most = max_requests(
@@ -160,7 +160,7 @@ def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
     assert made.deployment(best).concurrency == min(most, 1024)
 
 
-def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
+def test_plan_rate_fewer_replicas_miss_limits():
     requirements = Requirements(tpot_ms=25.0)
     best = planned(requirements=requirements, rate=3.0, formats=(Formats("fp8"),)).best
     every = planned(requirements=requirements, formats=(Formats("fp8"),))
@@ -172,13 +172,13 @@ def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
     assert curve.at(3.0 / best["replicas"]).goodput_share >= 0.9
 
 
-def test_what_nobody_can_tell_is_no_goal():
+def test_plan_goal_without_data_is_refused():
     system = dataclasses.replace(find_system(SYSTEM), price_per_hour=None)
     with pytest.raises(UsageError, match="add one with --prices"):
         _ = planned(systems=[system], requirements=Requirements(goal="cost")).best
 
 
-def test_at_a_rate_the_fewest_gpus_are_sought():
+def test_plan_rate_takes_fewest_gpus():
     few, many = (planned(requirements=Requirements(tpot_ms=50.0), rate=rate) for rate in (0.5, 4.0))
     assert few.best["gpus"] <= many.best["gpus"] <= 8
     assert few.best["good"] >= 0.9
@@ -188,12 +188,12 @@ def test_at_a_rate_the_fewest_gpus_are_sought():
         planned(rate=1e5)
 
 
-def test_what_arrives_at_random_is_less_than_what_is_kept_in_flight():
+def test_plan_goodput_is_below_throughput():
     made = planned(requirements=Requirements(tpot_ms=30.0))
     assert 0 < made.goodput <= made.candidates["requests_per_s"].max()
 
 
-def test_pools_finish_no_more_than_their_readers_read():
+def test_plan_pools_finish_no_more_than_prefill_allows():
     made = planned(pools=True)
     pooled = made.candidates[made.candidates["prefill"] != ""]
     deployments = [made.deployment(row) for _, row in pooled.iterrows()]
@@ -203,7 +203,7 @@ def test_pools_finish_no_more_than_their_readers_read():
     assert (pooled["requests_per_s"] <= 1.001 * 1e3 * workers / each_ms).all()
 
 
-def test_pools_of_their_own_compete_with_one():
+def test_plan_separate_pools_compete_with_one_pool():
     made = planned(pools=True)
     pooled = made.candidates[made.candidates["prefill"] != ""]
     assert not pooled.empty
@@ -213,7 +213,7 @@ def test_pools_of_their_own_compete_with_one():
     assert made.best["tokens_per_s_per_gpu"] >= one["tokens_per_s_per_gpu"]
 
 
-def test_a_step_up_is_faster_and_a_runner_up_is_another():
+def test_plan_next_faster_and_runner_up():
     made = planned(requirements=Requirements(tpot_ms=40.0))
     best = made.best
     assert made.next_faster["tpot_ms"] <= 0.95 * best["tpot_ms"]
@@ -221,7 +221,7 @@ def test_a_step_up_is_faster_and_a_runner_up_is_another():
     assert made.runner_up["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"]
 
 
-def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
+def test_plan_command_json(capsys, monkeypatch, tmp_path):
     from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
@@ -235,7 +235,7 @@ def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
     assert any("pipelines (pp > 1)" in note for note in answer["notes"])
 
 
-def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tmp_path):
+def test_plan_command_drafts_tokens_and_writes_manifest(capsys, monkeypatch, tmp_path):
     from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
@@ -258,7 +258,7 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
     assert "has no layers that draft tokens" in capsys.readouterr().err
 
 
-def test_caches_are_looked_at_where_asked_for():
+def test_plan_requested_caches():
     narrow = planned(caches=("nvfp4", "int4_head"))
     assert {d.formats.kv for d in narrow.deployments} == {"nvfp4", "int4_head"}
     assert {d.formats.weights for d in narrow.deployments} == {
@@ -267,7 +267,7 @@ def test_caches_are_looked_at_where_asked_for():
     assert {d.formats.kv for d in planned().deployments} == {"bf16", "fp8"}
 
 
-def test_the_command_plans_a_narrow_cache(capsys, monkeypatch):
+def test_plan_command_narrow_cache(capsys, monkeypatch):
     from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
@@ -289,13 +289,13 @@ def test_the_command_plans_a_narrow_cache(capsys, monkeypatch):
     assert "did you mean 'int4_head'" in capsys.readouterr().err
 
 
-def test_unknown_names_offer_the_nearest(capsys):
+def test_plan_command_unknown_system_suggests_nearest(capsys):
     command = ["plan", "--gpus", "8", "--isl", "128", "--osl", "16"]
     assert main([*command, MODEL, "--system", "h100_sxn"]) == 2
     assert "did you mean 'h100_sxm'" in capsys.readouterr().err
 
 
-def test_pipelines_gain_from_more_stages():
+def test_plan_more_pipeline_stages_keep_throughput():
     """At as many requests per GPU, stages cost no throughput but what joins them."""
     table = planned(8, formats=(Formats("fp8", kv="fp8"),)).candidates
     most = {
@@ -308,7 +308,7 @@ def test_pipelines_gain_from_more_stages():
 
 
 @pytest.mark.parametrize(("gain", "native"), [(0.03, True), (0.2, False)])
-def test_weights_are_made_anew_only_where_that_gains(gain, native):
+def test_plan_requantizes_only_for_enough_gain(gain, native):
     made = planned(1, formats=(Formats("bf16"), Formats("fp8")), model="Qwen/Qwen3-8B")
     table = made.candidates.copy()
     own = table["native"]
@@ -325,7 +325,7 @@ def with_guesses(made, guesses):
     return dataclasses.replace(made, candidates=table)
 
 
-def test_beside_an_extrapolated_best_stands_the_best_that_was_measured():
+def test_plan_extrapolated_best_has_best_measured_beside_it():
     made = planned(requirements=Requirements(tpot_ms=40.0))
     table, per_s = made.candidates, "tokens_per_s_per_gpu"
     guessed = table[per_s] > 0.8 * table[table["keeps"]][per_s].max()
@@ -338,14 +338,14 @@ def test_beside_an_extrapolated_best_stands_the_best_that_was_measured():
 
 
 @pytest.mark.parametrize("all_extrapolated", [False, True])
-def test_where_all_or_the_best_are_measured_there_is_no_such_line(all_extrapolated):
+def test_plan_best_measured_is_none_if_all_or_best_are_measured(all_extrapolated):
     made = planned(requirements=Requirements(tpot_ms=40.0))
     plan = with_guesses(made, np.full(len(made.candidates), all_extrapolated))
     assert plan.best["number"] == made.best["number"]
     assert plan.best_measured is None
 
 
-def test_at_a_rate_what_finishes_too_few_requests_in_time_is_no_choice():
+def test_plan_rate_too_little_goodput_is_infeasible():
     table = planned(requirements=Requirements(tpot_ms=25.0), rate=4.0).candidates
     late = table["good"] < 0.9
     assert late.any()

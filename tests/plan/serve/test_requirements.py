@@ -1,4 +1,4 @@
-"""Wishes: limits, and what is best."""
+"""Limits and goals: `plan/serve/requirements.py`."""
 
 import numpy as np
 import pandas as pd
@@ -34,23 +34,23 @@ TABLE = pd.DataFrame(
         ({"accuracy": 0.98}, [False, True]),
     ],
 )
-def test_each_limit_counts(limits, keeping):
+def test_feasible_checks_each_limit(limits, keeping):
     assert Requirements(**limits).feasible(TABLE).tolist() == keeping
 
 
 @pytest.mark.parametrize(
     ("goal", "best"), [("throughput", 1), ("latency", 0), ("cost", 1), ("energy", 1)]
 )
-def test_the_goal_says_what_is_best(goal, best):
+def test_score_follows_goal(goal, best):
     assert Requirements(goal=goal).score(TABLE).idxmax() == best
 
 
-def test_limits_nobody_keeps_to_name_the_nearest():
+def test_violations_name_nearest_value():
     assert Requirements(tpot_ms=5).violations(TABLE) == ["10 ms per further token instead of 5"]
     assert "0.980 of the quality" in Requirements(accuracy=0.999).violations(TABLE)[0]
 
 
-def test_impossible_wishes_are_refused():
+def test_requirements_invalid_limit_is_refused():
     with pytest.raises(UsageError, match="must be positive"):
         Requirements(ttft_ms=0)
     with pytest.raises(UsageError, match="accuracy"):

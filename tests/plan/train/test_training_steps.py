@@ -11,6 +11,13 @@ from foretune.plan import describe_model, find_system
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
+from foretune.plan.train.exchanges import (
+    HOP_MS,
+    Exchange,
+    layer_exchanges,
+    replica_exchanges,
+    stage_exchange,
+)
 from foretune.plan.train.recipe import (
     Recipe,
     TrainingLayout,
@@ -27,14 +34,7 @@ from foretune.plan.train.step import (
     predict_steps,
 )
 from foretune.plan.train.training_memory import StageParameters
-from foretune.plan.train.training_operators import (
-    HOP_MS,
-    Exchange,
-    layer_exchanges,
-    micro_batch_operators,
-    replica_exchanges,
-    stage_exchange,
-)
+from foretune.plan.train.training_operators import micro_batch_operators
 from foretune.plan.train.training_planner import BACKEND
 
 H100 = find_system("h100_sxm")

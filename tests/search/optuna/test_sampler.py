@@ -45,7 +45,7 @@ def run(objective, n_trials=25, seed=0, catch=(), n_jobs=1, sampler=None, **stud
     return study
 
 
-def test_a_space_of_more_than_64_bits():
+def test_sampler_space_of_more_than_64_bits():
     """NumPy's product of 256 to the eighth is 0."""
     study = run(lambda trial: sum(trial.suggest_int(f"x{i}", 1, 256) for i in range(8)), 3)
     assert len(study.trials) == 3
@@ -78,7 +78,7 @@ def mixed(trial):
     return loss + (trial.suggest_float("margin", 0, 1, step=0.25) - 0.5) ** 2
 
 
-def test_far_better_than_random():
+def test_sampler_is_far_better_than_random():
     assert run(bowl).best_value < 5e-3
     assert run(bowl, sampler=RandomSampler(seed=0)).best_value > 1e-2
     ours = [run(kernel_ms, 30, seed).best_value for seed in range(3)]
@@ -87,7 +87,7 @@ def test_far_better_than_random():
     assert np.median(random) > 1.1
 
 
-def test_mixed_space_with_a_branch():
+def test_sampler_mixed_space_with_a_branch():
     study = run(mixed, 40)
     assert study.best_value < 1.2
     assert study.best_params["branch"] == "wide"
@@ -98,18 +98,18 @@ def test_mixed_space_with_a_branch():
     )
 
 
-def test_maximises():
+def test_sampler_maximizes():
     assert run(lambda trial: -bowl(trial), direction="maximize").best_value > -5e-3
     assert run(lambda t: 1 / kernel_ms(t), 40, direction="maximize").best_value == 1.0
 
 
-def test_same_seed_same_trials():
+def test_sampler_same_seed_same_trials():
     trials = [[t.params for t in run(mixed, 20, seed).trials] for seed in (1, 1, 2)]
     assert trials[0] == trials[1]
     assert trials[0] != trials[2]
 
 
-def test_constraints():
+def test_sampler_satisfies_constraints():
     """The best without the constraint is at 0.3; the best that keeps it, 0.04, at 0.1."""
 
     def objective(trial):
@@ -124,7 +124,7 @@ def test_constraints():
     assert sum(broken[15:]) <= 7
 
 
-def test_constraints_nobody_keeps_are_approached():
+def test_sampler_approaches_constraints_that_no_trial_satisfies():
     def objective(trial):
         value = bowl(trial)
         trial.set_constraint("x", 3 - trial.params["x"])
@@ -134,7 +134,7 @@ def test_constraints_nobody_keeps_are_approached():
     assert np.median([t.params["x"] for t in study.trials[-5:]]) > 0.8
 
 
-def test_failures_are_avoided_and_not_repeated():
+def test_sampler_avoids_failures():
     def objective(trial):
         value = kernel_ms(trial)
         if trial.params["tile"] >= 128:
@@ -150,7 +150,7 @@ def test_failures_are_avoided_and_not_repeated():
     assert len(distinct) >= 49  # the first two may be alike: no parameter is known yet
 
 
-def test_all_fail():
+def test_sampler_goes_on_if_all_trials_fail():
     def objective(trial):
         bowl(trial)
         raise RuntimeError
@@ -159,7 +159,7 @@ def test_all_fail():
     assert len({t.params["x"] for t in study.trials}) == 15
 
 
-def test_failures_after_one_success():
+def test_sampler_goes_on_after_one_success():
     def objective(trial):
         value = bowl(trial)
         if trial.number:
@@ -170,7 +170,7 @@ def test_failures_after_one_success():
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e308, math.inf, -math.inf])
-def test_constant_objective(value):
+def test_sampler_constant_objective(value):
     def objective(trial):
         bowl(trial)
         return value
@@ -178,7 +178,7 @@ def test_constant_objective(value):
     assert len({tuple(t.params.values()) for t in run(objective, 15).trials}) == 15
 
 
-def test_infinite_values_are_failures():
+def test_sampler_infinite_values_are_failures():
     def objective(trial):
         value = bowl(trial)
         return (
@@ -188,7 +188,7 @@ def test_infinite_values_are_failures():
     assert run(objective).best_value < 5e-3
 
 
-def test_a_finite_space_is_searched_without_repetition_until_it_is_exhausted():
+def test_sampler_repeats_only_in_an_exhausted_space():
     def objective(trial):
         a, b = trial.suggest_int("a", 0, 3), trial.suggest_categorical("b", [None, "x", 2])
         trial.suggest_float("one", 1.5, 1.5)
@@ -200,7 +200,7 @@ def test_a_finite_space_is_searched_without_repetition_until_it_is_exhausted():
     assert len(study.trials) == 20
 
 
-def test_conditional_parameters_may_need_repetition():
+def test_sampler_repeats_rows_with_conditional_parameters():
     def objective(trial):
         if trial.suggest_categorical("method", ["a", "b"]) == "a":
             return trial.suggest_float("a", 1, 2)
@@ -211,7 +211,7 @@ def test_conditional_parameters_may_need_repetition():
     assert methods[10:].count("b") > methods[10:].count("a")
 
 
-def test_enqueued_trials_are_part_of_the_first_design():
+def test_sampler_counts_enqueued_trials_as_initial_design():
     study = optuna.create_study(sampler=SurrogateSampler(seed=0, n_startup_trials=4))
     for x in (-0.9, 0.2, 0.4, 0.9):
         study.enqueue_trial({"x": x, "y": -0.6})
@@ -220,7 +220,7 @@ def test_enqueued_trials_are_part_of_the_first_design():
     assert min(abs(t.params["x"] - 0.3) for t in study.trials[4:]) < 0.2
 
 
-def test_first_design_is_spread():
+def test_sampler_initial_design_is_spread():
     def apart(sampler):
         study = run(bowl, 8, sampler=sampler)
         places = np.array([list(t.params.values()) for t in study.trials])
@@ -230,14 +230,14 @@ def test_first_design_is_spread():
     assert apart(SurrogateSampler(seed=0)) > 2 * apart(RandomSampler(seed=0))
 
 
-def test_threads():
+def test_sampler_in_threads():
     study = run(kernel_ms, 40, n_jobs=2)
     assert len(study.trials) == 40
     assert len({tuple(t.params.values()) for t in study.trials}) >= 38
     assert study.best_value <= 1.2
 
 
-def test_trials_under_way_are_not_suggested_again():
+def test_sampler_does_not_repeat_running_trials():
     study = optuna.create_study(sampler=SurrogateSampler(seed=0))
     study.optimize(kernel_ms, n_trials=10)
     trials = [study.ask() for _ in range(8)]
@@ -246,7 +246,7 @@ def test_trials_under_way_are_not_suggested_again():
     assert len({tuple(t.params.values()) for t in trials}) == 8
 
 
-def test_workers_share_a_storage(tmp_path):
+def test_sampler_workers_share_a_storage(tmp_path):
     def worker(seed):
         sampler = SurrogateSampler(seed=seed, n_startup_trials=3)
         return optuna.create_study(
@@ -267,7 +267,7 @@ def test_workers_share_a_storage(tmp_path):
     assert min(t.value for t in trials[4:]) < min(t.value for t in trials[:4])
 
 
-def test_goes_on_in_another_process(tmp_path):
+def test_sampler_continues_when_unpickled(tmp_path):
     """Pickled, as Optuna's manual recommends: the same suggestions as if it had gone on here."""
     study = run(bowl, 12)
     copy = pickle.loads(pickle.dumps(study))
@@ -279,7 +279,7 @@ def test_goes_on_in_another_process(tmp_path):
 @pytest.mark.parametrize(
     "pruner", [optuna.pruners.MedianPruner(n_startup_trials=5), optuna.pruners.HyperbandPruner()]
 )
-def test_pruners(pruner):
+def test_sampler_with_pruners(pruner):
     def objective(trial):
         value = bowl(trial)
         for step in range(9):
@@ -293,7 +293,7 @@ def test_pruners(pruner):
     assert study.best_value < 0.02
 
 
-def test_several_objectives():
+def test_sampler_several_objectives():
     def objective(trial):
         x, y = trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)
         return x + y**2, 1 - x + y**2
@@ -305,7 +305,7 @@ def test_several_objectives():
     assert front[-1] > 0.85
 
 
-def test_more_trials_than_are_fitted_to(monkeypatch):
+def test_sampler_more_trials_than_are_fitted_to(monkeypatch):
     monkeypatch.setattr("foretune.search.surrogate_model.MAX_FITTED", 10)
     assert run(bowl, 25).best_value < 0.02
 
@@ -320,7 +320,7 @@ SPACE = {
 }
 
 
-def test_rows_are_configurations():
+def test_dimensions_rows_are_configurations():
     dimensions, rng = Dimensions(SPACE), np.random.default_rng(0)
     rows = dimensions.random(200, rng)
     rows = np.vstack([rows, dimensions.neighbors(rows[:3], 200, rng)])
@@ -334,7 +334,7 @@ def test_rows_are_configurations():
     assert list(dimensions.sizes) == [math.inf, 8, 16, 100, 4, 4]
 
 
-def test_numbers_among_choices_are_sizes():
+def test_dimensions_order_numeric_choices():
     dimensions = Dimensions({"size": SPACE["size"]})
     size, alignment = dimensions.points(dimensions.grid()).T
     assert size[[1, 2, 0]] == pytest.approx([0, 0.5, 1])
@@ -344,7 +344,7 @@ def test_numbers_among_choices_are_sizes():
     assert apart == pytest.approx([math.sqrt(2)] * 3)
 
 
-def test_neighbours_differ():
+def test_dimensions_neighbors_differ():
     dimensions, rng = Dimensions(SPACE), np.random.default_rng(0)
     row = dimensions.random(1, rng)
     near = dimensions.neighbors(row, 500, rng) != row
@@ -352,7 +352,7 @@ def test_neighbours_differ():
     assert near.any(axis=1).mean() > 0.6
 
 
-def test_search_does_not_import_optuna():
+def test_import_search_does_not_import_optuna():
     code = "import sys, foretune.search; print('optuna' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"

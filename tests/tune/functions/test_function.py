@@ -1,4 +1,4 @@
-"""Tuning functions: in a call, by a decorator; what is chosen is kept and can be used."""
+"""Tuning functions and the decorator: `tune/functions/function.py`, `tunable.py`."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def tune(**more):
     return ft.tune_function(doubled, {"block": [100, 1000, 20_000]}, args=(X,), **QUICK, **more)
 
 
-def test_the_best_is_found_and_verified():
+def test_tune_function_finds_and_verifies_best():
     best = tune(check=lambda x: x + x)
     assert best.verified
     assert best.config == {"block": 20_000}
@@ -56,7 +56,7 @@ def test_the_best_is_found_and_verified():
         tune(check=lambda x: x + 1)
 
 
-def test_what_it_says_while_it_works(capsys):
+def test_tune_function_reports_progress_on_stderr(capsys):
     ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), **{**QUICK, "progress": True})
     out, err = capsys.readouterr()
     assert out == ""
@@ -72,7 +72,7 @@ def picky(x, block=100):
     return x[: len(x) - (block == 7)]
 
 
-def test_what_fails_says_why():
+def test_report_counts_failures_with_one_reason():
     knobs = {"block": [3, 7, 100]}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -95,7 +95,7 @@ def test_what_fails_says_why():
         ft.tune_function(picky, knobs, args=(X,), check=lambda x: x[:1], **QUICK)
 
 
-def test_nothing_to_measure_and_nowhere_to_write(tmp_path):
+def test_tune_function_zero_budget_and_missing_report_folder_raise(tmp_path):
     with pytest.raises(UsageError, match="budget 0 leaves nothing to measure"):
         ft.tune_function(doubled, {"block": [100]}, args=(X,), **{**QUICK, "budget": 0})
     with pytest.raises(OutputError, match=r"there is no folder .*nope: create it"):
@@ -103,7 +103,7 @@ def test_nothing_to_measure_and_nowhere_to_write(tmp_path):
     assert not (tmp_path / "nope").exists()
 
 
-def test_a_win_reaches_the_code(tmp_path):
+def test_export_writes_best_configuration(tmp_path):
     best = tune()
     header = best.export(tmp_path / "tuned.h")
     program = '#include "tuned.h"\nint main(void) { return block == 20000 ? 0 : 1; }\n'
@@ -128,7 +128,7 @@ def test_a_win_reaches_the_code(tmp_path):
     assert "the default&#39;s speed" in (tmp_path / "tuned.html").read_text()
 
 
-def test_the_nearest_problem_answers():
+def test_best_returns_choice_of_nearest_problem():
     for n in (1000, 20_000):
         ft.tune_function(doubled, {"block": [100, n]}, args=(X[:n],), **QUICK)
     sizes = {n: best_of("doubled", x_0=n)["block"] for n in (1, 900, 15_000, 10**9)}
@@ -140,7 +140,7 @@ def test_the_nearest_problem_answers():
         best_of("double")
 
 
-def test_a_default_that_fails_is_one_line():
+def test_tune_function_failing_default_raises_one_line():
     def picky(x, block=1):
         if block == 1:
             raise ValueError("block 1 is too small")
@@ -152,7 +152,7 @@ def test_a_default_that_fails_is_one_line():
         ft.tune_function(picky, {"block": [1, 2]}, args=(X,), **QUICK)
 
 
-def test_without_a_default_another_one_is_tried():
+def test_tune_function_without_default_tries_others():
     def picky(x, block):
         if block == 1:
             raise ValueError("block 1 is too small")
@@ -167,7 +167,7 @@ def test_without_a_default_another_one_is_tried():
         ft.tune_function(broken, {"block": [1, 2, 3]}, args=(X,), **QUICK)
 
 
-def test_the_decorator_chooses_at_the_first_call_of_a_shape():
+def test_tunable_chooses_at_first_call_of_shape():
     calls = []
 
     @ft.tunable(block=[100, 20_000], options=QUICK)
@@ -188,7 +188,7 @@ def test_the_decorator_chooses_at_the_first_call_of_a_shape():
     assert smooth.__name__ == "smooth"
 
 
-def test_a_knob_needs_no_name_and_arrays_in_a_dictionary_have_shapes():
+def test_tunable_takes_positional_knob_and_arrays_in_dictionary():
     calls = []
 
     @ft.tunable(block=[100, 20_000], options=QUICK)
@@ -204,7 +204,7 @@ def test_a_knob_needs_no_name_and_arrays_in_a_dictionary_have_shapes():
     assert len(calls) > 2, "another shape"
 
 
-def test_a_function_that_calls_itself_is_measured_with_its_default_inside():
+def test_tunable_recursive_call_uses_default_while_measured():
     @ft.tunable(block=[1, 2], options={**QUICK, "verify_s": 0.01})
     def total(x, block=1):
         return float(x[0]) if len(x) == 1 else total(x[:1]) + total(x[1:])
@@ -212,7 +212,7 @@ def test_a_function_that_calls_itself_is_measured_with_its_default_inside():
     assert total(X[:2]) == 1.0
 
 
-def test_nothing_is_tuned_within_a_measurement(monkeypatch):
+def test_tune_function_in_measuring_process_returns_default(monkeypatch):
     calls = []
 
     @ft.tunable(block=[100, 20_000], options=QUICK)
@@ -226,7 +226,7 @@ def test_nothing_is_tuned_within_a_measurement(monkeypatch):
     assert tune().headline.startswith("doubled: not tuned")
 
 
-def test_a_method_may_be_tunable():
+def test_tunable_method():
     class Filter:
         factor = 3
 
@@ -238,7 +238,7 @@ def test_a_method_may_be_tunable():
     assert Filter.apply.kernel((Filter(), X)).problem()["self"] == "Filter"
 
 
-def test_the_choice_is_there_for_the_next_process():
+def test_tunable_reuses_stored_choice():
     def decorated():
         calls = []
 
@@ -257,7 +257,7 @@ def test_the_choice_is_there_for_the_next_process():
     assert list(second._chosen.values()) == [{"block": 20_000}]
 
 
-def test_a_function_that_cannot_be_tuned_still_runs():
+def test_tunable_failed_tuning_warns_and_runs_default():
     @ft.tunable(block=[1, 2], options=QUICK)
     def random(x, block=1):
         return np.random.default_rng().random() * x
@@ -269,7 +269,7 @@ def test_a_function_that_cannot_be_tuned_still_runs():
         random(X)
 
 
-def test_wrong_use_of_the_decorator():
+def test_tunable_wrong_use_raises():
     with pytest.raises(UsageError, match="takes no argument 'tile'"):
         ft.tunable(tile=[1, 2])(doubled)
     with pytest.raises(UsageError, match="unknown objective 'tim': did you mean 'time'"):
@@ -283,7 +283,7 @@ def summed(x, b=2):
 @pytest.mark.parametrize(
     "later", [{"b": [1, 2, 400]}, {"b": [100, 400]}, {"b": [1, 2], "restrictions": ["b < 2"]}]
 )
-def test_another_space_is_searched_although_the_budget_was_spent(later):
+def test_tune_function_other_space_is_searched_again(later):
     x = np.ones((400, 50))
     options = {"args": (x,), **QUICK, "budget": 2}
     first = ft.tune_function(summed, {"b": [1, 2]}, **options)
@@ -297,7 +297,7 @@ def test_another_space_is_searched_although_the_budget_was_spent(later):
     assert best_of("summed") == found.config  # of several spaces, the last one's
 
 
-def test_a_corrected_answer_judges_what_was_measured_anew():
+def test_tune_function_other_check_measures_again():
     options = {**QUICK, "progress": False}
     with pytest.raises(MeasurementError, match="wrong_result"):
         ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), check=X * 3, **options)
@@ -305,7 +305,7 @@ def test_a_corrected_answer_judges_what_was_measured_anew():
     assert {step.status for step in found.result.trace} == {"ok"}
 
 
-def test_a_misspelt_option_is_refused():
+def test_tune_function_unknown_option_raises():
     ways = (
         lambda: ft.tune_function(doubled, {"block": [100]}, args=(X,), budgte=3),
         lambda: ft.tunable(block=[100], options={"budgte": 3})(doubled),
@@ -315,7 +315,7 @@ def test_a_misspelt_option_is_refused():
             way()
 
 
-def test_a_misspelt_parameter_is_named():
+def test_tune_function_misspelled_parameter_is_named():
     ways = (
         lambda **wrong: tune(**wrong),
         lambda **wrong: ft.tune_program(["true", "{x}"], {"x": [1, 2]}, **wrong),
@@ -326,6 +326,6 @@ def test_a_misspelt_parameter_is_named():
             way(restriction=["x < 2"])
 
 
-def test_limits_may_be_one_text():
+def test_tune_function_takes_single_limit():
     with pytest.raises(UsageError, match="no_such"):
         ft.tune_function(doubled, {"block": [100]}, args=(X,), limits="no_such=3", **QUICK)

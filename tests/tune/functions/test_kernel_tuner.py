@@ -1,4 +1,4 @@
-"""`tune_kernel`: Kernel Tuner's names and meanings, its files, and what is refused by name."""
+"""The interface of Kernel Tuner: `tune/functions/kernel_tuner.py`."""
 
 import json
 import warnings
@@ -82,7 +82,7 @@ def tune(**more):
     return ft.tune_kernel("add", SLOW, N, ARGUMENTS, knobs, **options)
 
 
-def test_it_unpacks_as_kernel_tuners_does():
+def test_tune_kernel_result_unpacks_as_results_and_env():
     best = tune(
         metrics={"rate": "1 / time", "double": "rate * 2", "block2": lambda p: 2 * p["block"]}
     )
@@ -98,7 +98,7 @@ def test_it_unpacks_as_kernel_tuners_does():
     assert ft.best("add", n=N) == {"block": 1}
 
 
-def test_results_agree_with_kernel_tuners_brute_force(tmp_path, monkeypatch):
+def test_tune_kernel_order_agrees_with_kernel_tuner(tmp_path, monkeypatch):
     """The same order of configurations, and the same best, on the same runtime."""
     theirs = pytest.importorskip("kernel_tuner")
     pytest.importorskip("pyopencl")
@@ -122,7 +122,7 @@ def test_results_agree_with_kernel_tuners_brute_force(tmp_path, monkeypatch):
     assert env["best_config"]["work"] == 1
 
 
-def test_a_cache_file_is_read_and_written(tmp_path):
+def test_tune_kernel_reads_and_writes_cache_file(tmp_path):
     first = tune(cache=str(tmp_path / "cache"), strategy="brute_force")
     assert first.measured + 1 == 4
     content = json.loads((tmp_path / "cache.json").read_text())
@@ -156,7 +156,7 @@ class Interrupts:
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_search_keeps_its_measurements_in_the_file(tmp_path):
+def test_tune_kernel_interrupted_search_writes_cache_file(tmp_path):
     how = {"cache": str(tmp_path / "cache.json"), "store": False, "strategy": "brute_force"}
     how["knobs"] = {"block": [20, 1, 60]}
     with pytest.raises(KeyboardInterrupt, match="kept"):
@@ -166,7 +166,7 @@ def test_an_interrupted_search_keeps_its_measurements_in_the_file(tmp_path):
     assert tune(**how).measured == 1
 
 
-def test_kernel_tuner_reads_what_we_write(tmp_path):
+def test_cache_file_is_readable_by_kernel_tuner(tmp_path):
     util = pytest.importorskip("kernel_tuner.util")
     tune(cache=str(tmp_path / "cache.json"), budget=4)
     found = util.read_cache(str(tmp_path / "cache.json"), open_cache=False)
@@ -196,18 +196,18 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
         ({"knobs": {"blok": [1, 2]}}, "does not use the knob 'blok'"),
     ],
 )
-def test_what_is_not_taken_is_refused_by_name(more, message):
+def test_tune_kernel_unsupported_argument_is_named(more, message):
     with pytest.raises(UsageError, match=message):
         tune(**more)
 
 
-def test_cuda_source_needs_a_gpu(monkeypatch):
+def test_tune_kernel_cuda_without_gpu_raises(monkeypatch):
     monkeypatch.setattr("foretune.collect.devices.local_gpus", list)
     with pytest.raises(UsageError, match="is CUDA, and this machine has no GPU 0"):
         ft.tune_kernel("add", "__global__ void add(float *c) {}", N, [C], {"block_size_x": [32]})
 
 
-def test_hip_source_needs_a_gpu(monkeypatch, tmp_path):
+def test_tune_kernel_hip_without_gpu_raises(monkeypatch, tmp_path):
     monkeypatch.setattr("foretune.collect.devices.local_gpus", list)
     text = "#include <hip/hip_runtime.h>\n__global__ void add(float *c) {}"
     (tmp_path / "add.hip").write_text(text)
@@ -216,7 +216,7 @@ def test_hip_source_needs_a_gpu(monkeypatch, tmp_path):
             ft.tune_kernel("add", given, N, [C], {"block_size_x": [32]})
 
 
-def test_observers_of_power_and_energy_are_answered_by_our_meter(monkeypatch):
+def test_tune_kernel_power_observers_use_own_meter(monkeypatch):
     metered = []
 
     def runner(device, timing, power):
@@ -234,13 +234,13 @@ def test_observers_of_power_and_energy_are_answered_by_our_meter(monkeypatch):
         assert row["ps_energy"] == row["nvml_energy"] == pytest.approx(row["time"] * 0.05)
 
 
-def test_observers_need_a_meter(monkeypatch):
+def test_tune_kernel_observers_without_meter_raise(monkeypatch):
     monkeypatch.setattr(kernel_tuner, "find_meter", lambda kind, index: None)
     with pytest.raises(MeterUnavailable, match=r"observers need a power meter: .*leave observers"):
         tune(observers=[Observer("nvml_power")])
 
 
-def test_power_is_metered_only_for_whom_it_matters(monkeypatch):
+def test_tune_kernel_meters_power_only_if_needed(monkeypatch):
     monkeypatch.setattr("foretune.collect.benchmark.find_meter", lambda kind, index: "a meter")
 
     def asks(**options):
@@ -254,7 +254,7 @@ def test_power_is_metered_only_for_whom_it_matters(monkeypatch):
     assert not asks(limits=["compile_s=3"])
 
 
-def test_a_kernel_that_compiles_under_no_configuration_is_one_line():
+def test_tune_kernel_no_working_configuration_raises_one_line():
     with pytest.raises(
         MeasurementError,
         match=r"none of 2 configurations of add works; block=1: "
@@ -272,12 +272,12 @@ def test_a_kernel_that_compiles_under_no_configuration_is_one_line():
         )
 
 
-def test_time_limit_is_seconds():
+def test_tune_kernel_time_limit_is_seconds():
     with pytest.raises(UsageError, match="0 seconds for a search"):
         tune(strategy_options={"time_limit": 0}, store=False)
 
 
-def test_max_fevals_is_the_budget():
+def test_tune_kernel_max_fevals_is_budget():
     best = tune(strategy="random_sample", strategy_options={"max_fevals": 2}, store=False)
     assert best.result.searcher == "random"
     assert best.measured <= 2

@@ -1,4 +1,4 @@
-"""The tuning store: nothing is lost, nothing is measured twice, everybody gets the same choice."""
+"""The tuning store: `tune/store/store.py`."""
 
 import json
 import math
@@ -27,7 +27,7 @@ from foretune.tune.store.subject import Allowance
 
 
 class TestMeasurements:
-    def test_an_empty_store(self, store):
+    def test_empty_store_has_nothing(self, store):
         assert store.subjects() == store.measurements(SUBJECT) == store.summary() == []
         assert store.choice(SUBJECT, SMALL) is None
         assert store.choices(SUBJECT) == {}
@@ -35,7 +35,7 @@ class TestMeasurements:
         assert len(store.runs()) == 0
         assert store.forget() == 0
 
-    def test_what_is_put_is_found_again_by_another(self, where):
+    def test_put_is_visible_in_another_store_object(self, where):
         first = replace(
             measured(x=1),
             time_ms_samples=(1.0, 1.5),
@@ -56,14 +56,14 @@ class TestMeasurements:
         assert len(again.measurements(SUBJECT)) == 3
         assert again.measurements(OTHER) == []
 
-    def test_one_more_configuration_is_one_more_row(self, store):
+    def test_put_adds_one_row_per_configuration(self, store):
         store.put(SUBJECT, [measured(x=1), measured(x=2)])
         before = known(store)
         store.put(SUBJECT, [measured(x=3)])
         assert known(store) > before
         assert len(known(store)) == 3
 
-    def test_the_last_one_stays_whatever_its_clock_said(self, store):
+    def test_put_last_written_measurement_counts(self, store):
         store.put(SUBJECT, [measured(time_ms=2.0, at="2030-01-02T00:00:00+00:00", x=1)])
         store.put(SUBJECT, [measured(time_ms=5.0, at="2026-01-02T00:00:00+00:00", x=2)])
         store.put(SUBJECT, [measured(time_ms=9.0, at="2026-01-01T00:00:00+00:00", x=1)])
@@ -76,11 +76,11 @@ class TestMeasurements:
         better = store.choose(SUBJECT, SMALL, choice(3, measured=9), replacing=choice(1))
         assert better.config["x"] == 3
 
-    def test_equal_problems_are_one_problem(self, store):
+    def test_measurements_equal_problems_are_one(self, store):
         store.put(SUBJECT, [measured(Problem(n=64.0, flag=True), x=1)])
         assert len(store.measurements(SUBJECT, Problem(flag=1, n=64))) == 1
 
-    def test_subjects_never_mix(self, store):
+    def test_measurements_of_subjects_are_separate(self, store):
         store.put(SUBJECT, [measured(x=1)])
         store.put(OTHER, [measured(x=1, time_ms=7.0)])
         store.choose(OTHER, SMALL, choice())
@@ -88,18 +88,18 @@ class TestMeasurements:
         assert [m.time_ms for m in store.measurements(SUBJECT)] == [1.0]
         assert store.choice(SUBJECT, SMALL) is None
 
-    def test_a_measurement_of_something_else_is_refused(self, store):
+    def test_put_other_device_is_refused(self, store):
         with pytest.raises(UsageError, match="on Another is not of softmax on Toy GPU"):
             store.put(SUBJECT, [measured(x=1), replace(measured(x=2), device="Another")])
         assert store.measurements(SUBJECT) == []
 
     @pytest.mark.parametrize("time_ms", [0.0, -1.0, math.inf])
-    def test_an_impossible_time_is_refused(self, store, time_ms):
+    def test_put_impossible_time_is_refused(self, store, time_ms):
         with pytest.raises(RunTableError, match="status is ok but time_ms"):
             store.put(SUBJECT, [measured(x=1), measured(time_ms=time_ms, x=2)])
         assert store.measurements(SUBJECT) == []
 
-    def test_forgetting(self, store):
+    def test_forget_deletes_problem_subject_or_everything(self, store):
         store.put(SUBJECT, [measured(x=1), measured(x=2), measured(LARGE, x=1)])
         store.choose(SUBJECT, SMALL, choice())
         store.begin_measurement(SUBJECT, SMALL, Configuration(x=9))
@@ -120,7 +120,7 @@ class TestMeasurements:
         assert found.subject == SUBJECT
         assert (found.problems, found.measurements, found.failed, found.choices) == (3, 3, 1, 1)
 
-    def test_runs_are_a_run_table_that_says_its_code(self, store, tmp_path):
+    def test_runs_name_versions_and_code(self, store, tmp_path):
         store.put(SUBJECT, [measured(x=1), measured(time_ms=math.nan, x=2)])
         store.put(OTHER, [replace(measured(x=1), environment="mine")])
         write_runs(tmp_path / "runs.parquet", store.runs("softmax"))
@@ -131,7 +131,7 @@ class TestMeasurements:
         with pytest.raises(UnknownName, match="unknown kernel in this store 'softmix'"):
             store.runs("softmix")
 
-    def test_a_store_is_no_run_table_and_says_how_to_make_one(self, file, tmp_path):
+    def test_read_runs_of_store_says_how_to_export(self, file, tmp_path):
         store = Store(file)
         store.put(SUBJECT, [measured(x=1)])
         store.export(tmp_path / "tuned.json")
@@ -143,7 +143,7 @@ class TestMeasurements:
         with pytest.raises(RunTableError, match="is not a readable Parquet file"):
             read_runs(tmp_path / "other.json")
 
-    def test_an_empty_store_knows_no_kernel(self, store):
+    def test_find_subjects_empty_store_raises(self, store):
         with pytest.raises(UsageError, match="knows no kernel 'softmax': nothing has been tuned"):
             store.find_subjects("softmax")
         assert store.find_subjects(None) == []
@@ -182,7 +182,7 @@ MEASUREMENTS = st.builds(
 class TestRoundTrips:
     @settings(max_examples=12)  # each makes two databases
     @given(st.lists(MEASUREMENTS, max_size=4), DESCRIBED, POSITIVE | st.just(math.nan))
-    def test_through_a_database_and_a_file(self, tmp_path_factory, found, config, regret):
+    def test_database_and_file_keep_everything(self, tmp_path_factory, found, config, regret):
         folder = tmp_path_factory.mktemp("store")
         first, second = Store(folder / "a.db"), Store(folder / "b.db")
         first.put(SUBJECT, found)
@@ -207,7 +207,7 @@ class TestRoundTrips:
 
     @settings(max_examples=12)
     @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(0, 5)), max_size=8))
-    def test_merging_two_stores_either_way_is_the_same(self, tmp_path_factory, entries):
+    def test_merge_order_does_not_matter(self, tmp_path_factory, entries):
         """Newest wins; one moment never has two results here."""
         folder = tmp_path_factory.mktemp("store")
         stores = [Store(folder / "a.db"), Store(folder / "b.db")]
@@ -222,14 +222,14 @@ class TestRoundTrips:
 
 
 class TestChoices:
-    def test_the_first_one_stands(self, store):
+    def test_choose_first_choice_stands(self, store):
         assert store.choose(SUBJECT, SMALL, choice(1)) == choice(1)
         assert store.choose(SUBJECT, SMALL, choice(2, regret=0.0)) == choice(1)
         assert store.choice(SUBJECT, SMALL) == choice(1)
         assert store.choose(SUBJECT, LARGE, choice(2)) == choice(2)
         assert store.choices(SUBJECT) == {SMALL: choice(1), LARGE: choice(2)}
 
-    def test_who_knew_it_and_measured_more_replaces_it(self, store):
+    def test_choose_more_measurements_replace_named_choice(self, store):
         """However late or early its clock says it is."""
         early = "2020-01-01T00:00:00.000+00:00"
         first = store.choose(SUBJECT, SMALL, choice(1, measured=0))
@@ -264,11 +264,11 @@ class TestChoices:
         assert stored.allowed == Allowance(measurements=8, seconds=1.5)
         assert stored.verification == {"processes": 5}
 
-    def test_it_is_made_in_a_way_that_exists(self, store):
+    def test_choose_unknown_method_raises(self, store):
         with pytest.raises(UsageError, match="or all or verified, not 'guessed'"):
             store.choose(SUBJECT, SMALL, replace(choice(), how="guessed"))
 
-    def test_threads_agree(self, where):
+    def test_choose_threads_agree_on_one_choice(self, where):
         """Each with a store of its own, all at once."""
         start, found = threading.Barrier(6), []
 
@@ -285,7 +285,7 @@ class TestChoices:
         assert len(found) == 6
         assert set(found) == {Store(where).choice(SUBJECT, SMALL)}
 
-    def test_threads_share_one_store(self, store):
+    def test_put_threads_share_one_store(self, store):
         start = threading.Barrier(4)
 
         def fill(thread):
@@ -328,7 +328,7 @@ sys.stdin.readline()
 
 
 class TestProcesses:
-    def test_many_at_once_one_of_which_is_killed(self, where, monkeypatch):
+    def test_processes_lose_no_row_if_one_is_killed(self, where, monkeypatch):
         """All rows are there, all choose the same, and only the dead one's last is abandoned."""
         described = json.dumps([SUBJECT.kernel, SUBJECT.source, SUBJECT.device, SUBJECT.versions])
         children = [
@@ -366,7 +366,7 @@ class TestProcesses:
         store.put(SUBJECT, [dead])
         assert crashed not in store.crashed_configurations(SUBJECT, SMALL), "it has its row now"
 
-    def test_what_this_process_measures_is_not_abandoned(self, store):
+    def test_crashed_configurations_exclude_own_marks(self, store):
         config = Configuration(x=1)
         store.begin_measurement(SUBJECT, SMALL, config)
         store.begin_measurement(SUBJECT, SMALL, config)
@@ -374,7 +374,7 @@ class TestProcesses:
         store.put(SUBJECT, [measured(x=1)])
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
-    def test_a_mark_can_be_taken_away_without_a_result(self, store, monkeypatch):
+    def test_end_measurement_removes_own_mark_only(self, store, monkeypatch):
         """By the one who made it; those of other processes stay."""
         config, me = Configuration(x=1), this_process()
         first, earlier = (replace(me, pid=2**22 + i) for i in (1, 2))
@@ -387,7 +387,7 @@ class TestProcesses:
         store.end_measurement(SUBJECT, SMALL, config)
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
-    def test_crashes_elsewhere_ban_nothing_and_forgotten_ones_no_more(self, store, monkeypatch):
+    def test_crashed_configurations_count_this_host_until_forgotten(self, store, monkeypatch):
         me, config = this_process(), Configuration(x=1)
 
         def die_measuring(host):
@@ -404,7 +404,7 @@ class TestProcesses:
         store.forget(SUBJECT, SMALL)
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
-    def test_a_claim_holds_while_its_process_lives(self, store, monkeypatch):
+    def test_try_claim_holds_while_process_lives(self, store, monkeypatch):
         me, config = this_process(), Configuration(x=1)
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         other = process_of(child.pid)
@@ -421,7 +421,7 @@ class TestProcesses:
         store.put(SUBJECT, [measured(x=1)])
         assert [claims(other), claims(other, remeasure=True)] == [False, True]
 
-    def test_who_lives(self):
+    def test_process_is_alive_by_pid_and_start_time(self):
         me = this_process()
         assert me.is_alive
         assert replace(me, started=me.started - 60).is_alive is False, "another one with its number"

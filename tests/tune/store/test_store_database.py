@@ -1,4 +1,4 @@
-"""The database of a store: one connection, and what may happen to its file."""
+"""The connection and the file of a store: `tune/store/database.py`."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ if child:
 
 
 class TestOpenConnection:
-    def test_it_is_opened_once(self, file, monkeypatch):
+    def test_database_is_opened_once(self, file, monkeypatch):
         opened, connect = [], sqlite3.connect
 
         def count(*arguments, **options):
@@ -51,13 +51,13 @@ class TestOpenConnection:
         assert len(store.measurements(SUBJECT)) == 5
         assert len(opened) == 1
 
-    def test_what_was_put_is_in_the_file_at_once(self, file):
+    def test_put_is_in_file_at_once(self, file):
         store = Store(file)
         for x in range(3):
             store.put(SUBJECT, [measured(x=x)])
             assert len(Store(file, create=False).measurements(SUBJECT)) == x + 1
 
-    def test_closing_leaves_one_file(self, file):
+    def test_close_leaves_one_file(self, file):
         store = Store(file)
         store.put(SUBJECT, [measured(x=1)])
         assert file.with_name("tuned.db-wal").exists()
@@ -67,7 +67,7 @@ class TestOpenConnection:
         del store
         assert list(file.parent.iterdir()) == [file]
 
-    def test_a_replaced_file_is_noticed(self, file):
+    def test_replaced_file_is_opened_again(self, file):
         other = Store(file.with_name("other.db"))
         other.put(SUBJECT, [measured(x=9)])
         other.close()
@@ -78,7 +78,7 @@ class TestOpenConnection:
         store.put(SUBJECT, [measured(x=2)])
         assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [9, 2]
 
-    def test_another_process_deletes_and_makes_it_again(self, file):
+    def test_file_deleted_by_other_process_is_opened_again(self, file):
         """The log of the deleted file is not mixed with that of the new one."""
         store = Store(file)
         store.put(SUBJECT, [measured(x=x) for x in range(50)])
@@ -104,7 +104,7 @@ class TestOpenConnection:
         assert len(Store(file).measurements(SUBJECT)) == 1
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-    def test_parent_and_child_of_a_fork(self, file):
+    def test_fork_parent_and_child_both_write(self, file):
         run = subprocess.run(
             [sys.executable, "-P", "-W", "ignore", "-c", FORKED, file],
             capture_output=True,
@@ -131,7 +131,7 @@ class Interrupted:
 
 
 class TestTrouble:
-    def test_an_interrupted_transaction_locks_nobody_out(self, file):
+    def test_interrupted_transaction_releases_lock(self, file):
         store = Store(file)
         store.put(SUBJECT, [measured(x=0)])
         database = store._database
@@ -143,15 +143,15 @@ class TestTrouble:
         store.put(SUBJECT, [measured(x=3)])
         assert len(store.measurements(SUBJECT, SMALL)) == 3
 
-    def test_an_address_has_no_options(self, file):
+    def test_sqlite_url_with_options_is_refused(self, file):
         with pytest.raises(StoreError, match="leave out what follows"):
             Store(f"sqlite:///{file}?mode=ro").put(SUBJECT, [measured()])
 
-    def test_nothing_is_opened_before_it_is_used(self, file):
+    def test_store_creates_file_on_first_use(self, file):
         Store(file)
         assert not file.exists()
 
-    def test_where_it_is_by_default(self, tmp_path, monkeypatch):
+    def test_default_location_is_variable_or_cache_folder(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.delenv("FORETUNE_STORE", raising=False)
         assert Store().name.endswith("tuned.db")
@@ -160,7 +160,7 @@ class TestTrouble:
         Store().put(SUBJECT, [measured(x=1)])
         assert len(Store(f"sqlite:///{tmp_path / 'mine.db'}").measurements(SUBJECT)) == 1
 
-    def test_a_file_that_is_something_else(self, file):
+    def test_file_of_other_kind_is_refused_until_moved(self, file):
         file.write_bytes(b"no database at all " * 300)
         store = Store(file)
         message = r"tuned.db is not a store \(file is not a database\): name another .*, or move it"
@@ -170,7 +170,7 @@ class TestTrouble:
         store.put(SUBJECT, [measured(x=1)])
         assert len(store.measurements(SUBJECT)) == 1
 
-    def test_a_file_with_torn_pages(self, file):
+    def test_file_with_torn_pages_is_damaged(self, file):
         store = Store(file)
         store.put(SUBJECT, [measured(x=x) for x in range(200)])
         store.close()
@@ -180,7 +180,7 @@ class TestTrouble:
         with pytest.raises(StoreError, match=r"is damaged .*malformed"):
             store.measurements(SUBJECT)
 
-    def test_a_row_with_nonsense(self, file):
+    def test_damaged_rows_are_skipped(self, file):
         store = Store(file)
         store.put(SUBJECT, [measured(x=1)])
         store.choose(SUBJECT, SMALL, choice())
@@ -194,7 +194,7 @@ class TestTrouble:
         with pytest.warns(ForetuneWarning, match="1 damaged row skipped"):
             assert Store(file).choices(SUBJECT) == {}
 
-    def test_a_locked_file_can_still_be_read(self, file):
+    def test_locked_file_can_be_read(self, file):
         store = Store(file, patience_s=0.05)
         store.put(SUBJECT, [measured(x=1)])
         holder = sqlite3.connect(file, isolation_level=None)
@@ -209,7 +209,7 @@ class TestTrouble:
         store.put(SUBJECT, [measured(x=2)])
         assert len(store.measurements(SUBJECT)) == 2
 
-    def test_a_new_file_that_somebody_holds(self, file):
+    def test_new_file_that_is_locked_raises(self, file):
         holder = sqlite3.connect(file, isolation_level=None)
         holder.execute("BEGIN EXCLUSIVE")
         try:
@@ -220,7 +220,7 @@ class TestTrouble:
             holder.close()
         assert Store(file).subjects() == []
 
-    def test_half_made_tables_are_completed(self, file):
+    def test_missing_tables_are_created(self, file):
         raw = sqlite3.connect(file)
         raw.execute("CREATE TABLE foretune_version (version INTEGER PRIMARY KEY)")
         raw.commit()
@@ -228,7 +228,7 @@ class TestTrouble:
         Store(file).put(SUBJECT, [measured(x=1)])
         assert len(Store(file).measurements(SUBJECT)) == 1
 
-    def test_a_newer_version(self, file):
+    def test_other_version_is_refused(self, file):
         Store(file).subjects()
         raw = sqlite3.connect(file)
         raw.execute("UPDATE foretune_version SET version = 9")
@@ -237,7 +237,7 @@ class TestTrouble:
         with pytest.raises(StoreError, match="version 9, this Foretune knows version 2: install a"):
             Store(file).subjects()
 
-    def test_a_file_that_vanished_is_made_again(self, file):
+    def test_deleted_file_is_created_again(self, file):
         store = Store(file)
         store.put(SUBJECT, [measured(x=1)])
         file.unlink()
@@ -247,7 +247,7 @@ class TestTrouble:
         assert store.measurements(SUBJECT) == []
         assert store.choose(SUBJECT, SMALL, choice(3)) == choice(3)
 
-    def test_the_folder_of_a_file_in_use_may_go(self, tmp_path):
+    def test_deleted_folder_is_created_again(self, tmp_path):
         file = tmp_path / "deep" / "tuned.db"
         store = Store(file)
         store.put(SUBJECT, [measured(x=1)])
@@ -256,7 +256,7 @@ class TestTrouble:
         store.put(SUBJECT, [measured(x=2)])
         assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [2]
 
-    def test_who_only_reads_makes_nothing(self, tmp_path):
+    def test_reader_creates_no_file(self, tmp_path):
         for where in (tmp_path / "deep" / "tuned.db", f"sqlite:///{tmp_path}/t.db"):
             with pytest.raises(StoreError, match=r"does not exist: nothing has been tuned there"):
                 Store(where, create=False).subjects()
@@ -264,7 +264,7 @@ class TestTrouble:
         with pytest.raises(StoreError, match="is not a store but a folder"):
             Store(tmp_path, create=False).subjects()
 
-    def test_another_programs_database_gets_no_tables_from_who_only_reads(self, file):
+    def test_reader_leaves_other_database_unchanged(self, file):
         raw = sqlite3.connect(file)
         raw.execute("CREATE TABLE others (x INTEGER)")
         raw.close()
@@ -273,18 +273,18 @@ class TestTrouble:
             Store(file, create=False).subjects()
         assert file.read_bytes() == before
 
-    def test_who_only_reads_finds_what_is_there(self, file):
+    def test_reader_finds_measurements(self, file):
         Store(file).put(SUBJECT, [measured(x=1)])
         assert len(Store(file, create=False).measurements(SUBJECT)) == 1
 
-    def test_places_that_cannot_be_written(self, tmp_path):
+    def test_unwritable_location_raises(self, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(StoreError, match=r"cannot write .*: set FORETUNE_STORE to a file"):
             Store(tmp_path / "file" / "tuned.db").subjects()
         with pytest.raises(StoreError, match=r"cannot write .*unable to open"):
             Store(tmp_path).subjects()
 
-    def test_a_read_only_database(self, file):
+    def test_read_only_database_can_be_read(self, file):
         store = Store(file)
         store.put(SUBJECT, [measured(x=1)])
         store._database._connection.execute("PRAGMA query_only = 1")
@@ -293,7 +293,7 @@ class TestTrouble:
             store.put(SUBJECT, [measured(x=2)])
 
     @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
-    def test_a_read_only_folder(self, tmp_path):
+    def test_read_only_folder_raises(self, tmp_path):
         tmp_path.chmod(0o500)
         try:
             with pytest.raises(StoreError, match="cannot write"):
@@ -309,17 +309,15 @@ class TestTrouble:
             ("mysql://me:secret@host/db", r"mysql://me:\*\*\*@host/db: a store is an SQLite file"),
         ],
     )
-    def test_urls_that_lead_nowhere(self, url, message):
+    def test_unsupported_url_raises(self, url, message):
         with pytest.raises(StoreError, match=message):
             Store(url).subjects()
 
-    def test_a_password_is_never_shown(self):
+    def test_name_hides_password(self):
         assert Store("postgresql://me:secret@host/db").name == "postgresql://me:***@host/db"
 
     @pytest.mark.parametrize(("kind", "journal"), [("ext4", "wal"), ("nfs4", "delete")])
-    def test_no_shared_memory_on_a_file_system_of_several_machines(
-        self, file, monkeypatch, kind, journal
-    ):
+    def test_network_file_system_has_no_write_ahead_log(self, file, monkeypatch, kind, journal):
         import psutil
 
         mounts = [type("Mount", (), {"mountpoint": "/", "fstype": kind})]
@@ -331,7 +329,7 @@ class TestTrouble:
         raw.close()
 
 
-def test_importing_it_does_not_load_the_database():
+def test_import_does_not_load_database_driver():
     code = "import sys, foretune.tune.store as s; s.Store(); print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True

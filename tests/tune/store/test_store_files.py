@@ -18,7 +18,7 @@ class TestFiles:
         store.choose(SUBJECT, SMALL, choice())
         return store
 
-    def test_one_line_per_measurement(self, filled, tmp_path):
+    def test_export_has_one_line_per_measurement(self, filled, tmp_path):
         filled.export(tmp_path / "a.json", kernel="softmax")
         text = (tmp_path / "a.json").read_text()
         assert sum('"status": ' in line for line in text.splitlines()) == 4
@@ -28,7 +28,7 @@ class TestFiles:
         assert len([line for line in new if '"x": 3' in line]) == 1
         assert json.loads(text)["version"] == 1
 
-    def test_merging_brings_news_once(self, filled, tmp_path):
+    def test_merge_twice_changes_nothing(self, filled, tmp_path):
         filled.export(tmp_path / "a.json")
         new = Store(tmp_path / "other.db")
         new.put(SUBJECT, [measured(x=1, time_ms=5.0, at="2026-06-01T00:00:00+00:00")])
@@ -43,7 +43,7 @@ class TestFiles:
         assert new.merge(tmp_path / "a.json").choices == 0
         assert new.choice(SUBJECT, SMALL) == choice(8, measured=9), "rests on more"
 
-    def test_a_clock_that_runs_ahead_makes_nothing_newer(self, store, tmp_path):
+    def test_merge_ignores_times_in_the_future(self, store, tmp_path):
         store.put(SUBJECT, [measured(x=1, time_ms=9.0, at="2999-01-01T00:00:00+00:00")])
         store.choose(SUBJECT, SMALL, choice(9, at="2999-01-01T00:00:00+00:00"))
         store.export(tmp_path / "a.json")
@@ -52,7 +52,7 @@ class TestFiles:
         new.choose(SUBJECT, SMALL, choice(1))
         assert new.merge(tmp_path / "a.json") == MergeReport(0, 0, 0, 2)
 
-    def test_a_shipped_file_is_read_without_a_database(self, filled, tmp_path):
+    def test_store_file_is_read_without_database(self, filled, tmp_path):
         filled.export(tmp_path / "a.json")
         shipped = StoreFile(tmp_path / "a.json")
         assert isinstance(shipped, StoreFile)
@@ -65,7 +65,7 @@ class TestFiles:
         shipped.export(tmp_path / "b.json")
         assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
-    def test_an_empty_one(self, store, tmp_path):
+    def test_merge_empty_export(self, store, tmp_path):
         store.export(tmp_path / "a.json")
         assert store.merge(tmp_path / "a.json") == MergeReport(0, 0, 0, 0)
 
@@ -85,7 +85,7 @@ class TestFiles:
             ),
         ],
     )
-    def test_what_is_no_export_is_refused(self, store, tmp_path, text, message):
+    def test_merge_other_file_is_refused(self, store, tmp_path, text, message):
         (tmp_path / "a.json").write_text(text)
         with pytest.raises(StoreError, match=message):
             store.merge(tmp_path / "a.json")
@@ -103,7 +103,7 @@ class TestFiles:
             ('"rows"', '"more": 1, "rows"'),
         ],
     )
-    def test_a_damaged_export_changes_nothing(self, filled, tmp_path, damage, becomes):
+    def test_merge_damaged_export_changes_nothing(self, filled, tmp_path, damage, becomes):
         filled.export(tmp_path / "a.json")
         text = (tmp_path / "a.json").read_text()
         (tmp_path / "a.json").write_text(text.replace(damage, becomes, 1))
@@ -112,7 +112,7 @@ class TestFiles:
             empty.merge(tmp_path / "a.json")
         assert empty.subjects() == []
 
-    def test_files_that_cannot_be_read_or_written(self, filled, tmp_path):
+    def test_unreadable_and_unwritable_files_raise(self, filled, tmp_path):
         with pytest.raises(StoreError, match=r"cannot read .*nothing.json"):
             filled.merge(tmp_path / "nothing.json")
         (tmp_path / "file").touch()

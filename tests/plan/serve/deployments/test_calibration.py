@@ -1,4 +1,4 @@
-"""Lines of a user's own stack shift plans of the same model."""
+"""Corrections by a user's own measurements: `plan/serve/deployments/calibration.py`."""
 
 import json
 
@@ -9,9 +9,10 @@ import pytest
 from foretune.errors import RunTableError, UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.calibration import Calibration, read_calibration
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.latency_formulas import formula_latencies
 
 MODEL, SYSTEM = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)
@@ -26,6 +27,7 @@ def line(concurrency, slower=1.3, **more):
     said = formula_latencies(analytic_times([deployed], CLOCKS)).iloc[0]
     return {
         "model_id": "org/Llama-3.1-8B",
+        "tp": 1,
         "max_concurrency": concurrency,
         "completed": 100,
         "total_input_tokens": 51200,
@@ -48,7 +50,7 @@ def factors(calibration, deployments):
     return calibration.apply(rows, plain) / plain
 
 
-def test_lines_shift_what_is_like_them(tmp_path):
+def test_calibration_shifts_similar_deployments_most(tmp_path):
     found = read(tmp_path, [line(n) for n in (1, 8, 32)])
     assert list(found.processes) == ["tpot_ms"]
     near, far = factors(found, [deployment(16), deployment(16, Layout(8), 8192)])["tpot_ms"]
@@ -56,14 +58,14 @@ def test_lines_shift_what_is_like_them(tmp_path):
     assert 1.0 < far < near
 
 
-def test_the_first_token_needs_more_lines(tmp_path):
+def test_calibration_time_to_first_token_needs_more_lines(tmp_path):
     few = factors(read(tmp_path, [line(n) for n in (1, 8, 32)]), [deployment(16)])
     assert few["ttft_ms"].item() == 1.0
     many = factors(read(tmp_path, [line(2**i) for i in range(8)]), [deployment(16)])
     assert 1.1 < many["ttft_ms"].item() < 1.3
 
 
-def test_intervals_shift_too():
+def test_calibration_shifts_intervals():
     rows = analytic_times([deployment(n) for n in (1, 8)], CLOCKS)
     said = formula_latencies(rows)
     latencies = said.assign(tpot_ms_low=said["tpot_ms"] / 2, tpot_ms_high=said["tpot_ms"] * 2)
@@ -75,7 +77,7 @@ def test_intervals_shift_too():
     )
 
 
-def test_the_layout_is_read(tmp_path):
+def test_read_calibration_layout(tmp_path):
     """vLLM's metadata and SGLang's account of itself say the same."""
     server = {
         "tp_size": 4,
@@ -94,7 +96,10 @@ def test_the_layout_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "error", "reason"),
     [
-        ([{}], RunTableError, "completed is None"),
+        ([{}], UsageError, "does not name the model"),
+        ([{**line(8), "completed": None}], RunTableError, "completed is None"),
+        ([{**line(8), "tp": None}], UsageError, "--metadata tp=N"),
+        ([{"benchmarks": []}], UsageError, "a report of GuideLLM"),
         (["x"], RunTableError, "no JSON objects"),
         ([{**line(8), "tp": "four"}], RunTableError, "are not all numbers"),
         ([{**line(8), "tp": "5"}], UsageError, "cannot be served on tp5"),
@@ -102,11 +107,11 @@ def test_the_layout_is_read(tmp_path):
         ([{**line(8), "model_id": "Qwen/Qwen3-8B"}], UsageError, "give lines of meta-llama"),
     ],
 )
-def test_other_files_are_refused(tmp_path, lines, error, reason):
+def test_read_calibration_invalid_line_is_refused(tmp_path, lines, error, reason):
     with pytest.raises(error, match=reason):
         read(tmp_path, lines, json.dumps(lines))
 
 
-def test_a_file_without_json(tmp_path):
+def test_read_calibration_without_json_is_refused(tmp_path):
     with pytest.raises(RunTableError, match="not a result of a serving benchmark"):
         read(tmp_path, (), "TTFT 12 ms")

@@ -1,4 +1,4 @@
-"""The Gaussian process: what deployments share, what it is sure of, and files of it."""
+"""The Gaussian process with grouped errors: `plan/serve/deployments/group_process.py`."""
 
 import json
 
@@ -26,7 +26,7 @@ def sites(models, uses, places=0.0):
     return labels.assign(model=models, use=uses, **dict.fromkeys(LENGTH_SCALES, spread))
 
 
-def test_one_measurement_by_hand():
+def test_group_process_one_measurement_by_hand():
     # Prior variances 0.01 + 0.01 + 0.04 + 0.02 + 0.01, noise 0.01: all are shared but the noise.
     process = GroupedGaussianProcess(COMPONENTS, 0.01).fit(sites(["a"], ["x"]), np.array([0.1]))
     mean, spread = process.predict(sites(["a", "a", "b"], ["x", "y", "x"]))
@@ -44,7 +44,7 @@ def learned():
     return GroupedGaussianProcess(COMPONENTS, 0.01).fit(points, offset + rng.normal(0, 0.05, 60))
 
 
-def test_covariances_agree_with_spreads_and_are_possible(learned):
+def test_group_process_covariance_is_valid_and_matches_spread(learned):
     asked = sites(["a", "a", "b", "new"], ["x", "x", "y", "x"], [1.0, 1.5, 1.0, 1.0])
     covariance = learned.covariance(asked)
     _, spread = learned.predict(asked)
@@ -56,21 +56,21 @@ def test_covariances_agree_with_spreads_and_are_possible(learned):
     assert together > strangers
 
 
-def test_what_was_never_seen_is_drawn_to_nothing(learned):
+def test_group_process_new_labels_have_zero_mean(learned):
     mean, spread = learned.predict(sites(["a", "new"], ["x", "z"], 3.0))
     assert mean[0] == pytest.approx(0.5, abs=0.1)
     assert abs(mean[1]) < 0.25
     assert spread[1] > 1.5 * spread[0]
 
 
-def test_it_says_the_same_after_json(learned):
+def test_group_process_json_round_trip(learned):
     again = GroupedGaussianProcess.from_json(json.loads(json.dumps(learned.to_json())))
     asked = sites(["a", "b", "new"], ["x", "y", "x"], [0.0, 2.0, 5.0])
     for was, now in zip(learned.predict(asked), again.predict(asked), strict=True):
         assert now == pytest.approx(was, rel=1e-9)
 
 
-def test_one_lie_counts_little():
+def test_group_process_outlier_counts_little():
     models, uses = ["a"] * 21, ["x"] * 21
     errors = np.full(21, 0.1)
     errors[0] = 4.0

@@ -1,11 +1,11 @@
-"""Power of deployments: power times time, and nothing else."""
+"""Power and energy of deployments: `plan/serve/deployments/power.py`."""
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.analytic import UNMODELED_ACTIVE_SHARE, deployment_power
+from foretune.plan.serve.deployments.power import UNMODELED_ACTIVE_SHARE, deployment_power
 
 
 def row(**changed: float) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def latency(tpot_ms: float, ttft_ms: float = 100.0) -> pd.DataFrame:
     return pd.DataFrame({"tpot_ms": [tpot_ms], "ttft_ms": [ttft_ms]})
 
 
-def test_a_gpu_draws_while_it_works_and_while_it_waits():
+def test_deployment_power_counts_work_and_waits():
     answer = deployment_power(row(), latency(20.0, 20.0)).iloc[0]
     # 8 x 100 tokens in 2 s: of every 20 ms a step takes 10 and 8/100 prompts take 4.
     waits, works_w = (1 - UNMODELED_ACTIVE_SHARE) * 6, (4000 + 2400) / 14
@@ -47,25 +47,25 @@ def test_a_gpu_draws_while_it_works_and_while_it_waits():
     assert answer["energy_mj_per_token"] == pytest.approx(answer["power_w"] * 2 / 400 * 1e3)
 
 
-def test_steps_faster_than_their_operators_draw_what_these_draw():
+def test_deployment_power_busy_share_is_at_most_one():
     answer = deployment_power(row(), latency(7.0, 7.0)).iloc[0]
     assert answer["power_w"] == pytest.approx((4000 + 2400) / 14)
 
 
-def test_every_stage_works_at_a_batch_of_its_own():
+def test_deployment_power_stages_have_own_batches():
     one = deployment_power(row(), latency(20.0, 20.0)).iloc[0]
     two = deployment_power(row(pp=2.0, gpus=4.0), latency(20.0, 20.0)).iloc[0]
     assert two["power_w"] == pytest.approx(one["power_w"])
 
 
-def test_a_single_request_is_in_one_stage_at_a_time():
+def test_deployment_power_single_request_is_in_one_stage():
     single = {"running": 1.0, "concurrency": 1.0}
     one = deployment_power(row(**single), latency(20.0, 20.0)).iloc[0]
     two = deployment_power(row(pp=2.0, gpus=4.0, **single), latency(20.0, 20.0)).iloc[0]
     assert two["power_w"] == pytest.approx((one["power_w"] + 150.0) / 2)
 
 
-def test_drafted_tokens_share_the_energy_of_a_step():
+def test_deployment_power_drafted_tokens_share_energy():
     plain, drafted = (
         deployment_power(row(speculative=s, prefill_energy_mj=0.0, prefill=0.0), latency(1.0, 1.0))
         for s in (0.0, 1.0)
@@ -77,7 +77,7 @@ def test_drafted_tokens_share_the_energy_of_a_step():
     )
 
 
-def test_gpus_of_both_pools_are_counted():
+def test_deployment_power_counts_gpus_of_both_pools():
     # Two workers of two GPUs write, one GPU reads prompts: 16 requests, 800 tokens per second.
     pools = row(gpus=5.0, concurrency=16.0, prefill_tp=1.0)
     answer = deployment_power(pools, latency(20.0, 20.0)).iloc[0]
@@ -93,7 +93,7 @@ def test_gpus_of_both_pools_are_counted():
     running=st.floats(1.0, 500.0),
     osl=st.floats(1.0, 1e4),
 )
-def test_power_lies_between_waiting_and_working(tpot, ttft, running, osl):
+def test_deployment_power_is_between_idle_and_operators(tpot, ttft, running, osl):
     rows = row(running=running, concurrency=running, osl=osl)
     answer = deployment_power(rows, latency(tpot, ttft)).iloc[0]
     assert 150.0 - 1e-6 <= answer["power_w"] <= 600.0 + 1e-6

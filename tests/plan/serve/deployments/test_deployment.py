@@ -1,4 +1,4 @@
-"""Transfers from the host's memory, against values computed by hand."""
+"""Offloaded weights and prefixes of a deployment: `plan/serve/deployments/deployment.py`."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def deploy(model, gib=0.0, engine="vllm", layout=Layout(), prefix=0):  # noqa: B
     return Deployment(model, H100, engine, layout, Formats(), load, 1, offload=offload)
 
 
-def test_a_transfer_takes_its_latency_and_its_bytes():
+def test_transfer_takes_latency_and_bytes():
     assert LINK_EFFICIENCY == 0.87
     assert H100.transfer_ms(10e9) == pytest.approx(0.01 + 10e3 / (0.87 * 64))
     assert GB200.transfer_ms(10e9) == pytest.approx(0.01 + 10e3 / (0.87 * 225))
@@ -31,7 +31,7 @@ def test_a_transfer_takes_its_latency_and_its_bytes():
     assert H100.transfer_ms(1.0) > LATENCY_MS
 
 
-def test_layers_are_offloaded_and_tables_stay(small, sparse):
+def test_offloaded_weight_bytes_leave_embeddings_on_gpu(small, sparse):
     layers = 2 * (2 * (ATTENTION + KEY_VALUE + MLP) + NORMS)
     assert layer_bytes(small, Layout(), Formats()) == (layers, 0)
     assert weight_bytes(small, Layout(), Formats()) == layers + 2 * 2 * TABLE
@@ -45,7 +45,7 @@ def test_layers_are_offloaded_and_tables_stay(small, sparse):
     )
 
 
-def test_vllm_reads_the_experts_that_tokens_go_to(sparse):
+def test_weight_wait_vllm_reads_only_routed_experts(sparse):
     """Two of four experts are idle for one token, and half of them again for each further one."""
     dense, experts = layer_bytes(sparse, Layout(), Formats())
     for tokens, busy in ((1, 1 / 2), (2, 3 / 4), (3, 7 / 8)):
@@ -58,14 +58,14 @@ def test_vllm_reads_the_experts_that_tokens_go_to(sparse):
     assert found == pytest.approx(H100.transfer_ms((dense + experts / 2) / 2))
 
 
-def test_a_step_waits_at_every_stage(small):
+def test_weight_wait_is_at_every_stage(small):
     layers = sum(layer_bytes(small, Layout(pp=2), Formats()))
     found = deploy(small, ALL, layout=Layout(pp=2)).weight_wait_ms(8)
     assert found == pytest.approx(2 * (0.01 + layers / (0.87 * 64e6)))
     assert deploy(small).weight_wait_ms(8) == 0.0
 
 
-def test_a_prefix_comes_back(small):
+def test_prefix_fetch_takes_its_bytes(small):
     """Two layers, two heads, keys and values of 16 numbers; each of two ranks fetches a head."""
     assert deploy(small).prefix_fetch_ms == 0.0
     for tp in (1, 2):
@@ -74,7 +74,7 @@ def test_a_prefix_comes_back(small):
         assert found == pytest.approx(0.01 + size / (0.87 * 64e6))
 
 
-def test_sglang_fetches_beside_the_layers_that_compute(small):
+def test_exposed_fetch_sglang_overlaps_layers(small):
     there = deploy(small, prefix=1000)
     fetch = there.prefix_fetch_ms
     for engine in ("vllm", "trtllm"):
@@ -95,7 +95,7 @@ MODELS = [describe_model(name) for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B
     st.integers(1, 8192),
     st.sampled_from(["vllm", "sglang"]),
 )
-def test_more_offload_is_never_faster(model, one, other, tokens, engine):
+def test_weight_wait_more_offload_is_never_faster(model, one, other, tokens, engine):
     less, more = (deploy(model, gib, engine).weight_wait_ms(tokens) for gib in sorted((one, other)))
     assert less <= more
     there = deploy(model, one, engine)

@@ -1,4 +1,4 @@
-"""Keeping plans: the folder, MLflow for real, and what is kept when that cannot be reached."""
+"""Saved plans: the folder, the MLflow run, and failures: `plan/serve/saving.py`."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def made(model, requirements=None):
     return dataclasses.replace(plan(request, CLOCKS), seconds=1.5)
 
 
-def test_the_folder_holds_everything(tmp_path, small):
+def test_write_plan_folder_has_all_files(tmp_path, small):
     answer = made(small)
     folder = write_plan_folder(answer, CLOCKS, tmp_path / "plans", COMMANDS)
     assert folder == tmp_path / "plans" / "small-h100_sxm-001"
@@ -65,7 +65,7 @@ def test_the_folder_holds_everything(tmp_path, small):
     assert "vllm serve small -tp 1\n" in (folder / "commands.txt").read_text()
 
 
-def test_the_answer_says_unknown_values_as_none(small):
+def test_plan_to_json_unknown_values_are_none(small):
     answer = made(small)
     answer.candidates["power_w"] = np.nan
     said = plan_to_json(answer)
@@ -78,7 +78,7 @@ def test_the_answer_says_unknown_values_as_none(small):
     json.dumps(said, allow_nan=False)
 
 
-def test_each_plan_has_a_folder_of_its_own(tmp_path, small):
+def test_write_plan_folder_takes_next_free_number(tmp_path, small):
     answer = made(small)
     (tmp_path / "small-h100_sxm-002").mkdir()
     names = [write_plan_folder(answer, CLOCKS, tmp_path).name for _ in range(2)]
@@ -86,7 +86,7 @@ def test_each_plan_has_a_folder_of_its_own(tmp_path, small):
 
 
 @pytest.mark.parametrize("name", ["../../<b>x", "..", "a/b c\n", "x" * 500])
-def test_no_name_leaves_the_folder(tmp_path, small, name):
+def test_write_plan_folder_model_name_cannot_leave_folder(tmp_path, small, name):
     answer = made(dataclasses.replace(small, name=name))
     folder = write_plan_folder(answer, CLOCKS, tmp_path / "out")
     assert folder.resolve().parent == (tmp_path / "out").resolve()
@@ -94,7 +94,7 @@ def test_no_name_leaves_the_folder(tmp_path, small, name):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_plan_is_tracked_whole(place, small):
+def test_save_plan_tracks_question_metrics_and_files(place, small):
     answer = made(small, Requirements(tpot_ms=30.0))
     kept = save_plan(answer, CLOCKS, place / "plans", commands=COMMANDS)
     client = mlflow.MlflowClient(uri(place))
@@ -119,7 +119,7 @@ def test_a_plan_is_tracked_whole(place, small):
     }
 
 
-def test_the_front_is_metric_steps(place, small):
+def test_save_plan_front_is_metric_steps(place, small):
     answer = made(small)
     kept = save_plan(answer, CLOCKS, place / "plans")
     client = mlflow.MlflowClient(uri(place))
@@ -129,7 +129,7 @@ def test_the_front_is_metric_steps(place, small):
         assert [m.value for m in history] == pytest.approx(answer.pareto[name].tolist())
 
 
-def test_many_steps_are_tracked_without_the_unknown_ones(place):
+def test_log_steps_leaves_out_unknown_values(place):
     tracker = Tracker(uri(place))
     run_id = tracker.open_run("steps", None, {})
     table = pd.DataFrame({"a": np.arange(1200.0), "b": [math.nan, math.inf, *range(1198)]})
@@ -140,7 +140,7 @@ def test_many_steps_are_tracked_without_the_unknown_ones(place):
     assert sorted(steps["b"]) == list(range(3, 1201))
 
 
-def test_without_a_server_the_files_are_kept(place, small):
+def test_save_plan_unreachable_mlflow_keeps_files(place, small):
     answer = made(small)
     nowhere = f"sqlite:///{place / 'no' / 'folder' / 'mlflow.db'}"
     (place / "no").write_text("")
@@ -151,14 +151,14 @@ def test_without_a_server_the_files_are_kept(place, small):
     assert (place / "plans" / "small-h100_sxm-001" / "report.html").is_file()
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path, small):
+def test_write_plan_folder_unwritable_folder_is_one_line(tmp_path, small):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write to") as error:
         write_plan_folder(made(small), CLOCKS, tmp_path / "file")
     assert "\n" not in str(error.value)
 
 
-def test_impossible_limits_write_nothing(tmp_path, small):
+def test_save_plan_infeasible_plan_writes_nothing(tmp_path, small):
     with pytest.raises(UsageError, match="no deployment meets"):
         save_plan(made(small, Requirements(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Corrections in files: the same answers, nothing that runs, and clear words about bad files."""
+"""Saved corrections and their intervals: `plan/serve/deployments/correction.py`."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def trained():
     return LatencyPredictor().fit(rows, measured, groups), rows
 
 
-def test_a_file_answers_as_what_was_saved(trained, tmp_path):
+def test_correction_loaded_predicts_the_same(trained, tmp_path):
     correction, rows = trained
     path = tmp_path / "new" / "correction.json"
     correction.save(path)
@@ -53,7 +53,7 @@ def test_a_file_answers_as_what_was_saved(trained, tmp_path):
     json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_what_it_says_follows_from_the_intervals(trained):
+def test_correction_covariances_match_intervals(trained):
     correction, rows = trained
     answer = correction.predict(rows)
     for target in TARGETS:
@@ -72,7 +72,7 @@ def test_what_it_says_follows_from_the_intervals(trained):
         ('{"processes": 3}', "damaged"),
     ],
 )
-def test_bad_files_are_named(tmp_path, text, says):
+def test_correction_damaged_file_is_refused(tmp_path, text, says):
     path = tmp_path / "correction.json"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -81,7 +81,7 @@ def test_bad_files_are_named(tmp_path, text, says):
     assert "\n" not in str(caught.value)
 
 
-def test_a_place_that_cannot_be_written(trained, tmp_path):
+def test_correction_unwritable_path_is_refused(trained, tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="cannot write the correction"):
         trained[0].save(tmp_path / "file" / "correction.json")

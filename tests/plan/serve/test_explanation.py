@@ -1,4 +1,4 @@
-"""What plans say: sentences that follow from the table, and what to beware of."""
+"""Sentences and notes of a plan: `plan/serve/explanation.py`."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def correction():
     return LatencyPredictor().fit(rows, measured, np.arange(len(rows)) // 4)
 
 
-def test_the_best_comes_first_with_its_figures():
+def test_sentences_best_comes_first_with_figures():
     made = planned(requirements=Requirements(tpot_ms=30.0))
     best, lines = made.best, sentences(made)
     assert lines[0].startswith(f"best: {best['formats']}, ")
@@ -73,7 +73,7 @@ def test_the_best_comes_first_with_its_figures():
     assert all(len(line) < 160 for line in lines)
 
 
-def test_little_throughput_and_a_slow_cpu_are_named():
+def test_sentences_small_throughput_and_slow_cpu():
     slow = planned(
         ("gb200",),
         model="meta-llama/Llama-3.2-1B",
@@ -88,13 +88,13 @@ def test_little_throughput_and_a_slow_cpu_are_named():
     assert lines[3].startswith("limited by the engine's CPU time")
 
 
-def test_systems_are_named_where_there_are_several():
+def test_sentences_several_systems_are_named():
     assert "h100_sxm" not in sentences(planned())[0]
     made = planned(("h100_sxm", "a100_sxm"))
     assert f"2 × {made.best['system']}" in sentences(made)[0]
 
 
-def test_pools_are_compared_with_one():
+def test_sentences_separate_pools_are_compared_with_one_pool():
     made = planned(gpus=4, pools=True, requirements=Requirements(tpot_ms=15.0))
     assert made.best["prefill"]
     line = next(line for line in sentences(made) if line.startswith("separate pools"))
@@ -103,7 +103,7 @@ def test_pools_are_compared_with_one():
     assert made.best_one_pool["prefill"] == ""
 
 
-def test_pools_that_keep_the_published_weights_may_be_worse():
+def test_sentences_separate_pools_may_be_worse():
     """Requantizing one pool may gain a little, which is not enough to do it."""
     made = planned(gpus=4, pools=True, requirements=Requirements(tpot_ms=15.0))
     vars(made)["best_one_pool"] = made.best_one_pool.copy()
@@ -111,7 +111,7 @@ def test_pools_that_keep_the_published_weights_may_be_worse():
     assert "separate pools are 3 % worse than one pool" in "; ".join(sentences(made))
 
 
-def test_what_was_learned_gives_intervals_and_odds(correction):
+def test_sentences_correction_adds_intervals_and_probability(correction):
     made = planned(correction=correction, requirements=Requirements(tpot_ms=60.0))
     best = made.best
     assert best["tpot_ms_low"] < best["tpot_ms"] < best["tpot_ms_high"]
@@ -120,7 +120,7 @@ def test_what_was_learned_gives_intervals_and_odds(correction):
     assert any(f"{100 * made.probability_best:.0f} % likely" in line for line in sentences(made))
 
 
-def test_what_may_miss_a_limit_is_not_chosen(correction):
+def test_plan_correction_keeps_only_likely_candidates(correction):
     limit = float(planned(correction=correction).best["tpot_ms"])
     made = planned(correction=correction, requirements=Requirements(tpot_ms=limit))
     kept = made.candidates["keeps"]
@@ -128,7 +128,7 @@ def test_what_may_miss_a_limit_is_not_chosen(correction):
     assert (made.candidates.loc[kept, "tpot_ms"] <= limit).all()
 
 
-def test_notes_say_what_is_not_known():
+def test_notes_name_missing_measurements():
     made = as_measured(planned())
     assert not any("exceed the model's context" in line for line in notes(made))
     long = planned(workload=Workload(200_000, 100), formats=(Formats("fp8", kv="fp8"),))
@@ -148,7 +148,7 @@ def test_notes_say_what_is_not_known():
     assert any("does not fit on 2 × l4" in line for line in notes(refused))
 
 
-def test_ranks_stay_within_the_links_of_each_system(small):
+def test_notes_name_exceeded_fast_links(small):
     wide = replace(small, layers=16)
     made = planned(("gb200", "l4"), model=wide, gpus=16, formats=(Formats(),))
     said = [line for line in notes(made) if line.startswith("ranks")]
@@ -157,20 +157,20 @@ def test_ranks_stay_within_the_links_of_each_system(small):
     ]
 
 
-def test_formats_that_are_converted_are_told_apart():
+def test_notes_name_emulated_formats():
     made = planned(("a100_sxm",), gpus=1, formats=(Formats("fp8"), Formats("nvfp4")))
     line = next(line for line in notes(made) if line.startswith("emulated"))
     assert line.endswith(": fp8, bf16 cache; nvfp4, bf16 cache")
 
 
-def test_the_next_that_is_also_faster_is_said_once():
+def test_sentences_candidate_with_two_names_has_one_line():
     made = planned()
     vars(made)["runner_up"] = made.next_faster
     said = [line for line in sentences(made) if line.startswith(("next", "faster"))]
     assert [line.partition(": ")[0] for line in said] == ["next, faster per token"]
 
 
-def test_layers_that_nobody_checked_are_said(small):
+def test_notes_name_unvalidated_mixed_layers(small):
     state = LinearAttention(1, 2, 8, 4, 8, 4, "mamba2")
     odd = replace(small, linear=state)
     for model, said in ((small, False), (odd, True)):

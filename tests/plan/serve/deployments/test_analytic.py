@@ -1,4 +1,4 @@
-"""Steps as sums of operators; serving as sums of terms; corrections learned from measurements."""
+"""Steps, latencies and their correction: `plan/serve/deployments/analytic.py`."""
 
 import numpy as np
 import pandas as pd
@@ -8,14 +8,14 @@ from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, Step, StepTimer, StepTimerFactory, operator_table
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.analytic import (
-    analytic_times,
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.deployments.latency_formulas import (
     formula_latencies,
     memory_wait_ms,
     tokens_per_s,
 )
-from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
-from foretune.plan.serve.deployments.deployment import Deployment, Pools
 
 H100 = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)
@@ -27,7 +27,7 @@ def deploy(model, concurrency=8.0, tp=1, isl=512, osl=64, backend="vllm", **more
     )
 
 
-def test_a_step_is_the_sum_of_its_operators(small):
+def test_step_times_are_sum_of_operators(small):
     step = Step(small, Layout(2), Formats(), Part(4, 1, 100, "decode"))
     operators = step.operators()
     clock = OperatorTimer(H100.device, None, "h100_sxm")
@@ -40,7 +40,7 @@ def test_a_step_is_the_sum_of_its_operators(small):
     assert times["guessed"][0] == pytest.approx(1.0)
 
 
-def test_steps_do_not_depend_on_what_was_asked_before(small, sparse):
+def test_analytic_times_do_not_depend_on_earlier_calls(small, sparse):
     steps = [
         Step(m, Layout(), Formats(), Part(b, 1, 64, "decode"))
         for m in (small, sparse)
@@ -54,7 +54,7 @@ def test_steps_do_not_depend_on_what_was_asked_before(small, sparse):
     assert first["total"][0] == together["total"][0]
 
 
-def test_memory_limits_what_runs(small):
+def test_analytic_times_memory_limits_running_requests(small):
     fits = deploy(small, concurrency=16)
     assert fits.running == 16
     crowded = deploy(small, concurrency=1e9)
@@ -65,7 +65,7 @@ def test_memory_limits_what_runs(small):
     assert wait[1] == pytest.approx((1e9 / crowded.max_batch - 1) * 64)
 
 
-def test_pools_share_the_requests_and_read_no_prompts(small):
+def test_analytic_times_separate_pools(small):
     pooled = deploy(small, concurrency=32, pools=Pools(Layout(2), 3, decode_workers=4))
     assert pooled.batch == 8
     rows = analytic_times([pooled, deploy(small)], CLOCKS)
@@ -73,7 +73,7 @@ def test_pools_share_the_requests_and_read_no_prompts(small):
     assert rows["prompt"][0] != rows["prompt"][1]  # on two ranks
 
 
-def test_throughput_follows_from_latencies():
+def test_tokens_per_s_follows_from_latencies():
     latencies = pd.DataFrame({"tpot_ms": [10.0], "ttft_ms": [100.0]})
     # 8 requests of 100 + 99 x 10 = 1090 ms, 100 tokens each
     found = tokens_per_s(np.array([8.0]), np.array([100.0]), latencies)
@@ -103,7 +103,7 @@ def measured(small, sparse):
     return rows, measured, groups
 
 
-def test_the_correction_learns_what_the_physics_misses(measured):
+def test_correction_learns_errors_of_formulas(measured):
     rows, times, groups = measured
     out = np.arange(len(rows)) % 4 == 0
     fitted = LatencyPredictor().fit(rows[~out], times[~out], groups[~out])
@@ -117,7 +117,7 @@ def test_the_correction_learns_what_the_physics_misses(measured):
         assert (answer[f"{target}_high"] > answer[target]).all()
 
 
-def test_errors_of_a_model_never_seen_are_less_certain(measured):
+def test_correction_unknown_model_has_wider_interval(measured):
     rows, times, _ = measured
     fitted = LatencyPredictor().fit_processes(rows, times)
     stranger = rows.assign(model="other", system="other", layout="other", formats="other")

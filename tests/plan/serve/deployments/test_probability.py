@@ -1,4 +1,4 @@
-"""Keeping to limits: probabilities from intervals, and choices that seldom miss."""
+"""Probabilities of meeting a limit: `plan/serve/deployments/probability.py`."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ def interval(values, factor) -> pd.DataFrame:
     return pd.DataFrame({"tpot_ms": values, "tpot_ms_high": values * factor})
 
 
-def test_a_limit_at_the_end_of_the_interval_is_kept_nineteen_times_in_twenty():
+def test_probability_within_limit_at_interval_end_is_95_percent():
     # A 90 % interval leaves a twentieth above its upper end.
     assert probability_within(interval([10.0], 1.5), "tpot_ms", 15.0)[0] == pytest.approx(
         0.95, abs=1e-4
@@ -25,7 +25,7 @@ def test_a_limit_at_the_end_of_the_interval_is_kept_nineteen_times_in_twenty():
     )
 
 
-def test_without_a_limit_all_keep_to_it():
+def test_probability_within_without_limit_is_one():
     assert probability_within(interval([10.0, 1e6], 3.0), "tpot_ms", np.inf).tolist() == [1.0, 1.0]
 
 
@@ -35,7 +35,7 @@ def test_without_a_limit_all_keep_to_it():
     limit=st.floats(0.1, 1e4),
     more=st.floats(1.0, 10.0),
 )
-def test_a_looser_limit_is_kept_at_least_as_surely(value, factor, limit, more):
+def test_probability_within_grows_with_limit(value, factor, limit, more):
     latencies = interval([value], factor)
     tight, loose = (probability_within(latencies, "tpot_ms", x)[0] for x in (limit, limit * more))
     assert 0.0 <= tight <= loose <= 1.0

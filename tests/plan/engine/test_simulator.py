@@ -1,4 +1,4 @@
-"""Requests replayed step by step, with steps whose times can be computed by hand."""
+"""Requests simulated step by step: `plan/engine/simulator.py`."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import UsageError
-from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
+from foretune.plan.engine.host import Host
+from foretune.plan.engine.requests import Requests
+from foretune.plan.engine.simulator import Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageWork
 
 NOTHING = Host(0.0, 0.0, 0.0, 0.0, 0.0, overlaps=False)
@@ -29,42 +31,42 @@ def at_once(count, isl, osl, **more):
     return Requests.uniform(np.zeros(count), isl, osl, **more)
 
 
-def test_one_request_takes_a_step_per_token():
+def test_simulate_requests_one_request_takes_step_per_token():
     table = simulate_requests(at_once(1, 10, 5), scheduler(), stages())
     assert table["ttft_ms"].tolist() == [1.0]
     assert table["last_ms"].tolist() == [5.0]
     assert table["tpot_ms"].tolist() == [1.0]
 
 
-def test_long_prompts_are_read_in_parts():
+def test_simulate_requests_long_prompt_is_chunked():
     table = simulate_requests(at_once(1, 250, 1), scheduler(tokens=100), stages())
     assert table["ttft_ms"].tolist() == [3.0]
     with pytest.raises(UsageError, match="chunked"):
         simulate_requests(at_once(1, 250, 1), scheduler(tokens=100, chunked=False), stages())
 
 
-def test_whole_prompts_wait_for_a_step_with_room():
+def test_simulate_requests_unchunked_prompt_waits_for_empty_step():
     whole = simulate_requests(at_once(3, 60, 1), scheduler(tokens=100, chunked=False), stages())
     parts = simulate_requests(at_once(3, 60, 1), scheduler(tokens=100), stages())
     assert whole["ttft_ms"].tolist() == [1.0, 2.0, 3.0]
     assert parts["ttft_ms"].tolist() == [1.0, 2.0, 2.0]
 
 
-def test_the_cache_lets_in_what_it_has_room_for():
+def test_simulate_requests_cache_limits_admission():
     table = simulate_requests(at_once(3, 10, 10), scheduler(cache=40), stages())
     assert table["ttft_ms"].tolist() == [1.0, 1.0, 11.0]
     with pytest.raises(UsageError, match="exceeds the cache"):
         simulate_requests(at_once(1, 10, 40), scheduler(cache=40), stages())
 
 
-def test_tokens_in_the_cache_are_not_read_again():
+def test_simulate_requests_cached_tokens_are_not_computed():
     cold = simulate_requests(at_once(1, 100, 2), scheduler(), stages(token_ms=0.1))
     warm = simulate_requests(at_once(1, 100, 2, cached=90), scheduler(), stages(token_ms=0.1))
     assert cold["ttft_ms"][0] == pytest.approx(11.0)
     assert warm["ttft_ms"][0] == pytest.approx(2.0)
 
 
-def test_a_pipeline_works_on_as_many_batches_as_it_has_stages():
+def test_simulate_requests_pipeline_has_batch_per_stage():
     """Latency stays, throughput grows with the stages."""
     requests = at_once(64, 10, 50)
     one = simulate_requests(requests, scheduler(batch=8), stages(1), 1)["last_ms"].max()
@@ -73,7 +75,7 @@ def test_a_pipeline_works_on_as_many_batches_as_it_has_stages():
     assert four["tpot_ms"].median() == pytest.approx(1.0, rel=0.05)
 
 
-def test_what_the_processor_does_is_hidden_or_not():
+def test_simulate_requests_cpu_time_overlaps_or_adds():
     own = {"step_ms": 0.5, "request_ms": 0.0, "token_ms": 0.0, "active_ms": 0.0, "layer_ms": 0.0}
     hidden, added = (
         simulate_requests(at_once(1, 10, 5), scheduler(host=Host(**own, overlaps=beside)), stages())
@@ -83,27 +85,27 @@ def test_what_the_processor_does_is_hidden_or_not():
     assert added["last_ms"][0] == pytest.approx(7.5)
 
 
-def test_steps_that_only_write_are_padded_to_a_graph():
+def test_simulate_requests_decode_steps_are_padded_to_graph():
     padded = simulate_requests(at_once(3, 1, 5), scheduler(graph_sizes=(4,)), stages(token_ms=1.0))
     bare = simulate_requests(at_once(3, 1, 5), scheduler(), stages(token_ms=1.0))
     assert padded["tpot_ms"][0] == pytest.approx(5.0)
     assert bare["tpot_ms"][0] == pytest.approx(4.0)
 
 
-def test_drafted_tokens_end_requests_sooner():
+def test_simulate_requests_drafted_tokens_shorten_answers():
     table = simulate_requests(
         at_once(1, 10, 9), scheduler(drafted=1, accepted_tokens=1.6), stages()
     )
     assert table["last_ms"][0] == 1 + 5
 
 
-def test_requests_follow_each_other():
+def test_simulate_requests_in_flight_next_arrives_when_one_ends():
     table = simulate_requests(at_once(4, 10, 5, in_flight=1), scheduler(), stages())
     assert table["arrived_ms"].tolist() == [0.0, 5.0, 10.0, 15.0]
     assert table["ttft_ms"].tolist() == [1.0] * 4
 
 
-def test_random_arrivals_wait_as_queues_of_one_server_do():
+def test_simulate_requests_random_arrivals_are_md1_queue():
     """One request at a time, of equal length, is M/D/1: Pollaczek and Khinchine know its wait."""
     per_s, service_ms = 600.0, 1.0
     requests = Requests.poisson(per_s, 40_000, 10, 1)
@@ -122,7 +124,7 @@ def test_random_arrivals_wait_as_queues_of_one_server_do():
     st.booleans(),
     st.integers(60, 300),
 )
-def test_every_request_is_served_once_and_in_order(sent, depth, batch, chunked, cache):
+def test_simulate_requests_every_request_is_served_in_order(sent, depth, batch, chunked, cache):
     sent = sorted(sent, key=lambda r: r[2])
     isl, osl, at_ms = (np.array(v) for v in zip(*sent, strict=True))
     requests = Requests(at_ms, isl, osl, np.zeros_like(isl))
@@ -135,7 +137,7 @@ def test_every_request_is_served_once_and_in_order(sent, depth, batch, chunked, 
     assert (steps >= (osl - 1) * (1 - 1e-9)).all()
 
 
-def test_overlapped_steps_know_late_that_a_request_ended():
+def test_simulate_requests_overlap_removes_ended_request_late():
     late = scheduler(cache=20, host=Host(0.0, 0.0, 0.0, 0.0, 0.0))
     table = simulate_requests(at_once(2, 10, 5), late, stages())
     assert table["last_ms"][0] == 5.0

@@ -1,4 +1,4 @@
-"""What measured deployments taught: learned once, read afterwards."""
+"""Corrections fitted once and kept: `plan/serve/deployments/correction_cache.py`."""
 
 import pandas as pd
 import pytest
@@ -43,7 +43,7 @@ def table(tmp_path, monkeypatch):
     return path
 
 
-def test_learning_happens_once(table):
+def test_fit_or_load_correction_fits_once(table):
     said = []
     first = fit_or_load_correction(str(table), said.append)
     second = fit_or_load_correction(str(table), said.append)
@@ -52,7 +52,7 @@ def test_learning_happens_once(table):
     assert first.widths == second.widths
 
 
-def test_another_table_is_learned_anew(table):
+def test_fit_or_load_correction_other_table_is_fitted_again(table):
     said = []
     fit_or_load_correction(str(table), said.append)
     pd.read_csv(table).iloc[:-1].to_csv(table, index=False)
@@ -60,12 +60,12 @@ def test_another_table_is_learned_anew(table):
     assert [line.split()[2] for line in said] == ["10", "9"]
 
 
-def test_a_table_that_is_not_there_is_named():
+def test_fit_or_load_correction_missing_table_is_named():
     with pytest.raises(ForetuneError, match=r"absent\.csv"):
         fit_or_load_correction("absent.csv")
 
 
-def test_published_deployments_need_the_package(monkeypatch):
+def test_fit_or_load_correction_published_needs_package(monkeypatch):
     monkeypatch.setattr(correction_cache, "package_folder", lambda: None)
     with pytest.raises(MissingExtra, match="llm"):
         fit_or_load_correction(PUBLISHED)

@@ -1,4 +1,4 @@
-"""The report of a plan: what it holds, that nothing in it runs or loads, and that it is drawn."""
+"""The HTML report of a plan, its tables and charts: `plan/serve/report.py`."""
 
 import dataclasses
 import math
@@ -118,7 +118,7 @@ def cells_of(page, caption, answer, line):
 FRONT = "The Pareto front, fastest first"
 
 
-def test_the_page_is_balanced_and_loads_nothing(tmp_path, small):
+def test_report_is_valid_and_loads_nothing(tmp_path, small):
     page = Page(written(tmp_path, made(small), commands={"vllm": "vllm serve small"}))
     assert all(link.startswith("#") for link in page.loaded)
     assert page.tags.count("h1") == page.tags.count("main") == 1
@@ -128,7 +128,7 @@ def test_the_page_is_balanced_and_loads_nothing(tmp_path, small):
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_every_row_of_the_front_is_there_with_its_numbers(tmp_path, small):
+def test_report_lists_front_with_numbers(tmp_path, small):
     answer = made(small)
     page = Page(written(tmp_path, answer))
     front = answer.pareto
@@ -140,12 +140,12 @@ def test_every_row_of_the_front_is_there_with_its_numbers(tmp_path, small):
             assert cells[titles[name]] == number(line[name])
 
 
-def test_sentences_are_apart(tmp_path, small):
+def test_report_separates_sentences(tmp_path, small):
     page = Page(written(tmp_path, made(small, requirements=Requirements(tpot_ms=50.0))))
     assert "overall front. Only candidates" in page.text
 
 
-def test_what_is_known_of_no_candidate_has_no_column(tmp_path, small):
+def test_report_unknown_column_is_left_out(tmp_path, small):
     answer = made(small)
     answer.candidates["power_w"] = np.nan
     assert "W per GPU" not in Page(written(tmp_path, answer)).tables[FRONT][0]
@@ -155,7 +155,7 @@ def test_what_is_known_of_no_candidate_has_no_column(tmp_path, small):
     assert cells_of(page, FRONT, answer, answer.best)["W per GPU"] == "346"
 
 
-def test_intervals_are_shown_below_their_values(tmp_path, small):
+def test_report_shows_intervals(tmp_path, small):
     answer = made(small, intervals=True)
     text = written(tmp_path, answer)
     page = Page(text)
@@ -169,7 +169,7 @@ def test_intervals_are_shown_below_their_values(tmp_path, small):
     assert 'class="range"' in text
 
 
-def test_it_says_what_was_asked_and_what_to_beware_of(tmp_path, small):
+def test_report_has_question_and_notes(tmp_path, small):
     answer = made(small, requirements=Requirements(tpot_ms=50.0, goal="latency"))
     text = Page(written(tmp_path, answer)).text
     facts = ["prompts of 512 tokens, answers of 64", "50 ms per further token", "latency"]
@@ -182,7 +182,7 @@ def test_it_says_what_was_asked_and_what_to_beware_of(tmp_path, small):
         assert fact in text
 
 
-def test_names_are_shown_not_run(tmp_path, small):
+def test_report_escapes_names(tmp_path, small):
     answer = made(dataclasses.replace(small, name=f"<b>x{EVIL}"))
     page_text = written(tmp_path, answer, commands={EVIL: EVIL})
     page = Page(page_text)
@@ -191,7 +191,7 @@ def test_names_are_shown_not_run(tmp_path, small):
     assert f"<b>x{EVIL} on 2" in page.text
 
 
-def test_several_systems_are_compared(tmp_path, small):
+def test_report_compares_systems(tmp_path, small):
     answer = made(small, systems=("a100_sxm", "h100_sxm"))
     page = Page(written(tmp_path, answer))
     rows = page.tables["The best deployment of each system"]
@@ -200,7 +200,7 @@ def test_several_systems_are_compared(tmp_path, small):
     assert list(group_marks(answer)) == ["h100_sxm", "a100_sxm"]
 
 
-def test_a_system_without_an_answer_says_why(tmp_path, small):
+def test_report_says_why_system_has_no_deployment(tmp_path, small):
     answer = made(small, systems=("a100_sxm", "h100_sxm"))
     slow = answer.candidates["system"] == "a100_sxm"
     answer.candidates.loc[slow, "keeps"] = False
@@ -212,14 +212,14 @@ def test_a_system_without_an_answer_says_why(tmp_path, small):
 
 
 @pytest.mark.parametrize("options", [{"pools": True}, {"rate": 2.0}])
-def test_pools_and_rates_have_a_page(tmp_path, small, options):
+def test_report_of_pools_and_rates(tmp_path, small, options):
     answer = made(small, **options)
     page = Page(written(tmp_path, answer))
     assert len(page.tables[FRONT]) == len(answer.pareto) + 1
     assert ("Within limits" in page.tables[FRONT][0]) == ("rate" in options)
 
 
-def test_operators_add_up_to_the_step(small, sparse):
+def test_operator_breakdown_adds_up_to_step(small, sparse):
     for model in (small, sparse):
         answer = made(model, pools=True)
         some = answer.deployments[:: len(answer.deployments) // 4]
@@ -230,7 +230,7 @@ def test_operators_add_up_to_the_step(small, sparse):
             np.testing.assert_allclose(sums, rows[column] - host, rtol=1e-9)
 
 
-def test_operators_stand_in_their_parts(sparse):
+def test_operator_breakdown_names_parts(sparse):
     answer = made(sparse)
     found = operator_breakdown(answer.deployment(answer.best), CLOCKS)
     parts = dict(zip(found["operator"], found["part"], strict=True))
@@ -244,13 +244,13 @@ def test_operators_stand_in_their_parts(sparse):
     assert found["operator"].is_unique
 
 
-def test_memory_adds_up(small):
+def test_memory_breakdown_adds_up(small):
     answer = made(small, pools=True)
     sums = [sum(memory_breakdown(d).values()) for d in answer.deployments]
     np.testing.assert_allclose(sums, answer.candidates["memory_gib"], rtol=1e-12)
 
 
-def test_lines_of_the_front_chart_keep_to_the_limits(small):
+def test_front_figure_groups_are_within_limits(small):
     limit = float(made(small).candidates["tpot_ms"].median())
     answer = made(small, requirements=Requirements(tpot_ms=limit))
     chart = front_figure(answer)
@@ -269,13 +269,13 @@ def test_lines_of_the_front_chart_keep_to_the_limits(small):
     assert chart.x.high > 1e3 / limit
 
 
-def test_without_a_limit_no_line_is_drawn(small):
+def test_front_figure_without_limit_has_no_limit_line(small):
     last = front_figure(made(small)).layers[-1]
     assert isinstance(last, Note)
     assert last.text == "best"
 
 
-def test_bars_stack_from_the_first_on():
+def test_stacked_bars_start_at_first_segment():
     segments = [Segment("a", "@measured", [1.0, 2.0]), Segment("b", "@library", [3.0, 0.0])]
     bars = stacked_bars(["x", "<y>"], segments, "time, ms", Mark("all", [5.0, math.nan]))
     assert bars.axis.high == pytest.approx(5.2)
@@ -287,21 +287,21 @@ def test_bars_stack_from_the_first_on():
     assert bars.mark_positions(1) == {}
 
 
-def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):
+def test_report_front_outside_limits(tmp_path, small):
     answer = made(small)
     answer.candidates["pareto"] = False
     text = Page(written(tmp_path, answer)).text
     assert "All candidates on the front violate a limit" in text
 
 
-def test_impossible_limits_write_nothing(tmp_path, small):
+def test_report_infeasible_plan_writes_nothing(tmp_path, small):
     answer = made(small, requirements=Requirements(tpot_ms=1e-9))
     with pytest.raises(UsageError, match="no deployment meets the limits"):
         written(tmp_path, answer)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, small):
+def test_report_unwritable_path_is_one_line(tmp_path, small):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="there is no folder") as error:
         written(tmp_path / "file", made(small))
@@ -309,7 +309,7 @@ def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, small):
 
 
 @pytest.mark.browser
-def test_a_browser_draws_the_page(tmp_path, small, browser):
+def test_report_is_drawn_by_browser(tmp_path, small, browser):
     answer = made(small, requirements=Requirements(tpot_ms=50.0), intervals=True)
     written(tmp_path, answer, commands={"vllm": "vllm serve small"})
     for width in (1280, 500):

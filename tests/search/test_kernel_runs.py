@@ -1,4 +1,4 @@
-"""Runs of any problems and configurations in one box."""
+"""Runs of any problems and configurations as points, and the similarity of problems."""
 
 from foretune import Configuration, Measurement, Problem
 from foretune.measurement import Status
@@ -7,7 +7,7 @@ from foretune.search.encoding import KernelRuns, nearest_first
 CONFIGS = [Configuration(BLOCK_M=m, num_warps=w) for m in (16, 32, 64, 128) for w in (2, 4, 8)]
 
 
-def test_the_most_similar_problems_come_first():
+def test_nearest_first_sorts_by_size():
     runs = [
         Measurement("k", Problem(M=size), c, "d", Status.OK, 1.0)
         for size in (64, 4096, 1024)
@@ -19,7 +19,7 @@ def test_the_most_similar_problems_come_first():
     assert nearest_first(runs, Problem(M=64))[:4] == runs[:4]
 
 
-def test_another_word_is_further_than_another_size():
+def test_nearest_first_puts_another_word_after_another_size():
     here = Problem(M=64, dtype="fp16")
     runs = [
         Measurement("k", problem, CONFIGS[0], "d", Status.OK, 1.0)
@@ -28,7 +28,7 @@ def test_another_word_is_further_than_another_size():
     assert [m.problem["M"] for m in nearest_first(runs, here)] == [64, 4096, 64]
 
 
-def test_launches_are_axes_where_all_are_known():
+def test_kernel_runs_have_launch_axes_if_all_launches_are_known():
     problems, programs = [Problem(M=64)] * 4, [64.0, 8.0, 8.0, 256.0]
     known = KernelRuns(problems, CONFIGS[:4], [{"programs": n} for n in programs])
     assert "programs" in known.points({"cores": 132.0})[1]
@@ -36,13 +36,13 @@ def test_launches_are_axes_where_all_are_known():
     assert "programs" not in unknown.points({"cores": 132.0})[1]
 
 
-def test_names_tell_the_geometry_where_launches_are_not_known():
+def test_kernel_runs_without_launches_use_names():
     configs = [Configuration(block_size_x=x, tile_size_x=4) for x in (32, 48, 64)]
     rows = KernelRuns([Problem(size_0=4096)] * 3, configs, [{}] * 3)
     assert "warp_fill" in rows.points({})[1]
 
 
-def test_problems_that_hardly_differ_are_near():
+def test_kernel_runs_place_similar_problems_nearby():
     rows = KernelRuns([Problem(M=1000), Problem(M=1001)], CONFIGS[:1] * 2, [{}] * 2)
     points, axes = rows.points({})
     size = points[:, axes.index("problem.M")]

@@ -1,4 +1,4 @@
-"""Planned deployments replayed step by step, by rooflines alone."""
+"""Simulated requests of a deployment: `plan/serve/simulation.py`."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Layout
-from foretune.plan.engine.simulator import Requests
+from foretune.plan.engine.requests import Requests
 from foretune.plan.serve.candidates import predict
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch_commands
@@ -33,20 +33,20 @@ def clocks():
     return StepTimerFactory(None)
 
 
-def test_percentiles_ascend_and_replicas_multiply(clocks):
+def test_simulate_percentiles_ascend_and_replicas_multiply_throughput(clocks):
     one, two = (simulate(deployment(), n, clocks) for n in (1, 2))
     for ms in (one.ttft_ms, one.tpot_ms):
         assert ms[50] <= ms[90] <= ms[99]
     assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s)
 
 
-def test_requests_in_flight_over_their_time_give_the_throughput(clocks):
+def test_simulate_throughput_follows_littles_law(clocks):
     found = simulate(deployment(64), 1, clocks)
     request_ms = found.ttft_ms[50] + (LOAD.osl - 1) * found.tpot_ms[50]
     assert found.tokens_per_s == pytest.approx(64 * LOAD.osl * 1e3 / request_ms, rel=0.03)
 
 
-def test_small_models_wait_for_the_cpu(clocks):
+def test_simulate_small_model_waits_for_cpu(clocks):
     """The formula counts CPU time that the GPU does not hide, as the simulation does."""
     small = replace(deployment(768), model=describe_model("meta-llama/Llama-3.2-1B"))
     predicted = predict([small], clocks).iloc[0].to_dict()
@@ -57,19 +57,19 @@ def test_small_models_wait_for_the_cpu(clocks):
     assert simulated.differences(near, None) == simulated.differences(far, 1.0) == []
 
 
-def test_a_higher_rate_waits_longer(clocks):
+def test_simulate_higher_rate_waits_longer(clocks):
     slow, fast = (simulate(deployment(64), 1, clocks, rate=rate) for rate in (1.0, 40.0))
     assert fast.ttft_ms[90] > slow.ttft_ms[90]
     assert fast.tpot_ms[90] > slow.tpot_ms[90]
 
 
-def test_measured_times_set_the_pace(clocks):
+def test_simulate_corrected_time_per_token_scales_steps(clocks):
     free = simulate(deployment(), 1, clocks)
     bound = simulate(deployment(), 1, clocks, tpot_ms=2 * free.tpot_ms[50])
     assert bound.tpot_ms[50] == pytest.approx(2 * free.tpot_ms[50], rel=0.1)
 
 
-def test_answers_of_one_token_have_no_time_per_token(clocks):
+def test_simulate_one_token_answers_have_no_time_per_token(clocks):
     single = replace(deployment(), workload=Workload(512, 1))
     free, paced = (simulate(single, 1, clocks, tpot_ms=ms) for ms in (None, 9.0))
     assert free == paced
@@ -77,14 +77,14 @@ def test_answers_of_one_token_have_no_time_per_token(clocks):
     assert chosen == (single, free)
 
 
-def test_more_stages_serve_more(clocks):
+def test_simulate_more_stages_have_more_throughput(clocks):
     rates = [
         simulate(deployment(64 * pp, Layout(pp=pp)), 1, clocks).tokens_per_s for pp in (1, 2, 4)
     ]
     assert rates[0] < rates[1] < rates[2]
 
 
-def test_pools_read_elsewhere(clocks):
+def test_simulate_separate_pools_need_rate_and_prefill_elsewhere(clocks):
     pooled = deployment(32, pools=Pools(Layout(), 1, 1))
     with pytest.raises(UsageError, match="add --rate or --trace"):
         simulate(pooled, 1, clocks)
@@ -93,14 +93,14 @@ def test_pools_read_elsewhere(clocks):
     assert apart.tpot_ms[99] < together.tpot_ms[99]
 
 
-def test_a_trace_is_dealt_to_the_replicas(clocks):
+def test_simulate_trace_is_shared_by_replicas(clocks):
     trace = Requests.poisson(5.0, 60, 300, 20)
     found = simulate(deployment(), 3, clocks, trace=trace)
     assert found.requests == 20
     assert np.isfinite(found.tokens_per_s)
 
 
-def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys, monkeypatch):
+def test_plan_command_trace(tmp_path, capsys, monkeypatch):
     from foretune.plan.cost import tables as operator_tables
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
@@ -130,7 +130,7 @@ def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys, mo
     assert "give --system, --isl, --osl too" in capsys.readouterr().err
 
 
-def test_what_is_sent_at_once_is_not_usual(clocks):
+def test_simulate_first_wave_is_dropped(clocks):
     few, many = (simulate(deployment(n), 1, clocks) for n in (400, 1500))
     assert many.ttft_ms[99] < 4 * many.ttft_ms[50]
     assert many.requests >= 1000
@@ -138,7 +138,7 @@ def test_what_is_sent_at_once_is_not_usual(clocks):
 
 
 @pytest.mark.parametrize(("isl", "osl", "in_flight"), [(4000, 1, 64), (60_000, 16, 1), (256, 8, 4)])
-def test_formulas_of_short_answers_agree_with_the_replay(clocks, isl, osl, in_flight):
+def test_simulate_agrees_with_formulas_for_short_answers(clocks, isl, osl, in_flight):
     """Within a factor of three, where they were off by twenty."""
     asked = replace(deployment(in_flight), workload=Workload(isl, osl))
     formula = predict([asked], clocks)
@@ -153,7 +153,7 @@ def test_formulas_of_short_answers_agree_with_the_replay(clocks, isl, osl, in_fl
     ("goal", "limit", "chosen"),
     [("throughput", np.inf, 16384), ("latency", np.inf, 1024), ("throughput", 15.0, 4096)],
 )
-def test_the_best_number_of_tokens_per_step(goal, limit, chosen):
+def test_choose_step_tokens_takes_best_for_limits_and_goal(goal, limit, chosen):
     """More tokens per step give more per second here, and longer steps."""
 
     def run(one):
@@ -167,7 +167,7 @@ def test_the_best_number_of_tokens_per_step(goal, limit, chosen):
     assert f"--max-num-batched-tokens {chosen}" in launch_commands(best)["vllm"]
 
 
-def test_a_step_without_room_is_not_tried():
+def test_choose_step_tokens_skips_steps_that_do_not_fit():
     full = deployment()
     full = replace(full, concurrency=full.max_requests)
 

@@ -1,4 +1,4 @@
-"""Requests that arrive at random, against what queueing theory says in closed form."""
+"""Latencies at a request rate, against queueing theory: `plan/serve/arrivals.py`."""
 
 import math
 
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.requirements import MIN_GOODPUT_SHARE, LoadCurve, Requirements
+from foretune.plan.serve.arrivals import MIN_GOODPUT_SHARE, LoadCurve
+from foretune.plan.serve.requirements import Requirements
 
 
 def curve(in_flight, ttft_ms, tpot_ms, osl=11, requirements=None):
@@ -15,7 +16,7 @@ def curve(in_flight, ttft_ms, tpot_ms, osl=11, requirements=None):
     return LoadCurve(loads, osl, requirements or Requirements())
 
 
-def test_one_place_is_the_queue_of_a_single_server():
+def test_load_curve_one_request_at_a_time_is_mm1_queue():
     """M/M/1: one request at a time of 100 + 10 x 10 = 200 ms, so 5 per second."""
     load = curve([1], [100], [10]).at(2.5)
     assert load.in_flight == pytest.approx(0.5 / (1 - 0.5))
@@ -24,7 +25,7 @@ def test_one_place_is_the_queue_of_a_single_server():
     assert load.ttft_ms == pytest.approx(300)
 
 
-def test_places_that_do_not_slow_each_other_are_the_queue_of_as_many_servers():
+def test_load_curve_constant_latency_is_mmc_queue():
     """M/M/c: Erlang's C formula gives the mean number in flight."""
     places, each_s = 4, 0.2
     load = curve([1, places], [100, 100], [10, 10]).at(15.0)
@@ -36,14 +37,14 @@ def test_places_that_do_not_slow_each_other_are_the_queue_of_as_many_servers():
     assert load.in_flight == pytest.approx(offered + waits * busy / (1 - busy), rel=1e-6)
 
 
-def test_more_than_can_be_finished_is_no_load():
+def test_load_curve_rate_above_capacity_has_no_load():
     line = curve([1, 8], [100, 200], [10, 20])
     assert line.max_per_s == pytest.approx(8 / 0.4)
     assert line.at(1.01 * line.max_per_s) is None
     assert line.at(0.0) is None
 
 
-def test_goodput_is_the_most_that_keeps_to_the_limits():
+def test_goodput_is_highest_rate_within_limits():
     requirements = Requirements(ttft_ms=400)
     line = curve([1, 2, 4], [100, 100, 100], [10, 10, 10], requirements=requirements)
     most = line.goodput()
@@ -61,7 +62,7 @@ def test_goodput_is_the_most_that_keeps_to_the_limits():
     st.floats(1, 200),
     st.floats(1, 3),
 )
-def test_more_requests_take_longer_and_fewer_of_them_are_in_time(first, second, ttft, tpot, slower):
+def test_load_curve_higher_rate_is_slower_with_less_goodput(first, second, ttft, tpot, slower):
     requirements = Requirements(ttft_ms=2 * ttft, tpot_ms=2 * tpot)
     line = curve(
         [1, 4, 32],

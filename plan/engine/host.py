@@ -1,0 +1,59 @@
+"""CPU time of an engine's steps."""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+from foretune.plan.describe.system import System
+
+CUDA_GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
+"""Decode batch sizes captured by default (vLLM's ``cudagraph_capture_sizes``)."""
+HOST_SLOWDOWN = {"gb200": 1.65, "gb300": 1.65}
+"""System -> CPU time relative to x86 servers.
+
+Grace is slower at the engines' Python code: measured on CPU-bound Qwen3-30B-A3B, GB200 against B200
+with x86.
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """CPU time per step and stage; all three engines schedule in Python.
+
+    Defaults are those of TensorRT-LLM 1.0 (PyTorch flow), fitted to published throughputs of
+    Llama-3.1-70B in pipelines and Qwen3-30B-A3B on one GPU.
+    If it ``overlaps``, a step is prepared while the GPU computes the previous one. Kernel launches
+    overlap in either case.
+    """
+
+    step_ms: float = 1.0
+    request_ms: float = 0.015  # per request in the step, for inputs and outputs
+    token_ms: float = 0.002  # per prompt token in the step
+    active_ms: float = 0.003  # per admitted request, in the step or not: engines scan them all
+    layer_ms: float = 0.4  # to launch a layer's kernels without a CUDA graph
+    overlaps: bool = True
+
+    @classmethod
+    def for_system(cls, system: System, depth: int = 1) -> Self:
+        """Return the host times of a system's servers; pipelines do not overlap steps."""
+        slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
+        times = {
+            field.name: slowdown * getattr(cls, field.name)
+            for field in fields(cls)
+            if field.name != "overlaps"
+        }
+        return cls(**times, overlaps=depth == 1)
+
+    def step_time_ms(
+        self, gpu_ms: float, requests: int, tokens: int, active: int, launched: float
+    ) -> float:
+        """Return the duration of a step.
+
+        ``requests`` and prompt ``tokens`` are those in the step, ``active`` counts all admitted
+        requests, ``launched`` the layers without a CUDA graph.
+        """
+        host_ms = self.step_ms + self.request_ms * requests
+        host_ms += self.token_ms * tokens + self.active_ms * active
+        launch_ms = self.layer_ms * launched
+        if self.overlaps:
+            return max(gpu_ms, host_ms + launch_ms)
+        return host_ms + max(gpu_ms, launch_ms)
