@@ -7,8 +7,8 @@ turns, in the rounds of `foretune.collect.comparison`. Whoever does not have its
 with all its threads.
 
 Processes differ by more than calls in one process: by 0.8 % instead of 0.15 % for launches of
-20 µs, measured with benchmarks/verification.py. So a few rounds like these only confirm the times of
-`foretune.collect.comparison`: a gain that needs the default in the same process is none.
+20 µs, measured with benchmarks/verification.py. So a few rounds like these only confirm the times
+of `foretune.collect.comparison`: a gain that needs the default in the same process is none.
 
 Answers of the processes are data, see `foretune.collect.answers`.
 """

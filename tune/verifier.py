@@ -25,7 +25,7 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.job import TuningJob
-from foretune.tune.results import Comparison, NoiseEstimate
+from foretune.tune.results import WORTH_HAVING, Comparison, NoiseEstimate
 
 ERROR = 0.005
 """One-sided error of a verification: the probability that an equal contender seems to win."""
@@ -39,7 +39,7 @@ NOISE_SHARE = 0.75
 """Variance of a candidate's ratio to the mean of two defaults, relative to the variance of the
 ratio of the two defaults: 1.5 launches' variances over 2."""
 SEPARATE_NOISE = 0.02
-"""Relative noise of the mean ratio of contenders in processes of their own, in few rounds."""
+"""Least deviation of the log ratio of contenders in processes of their own, in few rounds."""
 NOISE_ERROR = 0.025
 """One-sided error of the interval of the noise, which is a 95 % interval."""
 BUILD_LAUNCHES = 2
@@ -158,11 +158,18 @@ class Evidence:
         return sorted(key for key in keys if key.startswith(LIBRARY_PREFIX))
 
     def _needs_default(self, base: str, key: str, log_ratios: np.ndarray) -> bool:
-        """Whether a gain disappears if each contender has a process of its own."""
+        """Whether a gain surely disappears if each contender has a process of its own."""
         separate = self._log_ratios(base, key, self._separate)
-        if not len(separate):
+        gain = float(log_ratios.mean())
+        if len(separate) < 2 or gain < np.log1p(WORTH_HAVING):
             return False
-        return bool(separate.mean() < log_ratios.mean() / 2 - SEPARATE_NOISE)
+        interval = _student_interval(
+            separate.mean(),
+            variance=max(separate.var(ddof=1), SEPARATE_NOISE**2),
+            n=len(separate),
+            error=NOISE_ERROR,
+        )
+        return bool(np.log(interval.high) < gain / 2)
 
     def _log_ratios(
         self, base: str, key: str, processes: Sequence[Mapping[str, float]]
