@@ -18,6 +18,7 @@ from foretune.collect.comparison import (
     expected_result,
     parts_of,
 )
+from foretune.collect.forked_comparison import can_fork, compare_in_processes
 from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.power import find_meter, measure_power
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
@@ -28,6 +29,9 @@ from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
+
+SEPARATE_SHARE = 0.25
+"""Time of the rounds in processes of their own, relative to that of the others."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +191,18 @@ class Benchmarker:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer = self._timer(kernel, problem)
         checkers_before = state_guard.checker_ids(kernel)
+        default, *candidates = configs
+        separate = Rounds({})
+        if can_fork(kernel, timer):
+            separate_s = SEPARATE_SHARE * max_seconds
+            separate = compare_in_processes(
+                kernel, problem, [default, *candidates], separate_s, seed
+            )
+        working = [config for config in candidates if config.id not in separate.failures]
         try:
-            comparison = InterleavedComparison(kernel, problem, configs, timer, seed)
+            comparison = InterleavedComparison.of_configs(
+                kernel, problem, [default, *working], timer, seed
+            )
             times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
@@ -200,7 +214,12 @@ class Benchmarker:
             contender: first_line(e) if isinstance(e, WrongResult) else describe_error(e)
             for contender, e in comparison.failures.items()
         }
-        return Rounds(times, failures, checked_on=tuple(comparison.checked_on))
+        return Rounds(
+            times,
+            failures={**separate.failures, **failures},
+            checked_on=tuple(comparison.checked_on),
+            separate_ms=separate.time_ms,
+        )
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:
