@@ -12,7 +12,8 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from foretune.plan.cost.decoder import attention_operators, dense_operators
+from foretune.plan.cost.attention import attention_operators
+from foretune.plan.cost.decoder import dense_operators
 from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
