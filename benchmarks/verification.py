@@ -1,6 +1,7 @@
 """Does "verified" hold: are gains found, and none invented, on a quiet machine and a busy one?
 
     python benchmarks/verification.py [--sessions 60] [--times 0.02,1,50] [--out FILE.json]
+                                      [--function roots|temporaries]
 
 A function's work is known exactly: candidates do 0, 1, 3, 10 or 30 % less of it than the default,
 four of them nothing less (A/A). Every session is a fresh process of the product's own runner, in
@@ -60,8 +61,33 @@ def inputs(total=1, seed=0):
     return np.random.default_rng(seed).random(BLOCK), np.zeros(BLOCK), total
 
 
+def temporaries(x, gain=0.0, twin=0):
+    """Compute with arrays of the input's size, which a gain makes smaller: malloc serves them.
+
+    A candidate's arrays have another size than the inputs, and than the harness's copies of them.
+    """
+    shorter = int(len(x) * (1.0 - gain))
+    for _ in range(4):
+        np.sin(x[:shorter] * 1.0001)
+    return float(x.sum())
+
+
+def inputs_of_temporaries(total=1, seed=0):
+    """Return the arguments of `temporaries`."""
+    return (np.random.default_rng(seed).random(total),)
+
+
+FUNCTIONS = {"roots": (roots, inputs), "temporaries": (temporaries, inputs_of_temporaries)}
+
+
 def problem_of(kernel: FunctionKernel, time_ms: float) -> ft.Problem:
     """Return the problem whose default takes about ``time_ms``."""
+    if kernel.function is temporaries:
+        (x,) = inputs_of_temporaries(30_000)
+        start = time.perf_counter()
+        temporaries(x)
+        elements_per_s = len(x) / (time.perf_counter() - start)
+        return kernel.problem(total=max(1, round(time_ms * 1e-3 * elements_per_s)))
     x, out, _ = inputs()
     total = 100 * BLOCK
     times = []
@@ -216,11 +242,13 @@ def main() -> None:
     parser.add_argument("--times", default="0.02,1,50", help="milliseconds of a launch")
     parser.add_argument("--loads", default="quiet,busy")
     parser.add_argument("--out", type=Path, help="also write the counts to this JSON file")
+    parser.add_argument("--function", choices=FUNCTIONS, default="roots")
     options = parser.parse_args()
+    function, make_inputs = FUNCTIONS[options.function]
     kernel = FunctionKernel(
-        roots,
+        function,
         {"gain": GAINS, "twin": tuple(range(TWINS + 1))},
-        inputs,
+        make_inputs,
         restrictions=["twin == 0 or gain == 0"],
         default={"gain": 0.0, "twin": 0},
     )

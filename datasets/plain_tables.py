@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, TEXT, is_run_column, valid_rows
+from foretune.datasets.status_words import statuses
+from foretune.datasets.time_units import in_milliseconds, times_of_runs
 from foretune.errors import DataWarning, RunTableError, require_known
 from foretune.measurement import Status
 from foretune.values import counted
@@ -51,10 +53,18 @@ def _is_used(column: str, sources: Iterable[str]) -> bool:
 def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFrame:
     """Return a table with arbitrary columns as a run table, see `run_columns`.
 
-    Impossible rows are left out, with a warning. Raises RunTableError without a column ``time_ms``,
-    UnknownName if a column of ``problem`` is missing.
+    The time is in a column ``time_ms``, or in the only one that names a time and its unit, such as
+    ``latency_us``. Impossible rows are left out, with a warning. Raises RunTableError without a
+    time, UnknownName if a column of ``problem`` is missing.
     """
     table = table.rename(columns=str)
+    if "time_ms" not in table:
+        times = times_of_runs(table.columns)
+        if len(times) == 1:
+            milliseconds, _ = in_milliseconds(table[times[0]], times[0])
+            table = table.drop(columns=times).assign(time_ms=milliseconds)
+    if "status" in table:
+        table = table.assign(status=statuses(table["status"], "status"))
     mapping = run_columns(table.columns, problem)
     if "time_ms" not in mapping:
         has = ", ".join(table.columns)

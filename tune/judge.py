@@ -48,7 +48,7 @@ OVERHEAD_SAMPLES = 9
 CLOCK_NOISE = 0.1
 """Largest share of the time by the judge's clock that a contestant's own clock may miss or add."""
 CLOCK_NOISE_MS = 0.1
-"""The same for one answer, in milliseconds: its duration differs between processes."""
+"""The same in milliseconds: the duration of an answer differs between processes."""
 CANDIDATE = "candidate"
 REFERENCE = "reference"
 REFERENCE_REPEATED = DEFAULT_REPEATED

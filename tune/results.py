@@ -144,6 +144,7 @@ class TuneResult(Result):
         seconds: wall time of search and verification.
         limits: limits that the winner satisfies.
         default_breaks: limits that the default violates; empty if none.
+        checked_on: the inputs on which outputs were compared in the final comparison.
     """
 
     kernel: str
@@ -159,6 +160,7 @@ class TuneResult(Result):
     limits: tuple[Limit, ...] = ()
     default_breaks: str = ""
     noise: NoiseEstimate = NoiseEstimate()
+    checked_on: str = ""
 
     @property
     def measured(self) -> int:
@@ -290,6 +292,7 @@ class TuneResult(Result):
             "processes": self.processes,
             "rounds": self.rounds,
             "noise": asdict(self.noise),
+            "checked_on": self.checked_on,
             "library": library
             and {
                 "name": library.name,

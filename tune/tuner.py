@@ -339,6 +339,7 @@ def _verify(
         processes=len(outcome.evidence),
         rounds=outcome.evidence.rounds,
         noise=outcome.noise,
+        checked_on=outcome.evidence.checked_on,
         default_breaks=default_breaks,
         allowed_s=seconds,
     )
@@ -366,6 +367,7 @@ def _tune_result(
         limits=objective.limits,
         default_breaks=verification.default_breaks,
         noise=verification.noise,
+        checked_on=verification.checked_on,
     )
 
 

@@ -27,6 +27,7 @@ class StoredVerification:
     noise: NoiseEstimate
     default_breaks: str
     allowed_s: float
+    checked_on: str = ""
 
     @property
     def is_decided(self) -> bool:
@@ -75,6 +76,7 @@ class StoredVerification:
                 stolen=_number(noise["stolen"]),
             ),
             default_breaks=str(record["default_breaks"]),
+            checked_on=str(record.get("checked_on", "")),
             allowed_s=math.inf if allowed_s is None else float(allowed_s),
         )
 

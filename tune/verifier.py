@@ -13,7 +13,7 @@ ones are left out; when it is spent, the interval is that of the processes so fa
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtrit
@@ -69,13 +69,21 @@ class Evidence:
         self._processes: list[dict[str, float]] = []
         self.rounds = 0
         self.failures: dict[str, str] = {}
+        self._checked_on: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._processes)
 
+    @property
+    def checked_on(self) -> str:
+        """The inputs on which outputs were compared, in words; empty if unknown."""
+        usual, *special = self._checked_on or [""]
+        return f"{usual}; also {', '.join(sorted(special))}" if special else usual
+
     def add(self, rounds: Rounds) -> None:
         """Add the rounds of one process; NaN is a round without a value."""
         self.failures.update(rounds.failures)
+        self._checked_on |= dict.fromkeys(rounds.checked_on)
         self.rounds += max(map(len, rounds.time_ms.values()), default=0)
         quantiles = {}
         for key, times in rounds.time_ms.items():
@@ -391,7 +399,7 @@ def _working_rounds(
             failures[candidate.id] = str(e)
     working = [config for config in configs if config.id not in failures]
     rounds = compare(job.kernel, problem, working, session_s, seed)
-    return Rounds(rounds.time_ms, {**rounds.failures, **failures})
+    return replace(rounds, failures={**rounds.failures, **failures})
 
 
 def measure_once(

@@ -10,10 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.decimal_marks import MARKS
 from foretune.datasets.importers import columns
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import is_run_column, valid_rows
+from foretune.datasets.text_tables import Dialect
 from foretune.errors import RunTableError, UsageError, require_known
 from foretune.support.files import translate_read_errors
 from foretune.support.progress import SILENT, Progress
@@ -64,12 +66,14 @@ class ImportResult:
     """A valid run table, and what was left out of it.
 
     ``rejected`` maps reasons to numbers of dropped rows, ``skipped`` maps files in another format
-    to the missing column or key.
+    to the missing column or key. ``notes`` say how files were understood, and what was skipped in
+    them.
     """
 
     runs: pd.DataFrame
     rejected: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -88,12 +92,16 @@ def import_runs(
     device: str | None = None,
     mapping: Mapping[str, str] | None = None,
     constants: Mapping[str, Value] | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
     progress: Progress = SILENT,
 ) -> ImportResult:
     """Read another tool's results as a run table.
 
     ``path`` is a file, a folder (all its files of that format), or several of them, ``format`` a
-    name of `FORMATS`; for the next four, see `Request`; ``progress`` receives one step per file.
+    name of `FORMATS`; for the next four, see `Request`. ``separator`` and ``decimal`` (a point or
+    a comma) settle how text tables are read; both are found unless given. ``progress`` receives one
+    step per file.
     Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are
     kept. Known devices get their specs.
 
@@ -112,7 +120,13 @@ def import_runs(
     # Readers need kernel and device if their files lack them. An option wins over a constant.
     kernel = kernel or _pop_text(fixed, "kernel")
     device = device or _pop_text(fixed, "device")
-    request = Request(kernel=kernel, device=device, mapping=mapping or {}, constants=fixed)
+    request = Request(
+        kernel=kernel,
+        device=device,
+        mapping=mapping or {},
+        constants=fixed,
+        dialect=_dialect(separator, decimal),
+    )
 
     # Read every file. Those of another format are skipped, unless the user named them.
     read: Reader = chosen.load().read
@@ -133,14 +147,26 @@ def import_runs(
                 tables.append(rows.assign(**_constant_columns(fixed, len(rows))))
         progress.advance(file.name)
     if not tables:
-        raise RunTableError(_explain_empty_import(files, skipped, request, format))
+        reasons = [_explain_empty_import(files, skipped, request, format), *request.notes]
+        raise RunTableError("; ".join(reasons))
 
     # Join them, and leave impossible rows out.
     with translate_read_errors(_first_names(files), RunTableError, "do not fit: {}"):
         joined = with_specs(columns.concatenated_rows(tables))
         ordered = joined[ordered_columns(joined.columns)]
         runs, rejected = valid_rows(ordered, "imported rows")
-    return ImportResult(runs=runs, rejected=rejected, skipped=skipped)
+    # Several files may say the same.
+    notes = tuple(dict.fromkeys(request.notes))
+    return ImportResult(runs=runs, rejected=rejected, skipped=skipped, notes=notes)
+
+
+def _dialect(separator: str | None, decimal: str | None) -> Dialect:
+    """Return what the user says about text tables; UsageError if it makes no sense."""
+    if decimal is not None and decimal not in MARKS:
+        raise UsageError(f"the decimal mark {decimal!r} is neither . nor ,")
+    if separator is not None and len(separator) != 1:
+        raise UsageError(f"the separator {separator!r} is not one character")
+    return Dialect(separator=separator, decimal=decimal)
 
 
 def _constant_columns(constants: Mapping[str, Value], n_rows: int) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The options of an import, and finding and reading its files."""
 
-import csv
-import io
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +8,16 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from foretune.datasets.file_contents import require_real_file
 from foretune.datasets.importers.columns import as_categories
+from foretune.datasets.text_tables import Dialect, read_text_table
 from foretune.errors import RunTableError, UsageError
-from foretune.support.files import parse_json, read_bytes, require_cells, translate_read_errors
+from foretune.support.files import (
+    parse_json,
+    read_bytes,
+    require_regular_file,
+    translate_read_errors,
+)
 from foretune.support.parquet import read_parquet
 from foretune.values import Value
 
@@ -32,13 +37,17 @@ class Request:
 
     ``kernel`` selects one in formats with several, and names it in others; ``device`` replaces the
     name in the file; ``mapping`` (run-table column -> its source) is for formats without fixed
-    columns; ``constants`` map run-table columns to their value in every row.
+    columns; ``constants`` map run-table columns to their value in every row; ``dialect`` is what
+    is said about text tables. Readers append to ``notes`` how they understood a file, and what they
+    skipped in it, one line each.
     """
 
     kernel: str | None = None
     device: str | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Value] = field(default_factory=dict)
+    dialect: Dialect = field(default_factory=Dialect)
+    notes: list[str] = field(default_factory=list)
 
     def given(self, what: Literal["kernel", "device"], path: Path) -> str:
         """Return the given kernel or device of a file, or raise `UsageError`."""
@@ -65,34 +74,33 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
     return sorted(files, key=_natural)
 
 
-def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
+def read_table(
+    path: Path,
+    expected: Sequence[str] = (),
+    dialect: Dialect | None = None,
+    notes: list[str] | None = None,
+) -> pd.DataFrame:
     """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
-    Raises RunTableError if the file is damaged; the message names the ``expected`` columns.
+    A line on how an unusual text table was understood is appended to ``notes``. Raises
+    RunTableError if the file is damaged; the message names the ``expected`` columns.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
         if path.suffix.lower() == ".parquet":
+            require_real_file(read_beginning(path))
             # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
-        return as_categories(read_csv(path))
+        read = read_text_table(path, dialect or Dialect())
+    if read.understood and notes is not None:
+        notes.append(f"{path}: {read.understood}")
+    return as_categories(read.table)
 
 
-def read_csv(path: Path) -> pd.DataFrame:
-    """Read a CSV table, optionally gzip-compressed; errors are OSError or ValueError."""
-    file = io.BytesIO(read_bytes(path))
-
-    # Refuse a header with too many columns before pandas allocates them.
-    text = io.TextIOWrapper(io.BytesIO(file.getbuffer()), "utf-8-sig", newline="")
-    lines = filter(None, csv.reader(text))
-    header = next(lines, [])
-    require_cells(0, len(header))
-
-    table = pd.read_csv(file, skipinitialspace=True)
-    columns_are_shifted = not isinstance(table.index, pd.RangeIndex)
-    if len(table) and columns_are_shifted:
-        raise ValueError("its lines have more cells than its header")
-    return table
+def read_beginning(path: Path) -> bytes:
+    """Return the first bytes of a file, which tell what it is."""
+    with require_regular_file(path).open("rb") as file:
+        return file.read(256)
 
 
 def require(
@@ -119,7 +127,8 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
     text = read_text(path, what, keys)
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
     with translate_read_errors(path, RunTableError, expected):
-        data = parse_json(text, object)
+        # Profilers copy names of kernels as they are, control characters too.
+        data = parse_json(text, object, strict=False)
     require(data if isinstance(data, dict) else (), keys, path, what, "key")
     return data
 
@@ -128,4 +137,6 @@ def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
     """Read text, plain or gzip; raise RunTableError, which names the ``expected`` content."""
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
-        return read_bytes(path).decode("utf-8-sig")
+        data = read_bytes(path)
+        require_real_file(data)
+        return data.decode("utf-8-sig")

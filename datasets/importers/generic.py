@@ -4,34 +4,147 @@ A source is a column (``m``) or an expression over columns (``latency_us*0.001``
 Columns that already have a run-table name (``problem.M``, ``time_ms``) need no mapping.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.file_contents import tool_of_columns
 from foretune.datasets.importers.files import Request, read_table
 from foretune.datasets.plain_tables import typed_runs
 from foretune.datasets.schema import NUMBERS, PLAIN_GROUPS, TEXT, is_run_column
+from foretune.datasets.status_words import combined_status, status_columns, statuses
+from foretune.datasets.time_units import MS_PER_UNIT, has_unit, in_milliseconds, times_of_runs
 from foretune.errors import SpaceError, UsageError
 from foretune.support.expression import Expression
 
+STATED = ("disposition", "status")
+"""Columns, in lower case, that say how a run ended, whatever their words are."""
+
+UNIT_COLUMN = "time_unit"
+"""The column, in lower case, that has a unit of time for each row."""
+
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return the mapped rows of a table; rows without a status are ``ok``."""
-    table = read_table(path)
-    source_of = {column: column for column in table.columns if is_run_column(column)}
-    source_of |= request.mapping
+    """Return the mapped rows of a table; rows without a status are ``ok``.
+
+    A column whose name says that it holds the time of a run, and its unit, needs no mapping, nor
+    does one that says how a run ended.
+    """
+    table = read_table(path, dialect=request.dialect, notes=request.notes)
+    table = table.rename(columns=str)
+    sources = {column: column for column in table.columns if is_run_column(column)}
+    sources |= request.mapping
     given = {}
     if request.kernel:
         given["kernel"] = request.kernel
     if request.device:
         given["device"] = request.device
-    _check({*source_of, *given, *request.constants}, table, path)
-    rows = pd.DataFrame(
-        {column: _source(source, table, path) for column, source in source_of.items()}
-    )
+    said = {*sources, *given, *request.constants}
+    if "time_ms" not in said and (column := time_column(table.columns, path)) is not None:
+        sources["time_ms"] = column
+    _check({*sources, *given, *request.constants}, table, path)
+
+    rows = pd.DataFrame({c: _source(s, table, path) for c, s in sources.items()})
+    if "time_ms" in sources and sources["time_ms"] in table:
+        rows["time_ms"], unit = _times(table, sources["time_ms"], path)
+        if unit:
+            request.notes.append(f"{path}: time in {unit} ({sources['time_ms']})")
+    elif "time_ms" in sources and (units := _row_units(table)) is not None and units.nunique() > 1:
+        raise UsageError(
+            f"{path}: {UNIT_COLUMN} has several units ({', '.join(sorted(set(units)))}): map the "
+            "column of times alone, without a factor"
+        )
+    if "status" not in request.constants:
+        _set_status(rows, table, said=sources.get("status"), path=path, notes=request.notes)
     return typed_runs(rows, {"source": f"generic {path.name}"}, given)
+
+
+def time_column(columns: Iterable[str], where: object) -> str | None:
+    """Return the one column that names a time of a run and its unit; UsageError if several do."""
+    found = times_of_runs(columns)
+    if len(found) > 1:
+        raise UsageError(
+            f"time_ms has no source: add --map time_ms=COLUMN*FACTOR; {where} has the times "
+            f"{', '.join(found)}"
+        )
+    return found[0] if found else None
+
+
+def _times(table: pd.DataFrame, column: str, path: Path) -> tuple["pd.Series[Any]", str]:
+    """Return a column's times in milliseconds, and their unit if it is not that of ``time_ms``."""
+    row_units = _row_units(table)
+    if row_units is not None:
+        factors = row_units.map(lambda unit: MS_PER_UNIT[unit])
+        numbers = pd.to_numeric(table[column].astype(object), errors="coerce").astype(float)
+        return numbers * factors, " and ".join(sorted(set(row_units)))
+    try:
+        times, unit = in_milliseconds(table[column], column)
+    except UsageError as e:
+        raise UsageError(f"{path}: {e}") from e
+    return times, "" if column == "time_ms" and unit == "ms" else unit
+
+
+def _row_units(table: pd.DataFrame) -> "pd.Series[str] | None":
+    """Return each row's unit of time, if a column has them (Google Benchmark's ``time_unit``)."""
+    for column in table.columns:
+        units = table[column].astype(object).map(str).str.strip()
+        if column.strip().lower() == UNIT_COLUMN and units.isin(list(MS_PER_UNIT)).all():
+            return units
+    return None
+
+
+def _require_one_unit(rule: Expression, columns: Mapping[str, "pd.Series[Any]"]) -> None:
+    """Raise UsageError if an expression uses a column whose cells have units."""
+    for name in rule.names:
+        cells = set(columns[name].astype(object).dropna())
+        with_unit = [c for c in cells if isinstance(c, str) and has_unit(c)]
+        if with_unit:
+            raise UsageError(
+                f"cells such as {min(with_unit)!r} have units: map the column alone, without a "
+                "factor"
+            )
+
+
+def _set_status(
+    rows: pd.DataFrame, table: pd.DataFrame, said: str | None, path: Path, notes: list[str]
+) -> None:
+    """Set the rows' status from the column that the user named, or those that have its name."""
+    if said is not None and said != "status" and said in table:
+        columns = [said]
+    else:
+        columns = stated_status(table)
+    if not columns:
+        return
+    try:
+        rows["status"] = combined_status(table, columns)
+    except UsageError as e:
+        raise UsageError(f"{path}: {e}") from e
+    if columns != ["status"]:
+        notes.append(f"{path}: status from {' and '.join(columns)}")
+
+
+def stated_status(table: pd.DataFrame) -> list[str]:
+    """Return the columns whose names, and whose words if need be, say how a run ended.
+
+    CUTLASS's profiler writes in one column whether the output was right, and in another why a
+    kernel did not run.
+    """
+    return [
+        column
+        for column in status_columns(table.columns)
+        if column.lower() in STATED or _has_known_words(table, column)
+    ]
+
+
+def _has_known_words(table: pd.DataFrame, column: str) -> bool:
+    try:
+        statuses(table[column], column)
+    except UsageError:
+        return False
+    return True
 
 
 def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
@@ -43,7 +156,10 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
             "and all that start with problem., config., device., static., counter. or simulated."
         )
     has = ", ".join(map(str, table.columns))
+    tool = tool_of_columns(set(map(str, table.columns)))
     for needed in ("time_ms", "kernel", "device"):
+        if needed not in sources and tool is not None:
+            raise UsageError(f"{path} is {tool}: give --map {needed}=COLUMN; it has {has}")
         if needed not in sources:
             hint = "COLUMN*FACTOR" if needed == "time_ms" else "COLUMN"
             raise UsageError(
@@ -76,6 +192,7 @@ def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]"
         missing = sorted(expression.names - set(named))
         if missing:
             raise UsageError(f"{path} has no column {missing[0]!r}: {has}")
+        _require_one_unit(expression, {name: table[named[name]] for name in expression.names})
         columns = {name: _numbers(table[named[name]]) for name in expression.names}
         # An expression without columns has as many rows, too.
         return pd.Series(expression.evaluate({**columns, "": np.empty(len(table))}))

@@ -63,6 +63,11 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     for entry in data["cache"].values():
         values = {columns[name]: _plain(entry[name]) for name in names if name in entry}
         records.append({**problem, **values, **_outcome(entry)})
+    if without_time := [e for e in data["cache"].values() if not {"time", "__error__"} & set(e)]:
+        request.notes.append(
+            f"{path}: {len(without_time)} of {len(records)} configurations have no time; the "
+            f"objective {data.get('objective', 'of the file')!r} is not read as one"
+        )
     return table_from_records(records, common)
 
 

@@ -3,13 +3,14 @@
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.decimal_marks import POINT, decimal_mark, plain_number
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile, read_text
 from foretune.errors import RunTableError
@@ -38,6 +39,7 @@ STATIC = {
 }
 """Launch metrics -> run-table columns; other ``launch__`` metrics keep their name."""
 
+_THREE_DIGITS = re.compile(r"[+-]?[1-9]\d{0,2}([.,])\d{3}")
 _HEADER = ("ID", "Kernel Name")
 _LONG = ("Metric Name", "Metric Value")
 _ABOUT = (
@@ -61,16 +63,39 @@ _ABOUT = (
 _SKIPPED = ("device__attribute_", "profiler__", "Block Size", "Grid Size", "Threads")
 
 
-def to_base(text: str, unit: str) -> float | None:
+WHOLE = ("ns", "nsecond", "byte", "cycle", "inst", "sector")
+"""Units of whole numbers: three digits after a mark are thousands, not decimals."""
+
+
+def to_base(text: str, unit: str, decimal: str = POINT) -> float | None:
     """Return a value in base units; None if it is not a number (``n/a``, names, bit masks)."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
+    number = plain_number(text.strip(), decimal)
+    if number is None:
         return None
+    value = float(number)
     if not math.isfinite(value):
         return None
     amount, _, per = unit.strip().partition("/")
     return value * UNITS.get(amount, 1.0) * 1e9 / NANOSECONDS.get(per, 1e9)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One run's table; a file may hold several, one after the other."""
+
+    header: list[str]
+    body: list[list[str]]
+
+
+@dataclass
+class _Launch:
+    """A launch of a kernel: what its line says of it, and its metrics.
+
+    A metric is keyed by its section and its name, its value is a text with a unit.
+    """
+
+    about: dict[str, str]
+    metrics: dict[tuple[str, str], tuple[str, str]]
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
@@ -79,73 +104,126 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     Counters are in base units: bytes, nanoseconds, hertz. The profiler does not know the problem;
     add constants such as ``problem.M`` to the import.
     """
-    header, *body = _lines(path)
-    is_long = set(_LONG) <= set(header)
-    launches = _long(header, body) if is_long else _wide(header, body)
+    tables = _tables(path)
+    launches = [launch for table in tables for launch in _launches(table, path)]
+    cells = [cell for launch in launches for cell in launch.metrics.values()]
+    decimal = request.dialect.decimal or _decimal_mark(cells, path)
+    if decimal != POINT:
+        request.notes.append(f"{path}: decimal comma")
+    if len(tables) > 1:
+        request.notes.append(f"{path}: {len(tables)} tables, one after the other")
+
     common = {
         "device": request.given("device", path),
         "source": f"ncu {path.name}",
         "environment": "Nsight Compute",
     }
-    records = [{**_about(launch.line, request), **_measured(launch.metrics)} for launch in launches]
+    metrics = [_named_values(launch.metrics, decimal) for launch in launches]
+    if not any(time in named for named in metrics for time in TIMES):
+        raise RunTableError(
+            f"{path} has no duration: profile with --metrics {TIMES[0]}, beside the metrics that "
+            "it has"
+        )
+    records = [
+        {**_about(launch.about, request), **_measured(named)}
+        for launch, named in zip(launches, metrics, strict=True)
+    ]
     return table_from_records(records, common)
 
 
-def _lines(path: Path) -> Iterator[list[str]]:
-    """Yield the header and the table's lines, without the program's own output."""
-    width = 0
+def _tables(path: Path) -> list[_Table]:
+    """Return the tables of a file, without the program's own output around them."""
+    tables: list[_Table] = []
     lines = read_text(path, "an output of ncu --csv", _HEADER).splitlines()
     for cells in csv.reader(line for line in lines if not line.startswith("==")):
-        if not width and set(_HEADER) <= set(cells):
-            width = len(cells)
-        if width and len(cells) == width:
-            yield cells
-        elif width and len(cells) > len(_HEADER) and cells[0].isdigit():
+        if set(_HEADER) <= set(cells):
+            tables.append(_Table(header=cells, body=[]))
+        elif not tables:
+            continue
+        elif len(cells) == len(tables[-1].header):
+            tables[-1].body.append(cells)
+        elif len(cells) > len(_HEADER) and cells[0].isdigit():
+            width = len(tables[-1].header)
             raise RunTableError(f"{path} is damaged: a line has {len(cells)} cells, not {width}")
-    if not width:
+    if not tables:
         raise WrongFile(
             f"{path} is not output of ncu --csv: a header with {', '.join(_HEADER)}, … is missing"
         )
+    return tables
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """A launch: a line of the table that describes it, and its metrics in base units."""
-
-    line: dict[str, str]
-    metrics: dict[str, float]
+def _launches(table: _Table, path: Path) -> list[_Launch]:
+    return _long(table, path) if set(_LONG) <= set(table.header) else _wide(table)
 
 
-def _long(header: list[str], body: list[list[str]]) -> list[_Launch]:
-    """Read a table with a line per launch and metric."""
-    launches: dict[str, _Launch] = {}
-    for cells in body:
-        line = dict(zip(header, cells, strict=True))
-        launch = launches.setdefault(line["ID"], _Launch(line=line, metrics={}))
-        value = to_base(line["Metric Value"], line.get("Metric Unit", ""))
-        if value is not None and line["Metric Name"]:
-            launch.metrics.setdefault(line["Metric Name"], value)
+def _long(table: _Table, path: Path) -> list[_Launch]:
+    """Return the launches of a details page, which has a line per metric.
+
+    Processes number their launches from zero, each on its own.
+    """
+    launches: dict[tuple[str, str, str], _Launch] = {}
+    for cells in table.body:
+        line = dict(zip(table.header, cells, strict=True))
+        key = (line.get("Host Name", ""), line.get("Process ID", ""), line["ID"])
+        launch = launches.setdefault(key, _Launch(about=line, metrics={}))
+        if launch.about["Kernel Name"] != line["Kernel Name"]:
+            raise RunTableError(
+                f"{path}: launch {line['ID']} is of two kernels, {launch.about['Kernel Name']} and "
+                f"{line['Kernel Name']}: give each run as a file of its own"
+            )
+        if not line["Metric Name"]:
+            continue
+        metric = (line.get("Section Name", ""), line["Metric Name"])
+        value = (line["Metric Value"], line.get("Metric Unit", ""))
+        if launch.metrics.setdefault(metric, value) != value:
+            raise RunTableError(
+                f"{path}: launch {line['ID']} has two values of {line['Metric Name']}, "
+                f"{launch.metrics[metric][0]} and {value[0]}: give each run as a file of its own"
+            )
     return list(launches.values())
 
 
-def _wide(header: list[str], body: list[list[str]]) -> list[_Launch]:
-    """Read a table with a line per launch and a column per metric."""
-    # The first line may hold the units.
+def _wide(table: _Table) -> list[_Launch]:
+    """Return the launches of a raw page, which has a column per metric, units in its first line."""
+    header, body = table.header, table.body
     units = dict.fromkeys(header, "")
     if body and not body[0][header.index("ID")]:
         units = dict(zip(header, body[0], strict=True))
         body = body[1:]
-
     launches = []
     for cells in body:
         line = dict(zip(header, cells, strict=True))
-        metrics = {}
-        for name, text in line.items():
-            value = None if name in _ABOUT else to_base(text, units[name])
-            if value is not None:
-                metrics[name] = value
-        launches.append(_Launch(line=line, metrics=metrics))
+        metrics = {("", n): (v, units[n]) for n, v in line.items() if n not in _ABOUT}
+        launches.append(_Launch(about=line, metrics=metrics))
     return launches
+
+
+def _decimal_mark(cells: Iterable[tuple[str, str]], path: Path) -> str:
+    """Return the decimal mark of the profiler's locale; UsageError if no number shows it."""
+    numbers = []
+    for text, unit in cells:
+        number = text.strip()
+        groups = _THREE_DIGITS.fullmatch(number)
+        if groups is not None and unit.strip() in WHOLE:
+            # "13,312" nanoseconds: the mark is not the decimal mark. Say so by a second group.
+            number = f"{number}{groups[1]}000"
+        numbers.append(number)
+    return decimal_mark(numbers, where=str(path))
+
+
+def _named_values(
+    metrics: Mapping[tuple[str, str], tuple[str, str]], decimal: str
+) -> dict[str, float]:
+    """Return the metrics that are numbers, by name; the section is added to a name of several."""
+    sections: dict[str, set[tuple[str, str]]] = {}
+    for (_, name), cell in metrics.items():
+        sections.setdefault(name, set()).add(cell)
+    named = {}
+    for (section, name), (text, unit) in metrics.items():
+        value = to_base(text, unit, decimal)
+        if value is not None:
+            named[name if len(sections[name]) == 1 else f"{section} {name}"] = value
+    return named
 
 
 def _about(line: Mapping[str, str], request: Request) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import CategoricalDistribution
+from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
 from foretune.datasets.importers.columns import table_from_records
 from foretune.datasets.importers.files import Request, WrongFile
 from foretune.datasets.runs import to_measurements
+from foretune.datasets.time_units import MS_PER_UNIT, unit_in_name
 from foretune.errors import OutputError, UsageError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
@@ -32,7 +34,8 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """Return the finished trials of all studies with one objective, whose value is milliseconds.
 
     ``time_ms`` may map to an expression of ``value``. A study is a problem; its name is the kernel
-    unless one is given, or Foretune wrote it.
+    unless one is given, or Foretune wrote it. Studies with several objectives are skipped, with a
+    note. Raises UsageError if a study's value is no time, and no mapping turns it into one.
     """
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -61,7 +64,10 @@ def _opened_copy(path: Path) -> Iterator[optuna.storages.RDBStorage]:
             if not {name for (name,) in found} >= TABLES:
                 raise WrongFile(f"{path} is an SQLite database without Optuna studies")
             database.backup(copy)
-        storage = optuna.storages.RDBStorage(f"sqlite:///{copied}")
+        storage = optuna.storages.RDBStorage(f"sqlite:///{copied}", skip_compatibility_check=True)
+        if storage.get_current_version() != storage.get_head_version():
+            # Databases of older releases have other tables; the copy is upgraded.
+            storage.upgrade()
         try:
             yield storage
         finally:
@@ -73,7 +79,14 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each finished trial of a study with one objective."""
     if len(study.directions) > 1:
+        request.notes.append(
+            f"{path}: study {study.study_name!r} is skipped: it has {len(study.directions)} "
+            "objectives, and one value per trial is read"
+        )
         return
+    if "time_ms" not in request.mapping:
+        milliseconds = _milliseconds_of(study, path)
+
     # Foretune writes what it knows of a study; of others, only the name is known.
     is_ours = isinstance(study.user_attrs.get("problem"), dict)
     attributes = study.user_attrs if is_ours else {}
@@ -95,6 +108,23 @@ def _records(
             status = trial.user_attrs.get("status", status)
         config = {f"config.{name}": value for name, value in trial.params.items()}
         yield {**common, **config, "status": status, "time_ms": time_ms}
+
+
+def _milliseconds_of(study: optuna.Study, path: Path) -> Expression:
+    """Return the time of a study's value; UsageError unless the value is minimized and a time."""
+    where = f"{path}: study {study.study_name!r}"
+    how_to = "say what a run's milliseconds are, for example --map time_ms=1e9/value"
+    if study.direction is not StudyDirection.MINIMIZE:
+        raise UsageError(f"{where} maximizes its value, which is no time: {how_to}")
+
+    # Names of values are optional; without one, values are milliseconds, as documented.
+    names = study.metric_names
+    if not names:
+        return Expression("value", "value")
+    unit = unit_in_name(names[0])
+    if unit is not None:
+        return Expression(f"value*{MS_PER_UNIT[unit.lower()]!r}", "value")
+    raise UsageError(f"{where} has the value {names[0]!r}, without a unit of time: {how_to}")
 
 
 def write(runs: pd.DataFrame, url: str) -> list[str]:

@@ -44,9 +44,19 @@ def test_from_a_file_to_a_ranking(capsys):
     assert "tile=32" in capsys.readouterr().out.splitlines()[3]
 
 
+def test_a_column_that_names_its_unit_is_the_time(capsys):
+    assert main([*TRAIN[:2], "--sizes", "M,N", "--out", "p", "--validate", "none"]) == 0
+    assert "theirs.csv: time in us (latency_us)" in capsys.readouterr().err
+    table = pd.read_csv("theirs.csv")
+    times = Predictor.load("p").runs_["time_ms"]
+    assert times.to_numpy() == pytest.approx(table["latency_us"].to_numpy() / 1000)
+
+
 def test_what_is_not_said(capsys):
+    table = pd.read_csv("theirs.csv")
+    table.rename(columns={"latency_us": "latency"}).to_csv("unnamed.csv", index=False)
     assert "name the time's column with --map time_ms=" in fails(
-        capsys, 2, "train", "theirs.csv", "--out", "p"
+        capsys, 2, "train", "unnamed.csv", "--out", "p"
     )
     assert "unknown column 'Q'" in fails(capsys, 2, *TRAIN[:-1], "M,Q", "--out", "p")
     assert "no column 'ms'" in fails(capsys, 2, *TRAIN[:3], "time_ms=ms*1", "--out", "p")

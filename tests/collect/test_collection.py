@@ -1,3 +1,5 @@
+"""Tests planning and collecting runs: `collect/collection.py`."""
+
 import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy, config
 
@@ -20,7 +22,7 @@ class Fitting(Toy):
 
 
 @pytest.mark.parametrize("kernel", [KERNEL, Fitting()])
-def test_the_plan_is_repeatable_legal_and_starts_with_the_default(kernel):
+def test_plan_configurations_is_repeatable_and_starts_with_default(kernel):
     problems = [kernel.problem(n=n) for n in (160, 40, 50)]
     plan = plan_configurations(kernel, problems, 12, seed=3)
     assert plan == plan_configurations(kernel, problems, 12, seed=3)
@@ -31,13 +33,13 @@ def test_the_plan_is_repeatable_legal_and_starts_with_the_default(kernel):
         assert all(c in kernel.space(problem) for c in configs)
 
 
-def test_problems_share_half_of_their_configurations():
+def test_plan_configurations_problems_share_half():
     plan = plan_configurations(KERNEL, PROBLEMS, 9)
     distinct = {c for configs in plan.values() for c in configs}
     assert len(distinct) <= 9 + 4 * (len(PROBLEMS) - 1)
 
 
-def test_what_other_code_measured_is_measured_again(tmp_path):
+def test_collect_runs_measures_rows_of_other_code_again(tmp_path):
     class Changed(Toy):
         source_hash = "0123456789abcdef"
 
@@ -47,12 +49,12 @@ def test_what_other_code_measured_is_measured_again(tmp_path):
     assert [(d.rows, d.reused) for d in done] == [(2, 0), (2, 0), (0, 2)]
 
 
-def test_a_small_space_is_planned_whole():
+def test_plan_configurations_takes_all_of_small_space():
     plan = plan_configurations(KERNEL, PROBLEMS[:1], 1000)
     assert len(plan[PROBLEMS[0]]) == len(KERNEL.space(PROBLEMS[0]))
 
 
-def test_the_rows_of_a_table_are_planned(tmp_path):
+def test_plan_rows_returns_problems_and_configurations(tmp_path):
     plan = plan_configurations(KERNEL, PROBLEMS, 3)
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         collect_runs(KERNEL, plan, log, FakeRunner())
@@ -62,7 +64,7 @@ def test_the_rows_of_a_table_are_planned(tmp_path):
     assert plan_rows(KERNEL, read_table(tmp_path / "rows.csv")) == plan
 
 
-def test_rows_that_are_not_of_the_kernel(tmp_path):
+def test_plan_rows_of_other_kernel_is_refused(tmp_path):
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         collect_runs(KERNEL, {PROBLEMS[0]: [config()]}, log, FakeRunner())
     rows = read_runs(tmp_path / "runs.parquet")
@@ -75,7 +77,7 @@ def test_rows_that_are_not_of_the_kernel(tmp_path):
         plan_rows(KERNEL, rows.assign(**{parameter: "strange"}))
 
 
-def test_interrupted_and_started_again(tmp_path):
+def test_collect_runs_resumes_after_interruption(tmp_path):
     plan = plan_configurations(KERNEL, PROBLEMS, 6)
     path = tmp_path / "runs.parquet"
     with pytest.raises(KeyboardInterrupt), RunLog(path, DEVICE) as log:
@@ -89,7 +91,7 @@ def test_interrupted_and_started_again(tmp_path):
     assert len(read_runs(path)) == 24
 
 
-def test_failures_are_rows(tmp_path):
+def test_collect_runs_writes_failures_as_rows(tmp_path):
     plan = {PROBLEMS[0]: [config(), config("no run"), config("wrong")]}
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
         done = collect_runs(KERNEL, plan, log, FakeRunner())

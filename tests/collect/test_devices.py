@@ -1,4 +1,4 @@
-"""What the machine is found to be: the probe, its cache, and GPUs as a (fake) driver tells."""
+"""Tests this machine's devices: the CPU's probe and its cache, and GPUs of a fake driver."""
 
 import json
 from contextlib import nullcontext
@@ -54,7 +54,7 @@ def no_gpus(monkeypatch):
     monkeypatch.setattr(devices, "local_gpus", list)
 
 
-def test_real_probe(monkeypatch):
+def test_measure_cpu_returns_plausible_rates(monkeypatch):
     monkeypatch.setattr(cpu, "fast_seconds", lambda call, s: fast_seconds(call, s / 4))
     device = devices.local_cpu()
     assert device.kind == "cpu"
@@ -69,7 +69,7 @@ def test_real_probe(monkeypatch):
 
 
 @pytest.mark.parametrize("store", ["store", "store_past_cache"])
-def test_triad_computes_what_it_says(store):
+def test_triad_computes_sum_of_products(store):
     a, b, c = (cpu.aligned(64, np.float64) for _ in range(3))
     a[:], b[:], c[:] = 0, range(64), 2
     assert a.ctypes.data % 64 == 0
@@ -77,11 +77,11 @@ def test_triad_computes_what_it_says(store):
     assert list(a) == [i + 6 if 8 <= i < 48 else 0 for i in range(64)]
 
 
-def test_triad_of_uneven_length():
+def test_triad_uneven_length_is_cut():
     assert cpu.triad_gbps(10_001, seconds=0.0) > 0
 
 
-def test_probe_is_cached(cache, measured):
+def test_probe_cpu_is_cached(cache, measured):
     first = devices.probe_cpu()
     devices._memo.clear()
     assert devices.probe_cpu() == first
@@ -94,7 +94,7 @@ def test_probe_is_cached(cache, measured):
     assert content["machine"]["cores"] == available_cores()
 
 
-def test_refresh_measures_again(measured):
+def test_probe_cpu_refresh_measures_again(measured):
     first = devices.probe_cpu()
     again = devices.probe_cpu(refresh=True)
     assert again != first
@@ -103,7 +103,7 @@ def test_refresh_measures_again(measured):
 
 
 @pytest.mark.parametrize("change", ["cores", "version", "name"])
-def test_another_machine_is_probed_anew(measured, monkeypatch, change):
+def test_probe_cpu_other_machine_is_measured(measured, monkeypatch, change):
     devices.probe_cpu()
     if change == "cores":
         monkeypatch.setattr(devices, "available_cores", lambda: 999)
@@ -131,7 +131,7 @@ def test_another_machine_is_probed_anew(measured, monkeypatch, change):
         b"\xff\xfe\x00",
     ],
 )
-def test_damaged_cache_is_replaced(cache, measured, damage):
+def test_probe_cpu_replaces_damaged_cache(cache, measured, damage):
     devices.probe_cpu()
     (path,) = cache.glob("*")
     path.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
@@ -141,7 +141,7 @@ def test_damaged_cache_is_replaced(cache, measured, damage):
     assert json.loads(path.read_text())["specs"] == again.specs
 
 
-def test_unwritable_cache_costs_one_probe_per_process(cache, measured, monkeypatch):
+def test_probe_cpu_unwritable_cache_measures_once_per_process(cache, measured, monkeypatch):
     (cache / "file").write_text("")
     monkeypatch.setenv("FORETUNE_CACHE", str(cache / "file" / "below"))
     assert devices.probe_cpu() == devices.probe_cpu()
@@ -156,7 +156,7 @@ def probe_in_a_new_process():
     return devices.probe_cpu()
 
 
-def test_rates_of_a_busy_machine_are_measured_again_once_it_is_quiet(measured):
+def test_probe_cpu_of_busy_machine_is_repeated_when_quiet(measured):
     measured.load = BUSY
     first = devices.probe_cpu()
     assert "other processes kept the CPU busy" in first.disturbance
@@ -170,7 +170,7 @@ def test_rates_of_a_busy_machine_are_measured_again_once_it_is_quiet(measured):
     assert len(measured) == 2
 
 
-def test_the_higher_rates_stay(measured, monkeypatch):
+def test_probe_cpu_keeps_higher_rates(measured, monkeypatch):
     first = devices.probe_cpu()
     measured.load = BUSY
     rates = {"memory_gbps": 1.0, "fp32_gflops": 500.0, "fp64_gflops": 1}
@@ -185,13 +185,13 @@ def test_probe_cpu_keeps_rates_cached_by_earlier_versions(measured):
     assert devices.probe_cpu(refresh=True).specs["l1_gbps"] == 200.0
 
 
-def test_what_a_host_always_takes_does_not_count_twice(measured):
+def test_probe_cpu_steal_of_quiet_machine_is_no_disturbance(measured):
     measured.load = MachineLoad(0.0, steal=0.3)
     assert "the host took away 30%" in devices.probe_cpu().disturbance
     assert devices.probe_cpu(refresh=True).disturbance == ""
 
 
-def test_nothing_is_measured_unasked(measured):
+def test_local_cpu_without_measure_does_not_measure(measured):
     assert devices.probe_cpu(measure=False) is None
     measured.load = BUSY
     devices.probe_cpu()
@@ -201,7 +201,7 @@ def test_nothing_is_measured_unasked(measured):
     assert len(measured) == 1
 
 
-def test_without_numba_rates_are_absent(monkeypatch):
+def test_local_cpu_without_numba_has_no_rates(monkeypatch):
     def measure():
         raise MissingExtra("numba", "cpu", "a CPU kernel")
 
@@ -212,7 +212,7 @@ def test_without_numba_rates_are_absent(monkeypatch):
     assert "pip install '.[cpu]'" in device.source
 
 
-def test_cache_sizes(tmp_path):
+def test_cache_sizes_reads_first_core(tmp_path):
     for i, (level, kind, size) in enumerate(
         [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "")]
     ):
@@ -223,7 +223,7 @@ def test_cache_sizes(tmp_path):
     assert cpu.cache_sizes(tmp_path) == {"l1_kib": 48.0, "l2_kib": 2048.0}
 
 
-def test_last_level_caches_are_counted(tmp_path):
+def test_last_level_caches_counts_shared_lists(tmp_path):
     for number, shared in enumerate(["0-1", "0-1", "2-3", "2-3"]):
         folder = tmp_path / f"cpu{number}/cache/index3"
         folder.mkdir(parents=True)
@@ -242,7 +242,7 @@ def test_last_level_caches_are_counted(tmp_path):
         (set(), "", 0),
     ],
 )
-def test_instruction_sets(features, suffix, bits):
+def test_architecture_names_widest_extension(features, suffix, bits):
     assert cpu.architecture(features).partition("+")[2] == suffix.removeprefix("+")
     assert cpu.vector_bits(features) == bits
 
@@ -287,7 +287,7 @@ class FakeNvml:
         return answer
 
 
-def test_gpus_are_those_of_the_driver(monkeypatch):
+def test_nvidia_gpus_combine_table_and_driver(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     known, unknown = devices.nvidia_gpus(FakeNvml())
     assert known.name == "NVIDIA H200"
@@ -311,13 +311,13 @@ def test_gpus_are_those_of_the_driver(monkeypatch):
         ("-1", []),
     ],
 )
-def test_cuda_visible_devices(monkeypatch, variable, names):
+def test_nvidia_gpus_follow_cuda_visible_devices(monkeypatch, variable, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert [gpu.name for gpu in devices.nvidia_gpus(FakeNvml())] == names
 
 
 @pytest.mark.parametrize("variable", [None, "0", "MIG-cc03"])
-def test_slices_of_a_gpu_have_their_own_name_and_size(monkeypatch, variable):
+def test_nvidia_gpus_mig_slice_has_own_name_and_size(monkeypatch, variable):
     class Split(FakeNvml):
         """GPU 0 is split: its first slice is 10."""
 
@@ -350,7 +350,7 @@ def test_slices_of_a_gpu_have_their_own_name_and_size(monkeypatch, variable):
     assert (first.name, first.specs["cores"]) == ("NVIDIA H200 MIG 1g.18gb", 16)
 
 
-def test_no_driver_no_gpus():
+def test_nvidia_gpus_without_driver_is_empty():
     class NoDriver(FakeNvml):
         def nvmlInit(self):  # noqa: N802
             raise self.NVMLError("Driver Not Loaded")
@@ -358,7 +358,7 @@ def test_no_driver_no_gpus():
     assert devices.nvidia_gpus(NoDriver()) == []
 
 
-def test_no_pynvml_no_gpus(monkeypatch):
+def test_nvidia_gpus_without_pynvml_is_empty(monkeypatch):
     def missing(*args):
         raise MissingExtra("pynvml", "gpu", "finding GPUs")
 
@@ -366,7 +366,7 @@ def test_no_pynvml_no_gpus(monkeypatch):
     assert devices.nvidia_gpus() == []
 
 
-def test_local_devices(measured, monkeypatch):
+def test_local_device_finds_devices_by_name(measured, monkeypatch):
     gpu = find_device("H200")
     monkeypatch.setattr(devices, "local_gpus", lambda: [gpu])
     assert [d.name for d in devices.local_devices()] == [cpu.cpu_name(), "NVIDIA H200"]
@@ -378,6 +378,6 @@ def test_local_devices(measured, monkeypatch):
 
 @pytest.mark.usefixtures("no_gpus")
 @pytest.mark.parametrize("name", ["cuda:0", "cuda", "NVIDIA H200", "tpu"])
-def test_device_that_is_not_here(name):
+def test_local_device_unknown_name_is_refused(name):
     with pytest.raises(UnknownName, match="known: cpu"):
         devices.local_device(name)

@@ -1,4 +1,4 @@
-"""What else a machine does while something is measured."""
+"""Tests other load on the machine during a measurement: `collect/machine_load.py`."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def seen_beside(process, seconds=0.4):
     return watch.load
 
 
-def test_what_we_start_is_not_others():
+def test_load_monitor_own_processes_are_no_other_load():
     ours = seen_beside(spinning())
     assert ours.other_load >= 0.0
     assert 0.0 <= ours.steal <= 1.0
@@ -47,14 +47,14 @@ def test_what_we_start_is_not_others():
     assert shares == [(0.0, 0.05), (0.4, 0.05)]
 
 
-def test_our_seconds_hold_those_of_children_that_ended():
+def test_process_tree_seconds_include_ended_children():
     before = machine_load._process_tree_seconds()
     work = "sum(i for i in range(3_000_000))"
     subprocess.run([sys.executable, "-c", work], check=True)
     assert machine_load._process_tree_seconds() - before > 0.05
 
 
-def test_words(monkeypatch):
+def test_machine_load_disturbance_names_all_causes(monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
     monkeypatch.setattr(machine_load, "MAX_STEAL", 0.02)
     assert MachineLoad().disturbance == MachineLoad(0.05, 0.01).disturbance == ""
@@ -65,7 +65,7 @@ def test_words(monkeypatch):
     )
 
 
-def test_reasons_for_a_slow_cpu(monkeypatch):
+def test_load_monitor_throttled_cpu_has_reason(monkeypatch):
     counts = iter([{"heat": 3, "quota": 1}, {"heat": 3, "quota": 4}])
     seconds = iter([CpuSeconds(0.0, 0.0, 0.0, 0.0), CpuSeconds(2.0, 1.0, 0.0, 1.0)])
     monkeypatch.setattr(machine_load, "_throttle_counts", lambda: next(counts))
@@ -101,7 +101,7 @@ class FakeNvml:
         return 0x04 | (0x40 if self.looks > 1 else 0)
 
 
-def test_a_gpu(monkeypatch):
+def test_load_monitor_gpu_reports_neighbors_and_throttling(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with LoadMonitor(GPU, FakeNvml()) as watch:
         pass
@@ -109,7 +109,7 @@ def test_a_gpu(monkeypatch):
     assert (seen.gpu_neighbors, seen.slowdown) == (1, "the GPU was throttled because of heat")
 
 
-def test_a_gpu_that_nobody_can_look_at(monkeypatch):
+def test_load_monitor_gpu_without_driver_is_undisturbed(monkeypatch):
     class Broken(FakeNvml):
         def nvmlInit(self):  # noqa: N802
             raise self.NVMLError("no driver")
@@ -119,7 +119,7 @@ def test_a_gpu_that_nobody_can_look_at(monkeypatch):
     assert watch.load.disturbance == ""
 
 
-def test_waiting_ends_when_it_is_quiet_or_patience_is_over(monkeypatch):
+def test_wait_until_idle_ends_when_quiet_or_after_limit(monkeypatch):
     monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
     monkeypatch.setattr(machine_load, "OBSERVE_S", 0.001)
     shares = iter([0.9, 0.8, 0.0])

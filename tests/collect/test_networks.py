@@ -1,4 +1,4 @@
-"""Exported graphs: operators, memory, neighbors, measurements."""
+"""Tests exported graphs: operators, memory, neighbors, measurements: `collect/networks/`."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def network():
     return network_of(export(), "small")
 
 
-def test_operators_have_kernels_and_sizes(network):
+def test_network_of_operators_have_kernels_and_sizes(network):
     found = {o.kernel: dict(o.problem) for o in network.operators if o.kernel != "elementwise"}
     product = {"op": "linear", "batch": 1, "M": 128, "N": 48, "K": 16, "contiguous": 1}
     assert found["gemm"] == product
@@ -67,7 +67,7 @@ def test_operators_have_kernels_and_sizes(network):
     assert views == {"flatten": 1, "transpose": 1, "unsqueeze": 2, "chunk": 1}
 
 
-def test_memory_is_that_of_results_that_live_at_once(network):
+def test_network_of_activation_bytes_are_largest_live_sum(network):
     program = export()
     assert network.weight_bytes == sum(4 * p.numel() for p in program.parameters())
     token, image = 4 * 2 * 64 * 16, 4 * 2 * 3 * 64
@@ -75,7 +75,7 @@ def test_memory_is_that_of_results_that_live_at_once(network):
     assert network.activation_bytes == image + (1 + 3 + 1) * token
 
 
-def test_a_dynamic_batch_is_chosen_when_it_is_read(tmp_path):
+def test_read_network_sets_dynamic_batch(tmp_path):
     torch.export.save(export(dynamic=True), tmp_path / "small.pt2")
     one, four = (read_network(tmp_path / "small.pt2", batch) for batch in (1, 4))
     assert (one.batch, four.batch) == (1, 4)
@@ -84,7 +84,7 @@ def test_a_dynamic_batch_is_chosen_when_it_is_read(tmp_path):
     assert four.activation_bytes == 4 * one.activation_bytes
 
 
-def test_what_cannot_be_read_says_why(tmp_path):
+def test_read_network_damaged_or_fixed_batch_is_refused(tmp_path):
     (tmp_path / "no.pt2").write_bytes(b"PK nothing")
     with pytest.raises(ForetuneError, match=r"no\.pt2 is not a graph from torch"):
         read_network(tmp_path / "no.pt2")
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_says_why(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_neighbors_run_and_differ_in_one_size(network, threads):
+def test_neighbors_of_operator_run_and_differ_in_one_size(network, threads):
     product = next(o for o in network.operators if o.kernel == "gemm")
     near = list(operator_of(product.call, threads).neighbors())
     sizes = [{n: v for n, v in o.problem.items() if v != product.problem[n]} for o in near]
@@ -105,14 +105,14 @@ def test_neighbors_run_and_differ_in_one_size(network, threads):
         operator.build()()
 
 
-def test_a_neighbor_keeps_the_order_in_memory():
+def test_resized_keeps_order_in_memory():
     spec = TensorSpec((2, 16, 8), (128, 1, 16), torch.float32, is_weight=False)
     assert spec.resized((2, 32, 8)).stride == (256, 1, 32)
     assert not spec.without_data("meta").is_contiguous()
     assert spec.allocate().stride() == spec.stride
 
 
-def test_indices_stay_inside_a_table():
+def test_build_indices_are_inside_table():
     table, index = torch.nn.Parameter(torch.zeros(3, 16)), torch.zeros(40, dtype=torch.int64)
     call = Call.of(torch.ops.aten.embedding.default, (table, index), {})
     assert call.build()().shape == (40, 16)
@@ -129,7 +129,7 @@ def test_indices_stay_inside_a_table():
         ("batch_norm", [(2, 4, 8, 8)], "norm", {"rows": 8, "columns": 64}),
     ],
 )
-def test_every_kind_of_call_has_its_kernel(name, shapes, kernel, sizes):
+def test_operator_of_call_has_kernel_and_sizes(name, shapes, kernel, sizes):
     overload = {"softmax": "int"}.get(name, "default")
     target = getattr(getattr(torch.ops.aten, name), overload)
     rest = {
@@ -155,7 +155,7 @@ def folder(tmp_path_factory, network):
     return place
 
 
-def test_a_network_of_measured_operators_is_their_sum(folder, network):
+def test_network_predictor_sums_measured_operators(folder, network):
     from toy_kernel import DEVICE
 
     found = NetworkPredictor(read_runs(folder / "operators.parquet")).predict(network, DEVICE)
@@ -166,7 +166,7 @@ def test_a_network_of_measured_operators_is_their_sum(folder, network):
     assert found.unknown == []
 
 
-def test_operators_that_nothing_is_known_of_are_named(folder, network):
+def test_network_predictor_names_unknown_operators(folder, network):
     from toy_kernel import DEVICE
 
     runs = read_runs(folder / "operators.parquet")
@@ -179,7 +179,7 @@ def test_operators_that_nothing_is_known_of_are_named(folder, network):
         NetworkPredictor(runs.drop(columns="config.threads"))
 
 
-def test_the_command_line_collects_and_predicts(tmp_path, capsys):
+def test_command_line_collects_and_predicts_network(tmp_path, capsys):
     model = tmp_path / "small.pt2"
     torch.export.save(export(dynamic=True), model)
     out = tmp_path / "ops"

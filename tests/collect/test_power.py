@@ -1,4 +1,4 @@
-"""Power meters on fake counters: what they add up, and that they never invent."""
+"""Tests power meters on fake counters: `collect/power.py`."""
 
 import math
 import threading
@@ -43,16 +43,16 @@ def zones(tmp_path):
 
 
 class TestWindow:
-    def test_power_and_energy(self):
+    def test_power_is_energy_over_time(self):
         window = Window(joules=3.0, seconds=0.6)
         assert window.power_w == pytest.approx(5.0)
 
-    def test_nothing_is_known_before_the_end(self):
+    def test_open_window_has_no_values(self):
         assert math.isnan(Window().power_w)
 
 
 class TestRapl:
-    def test_packages_are_added_up(self, zones):
+    def test_packages_are_summed(self, zones):
         meter = RaplMeter(root=zones.root)
         assert meter.unavailable_because() is None
         with meter.window() as window:
@@ -71,14 +71,14 @@ class TestRapl:
         zones.set("intel-rapl:0", 500_000)
         assert meter.stop() == pytest.approx(1.5)
 
-    def test_counter_that_does_not_move_is_no_energy(self, zones):
+    def test_unmoved_counter_is_nan(self, zones):
         with RaplMeter(root=zones.root).window() as window:
             pass
         assert math.isnan(window.joules)
         assert math.isnan(window.power_w)
 
     @pytest.mark.parametrize("when", ["before", "within"])
-    def test_counter_that_vanishes(self, zones, when):
+    def test_vanished_counter_is_nan(self, zones, when):
         meter = RaplMeter(root=zones.root)
         if when == "before":
             (zones.root / "intel-rapl:0/energy_uj").unlink()
@@ -86,11 +86,11 @@ class TestRapl:
         (zones.root / "intel-rapl:0/energy_uj").unlink(missing_ok=True)
         assert math.isnan(meter.stop())
 
-    def test_no_counters(self, tmp_path):
+    def test_missing_counters_say_why(self, tmp_path):
         for root in (tmp_path, tmp_path / "nothing"):
             assert "no energy counter" in RaplMeter(root=root).unavailable_because()
 
-    def test_only_root_may_read(self, zones, monkeypatch):
+    def test_unreadable_counters_say_how_to_allow(self, zones, monkeypatch):
         read_text = Path.read_text
 
         def guarded(path, *args, **named):
@@ -104,7 +104,7 @@ class TestRapl:
         meter.start()
         assert math.isnan(meter.stop())
 
-    def test_garbled_counter(self, zones):
+    def test_garbled_counter_says_why(self, zones):
         zones.set("intel-rapl:1", "?")
         assert "cannot be read" in RaplMeter(root=zones.root).unavailable_because()
 
@@ -171,15 +171,15 @@ class TestNvml:
         assert joules / seconds == pytest.approx(250.0, rel=1e-3)
 
     @pytest.mark.parametrize("length_s", [0.05, 0.15])
-    def test_fewer_than_two_ticks_tell_nothing(self, length_s):
+    def test_fewer_than_two_ticks_are_nan(self, length_s):
         joules, _ = metered(FakeNvml(stop_after_s=length_s))
         assert math.isnan(joules)
 
-    def test_idle_counter_tells_nothing(self):
+    def test_idle_counter_is_nan(self):
         joules, _ = metered(FakeNvml(watts=0.0))
         assert math.isnan(joules)
 
-    def test_driver_that_fails_within(self):
+    def test_driver_failure_in_window_is_nan(self):
         joules, _ = metered(FakeNvml(fails_at_s=1.0))
         assert math.isnan(joules)
 
@@ -195,7 +195,7 @@ class TestNvml:
             raise ZeroDivisionError
         assert "foretune-nvml" not in {t.name for t in threading.enumerate()}
 
-    def test_meters_again(self):
+    def test_second_window_starts_anew(self):
         nvml = FakeNvml(stop_after_s=0.5)
         meter = NvmlMeter(nvml=nvml, poll_s=0.0, clock=nvml.clock)
         for end_s, watts in ((0.5, 250.0), (1.5, 100.0)):
@@ -209,14 +209,14 @@ class TestNvml:
     def test_available(self):
         assert NvmlMeter(nvml=FakeNvml()).unavailable_because() is None
 
-    def test_no_pynvml(self, monkeypatch):
+    def test_missing_pynvml_says_why(self, monkeypatch):
         def missing(*args):
             raise MissingExtra("pynvml", "gpu", "metering power")
 
         monkeypatch.setattr(power, "require", missing)
         assert "pip install '.[gpu]'" in NvmlMeter().unavailable_because()
 
-    def test_no_driver(self):
+    def test_missing_driver_says_why(self):
         class NoDriver(FakeNvml):
             def nvmlInit(self):  # noqa: N802
                 raise self.NVMLError("Driver Not Loaded")
@@ -224,17 +224,17 @@ class TestNvml:
         reason = NvmlMeter(nvml=NoDriver()).unavailable_because()
         assert "does not answer: Driver Not Loaded" in reason
 
-    def test_no_such_gpu(self):
+    def test_unknown_gpu_says_why(self):
         assert "no GPU 3" in NvmlMeter(3, nvml=FakeNvml()).unavailable_because()
 
-    def test_a_slice_is_not_metered(self):
+    def test_mig_slice_is_not_metered(self):
         class Split(FakeNvml):
             def nvmlDeviceIsMigDeviceHandle(self, handle):  # noqa: N802
                 return True
 
         assert "MIG slice" in NvmlMeter(nvml=Split()).unavailable_because()
 
-    def test_gpu_without_counter(self):
+    def test_gpu_without_counter_says_why(self):
         class Pascal(FakeNvml):
             def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
                 raise self.NVMLError_NotSupported("Not Supported")
@@ -243,16 +243,16 @@ class TestNvml:
 
 
 @pytest.mark.parametrize("name", registered("meters"))
-def test_the_contract_on_this_machine(name):
+def test_check_meter_on_this_machine(name):
     check_meter(load("meters", name), seconds=0.1)
 
 
-def test_the_contract_where_it_works(zones):
+def test_check_meter_with_fake_counters(zones):
     check_meter(lambda index: RaplMeter(index, zones.root), seconds=0.01)
     check_meter(lambda index: NvmlMeter(index, FakeNvml(), poll_s=0.0), seconds=0.01)
 
 
-def test_slope_is_least_squares():
+def test_slope_w_is_least_squares():
     assert slope_w([(10.0, 1e6), (10.1, 1e6 + 25.0), (10.3, 1e6 + 75.0)]) == pytest.approx(250.0)
     assert slope_w([(0.0, 0.0), (1.0, 2.0), (2.0, 2.0)]) == pytest.approx(1.0)
     assert math.isnan(slope_w([(0.0, 1.0)]))
@@ -310,7 +310,7 @@ class Graphs:
         (Graphs(False), 10.0, 2),
     ],
 )
-def test_energy_is_of_one_launch(monkeypatch, interface, time_ms, launches):
+def test_measure_power_energy_is_of_one_launch(monkeypatch, interface, time_ms, launches):
     for name in ("RAMP_S", "WINDOW_S"):
         monkeypatch.setattr(power, name, 0.0)
     done = []
@@ -341,25 +341,25 @@ class TestFinding:
 
         return set_registered
 
-    def test_first_that_works(self, register):
+    def test_find_meter_takes_first_that_works(self, register):
         register(broken=Broken, gpu=Gpu, good=Stopwatch)
         assert isinstance(power.find_meter("cpu"), Stopwatch)
         assert isinstance(power.find_meter("gpu"), Gpu)
         assert power.find_meter("gpu", 1).index == 1
         assert power.explain_missing_meter("cpu") == ""
 
-    def test_none_works(self, register):
+    def test_explain_missing_meter_lists_all_reasons(self, register):
         register(broken=Broken, bad=ForetuneError("meter 'bad' cannot be imported: oh"))
         assert power.find_meter("cpu") is None
         reason = power.explain_missing_meter("cpu")
         assert reason == "broken: it is broken; meter 'bad' cannot be imported: oh"
         assert power.explain_missing_meter() == reason
 
-    def test_none_for_this_kind(self, register):
+    def test_explain_missing_meter_without_meter_of_kind(self, register):
         register(gpu=Gpu)
         assert power.find_meter("cpu") is None
         assert "no meter is registered for a cpu" in power.explain_missing_meter("cpu")
 
     @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-    def test_this_machine_has_one_or_says_why_not(self, kind):
+    def test_find_meter_or_reason_on_this_machine(self, kind):
         assert (power.find_meter(kind) is None) == bool(power.explain_missing_meter(kind))

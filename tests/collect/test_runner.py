@@ -1,4 +1,4 @@
-"""Runners: what hangs, dies, lies or fails becomes a row, and the next configuration still runs."""
+"""Tests runners, which turn hangs, crashes and errors into rows: `collect/runner.py`."""
 
 import dataclasses
 import os
@@ -26,11 +26,11 @@ def runner(request):
     return InProcessRunner(DEVICE, TIMING)
 
 
-def test_the_contract_in_this_process():
+def test_check_runner_in_process():
     check_runner(InProcessRunner(DEVICE, TIMING), isolates=False)
 
 
-def test_the_contract_in_another_process():
+def test_check_runner_isolated():
     check_runner(IsolatedRunner(DEVICE, TIMING, limit_s=5))
 
 
@@ -42,17 +42,17 @@ def test_the_contract_in_another_process():
         ("no run", "ValueError: cannot run"),
     ],
 )
-def test_failures_say_why(behaviour, reason):
+def test_run_failures_have_reasons(behaviour, reason):
     measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config(behaviour)]))
     assert reason in measured.error
 
 
-def test_what_nobody_can_measure_is_an_error(runner):
+def test_run_missing_package_is_error(runner):
     with pytest.raises(MissingExtra, match=r"pip install '\.\[toy\]'"):
         list(runner.run(Toy(), PROBLEM, [config("no extra")]))
 
 
-def test_a_hang_is_a_timeout_and_a_crash_an_error(isolated):
+def test_isolated_runner_hang_and_crash_become_rows(isolated):
     isolated.limit_s = 20
     assert next(isolated.run(Toy(), PROBLEM, [config()])).ok  # the process is up
     isolated.limit_s = 1
@@ -66,7 +66,7 @@ def test_a_hang_is_a_timeout_and_a_crash_an_error(isolated):
     assert after.ok
 
 
-def test_a_kernel_of_another_device_kind_is_refused(runner):
+def test_check_kernel_of_other_device_kind_is_refused(runner):
     class OnGpu(Toy):
         device_kind = "gpu"
 
@@ -74,7 +74,7 @@ def test_a_kernel_of_another_device_kind_is_refused(runner):
         next(runner.run(OnGpu(), PROBLEM, [config()]))
 
 
-def test_a_kernel_of_a_script_or_a_function_is_sent_along(isolated):
+def test_isolated_runner_sends_kernel_of_script_or_function(isolated):
     """Nothing can import it, and its rows are of the same code on both sides."""
 
     class Local(Toy):
@@ -86,14 +86,14 @@ def test_a_kernel_of_a_script_or_a_function_is_sent_along(isolated):
     assert measured.environment.endswith(Local().source_hash[:8])
 
 
-def test_a_kernel_that_cannot_be_sent_is_refused(isolated):
+def test_isolated_runner_unpicklable_kernel_is_refused(isolated):
     kernel = Toy()
     kernel.lock = threading.Lock()
     with pytest.raises(MeasurementError, match="cannot be sent to another process"):
         next(isolated.run(kernel, PROBLEM, [config()]))
 
 
-def test_a_meter_that_fails_does_not_spoil_the_time(monkeypatch):
+def test_run_failing_meter_keeps_time(monkeypatch):
     class Broken(PowerMeter):
         name, device_kind = "broken", "cpu"
 
@@ -112,7 +112,7 @@ def test_a_meter_that_fails_does_not_spoil_the_time(monkeypatch):
     assert np.isnan(measured.power_w)
 
 
-def test_power_and_energy_of_a_launch(monkeypatch):
+def test_run_meters_power_and_energy(monkeypatch):
     clock = FakeClock()
     monkeypatch.setattr(timing, "time", clock)
     monkeypatch.setattr(power, "time", clock)
@@ -150,7 +150,7 @@ def test_power_and_energy_of_a_launch(monkeypatch):
     assert np.isnan(measured.power_w)  # twice the board's limit is no valid measurement
 
 
-def test_what_an_earlier_configuration_spoiled_is_measured_in_a_fresh_process(isolated):
+def test_isolated_runner_repeats_wrong_result_in_fresh_process(isolated):
     class Spoiling(Toy):
         def build(self, problem, config, inputs):
             if config["work"] == 2:
@@ -165,7 +165,7 @@ def test_what_an_earlier_configuration_spoiled_is_measured_in_a_fresh_process(is
     assert second.ok
 
 
-def test_an_answer_for_another_configuration_is_none(isolated, monkeypatch):
+def test_isolated_runner_answer_of_other_configuration_is_failure(isolated, monkeypatch):
     other = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config(work=2)]))
     monkeypatch.setattr(isolated._worker, "call", lambda *_, **__: other)
     measured = next(isolated.run(Toy(), PROBLEM, [config()]))
@@ -173,7 +173,7 @@ def test_an_answer_for_another_configuration_is_none(isolated, monkeypatch):
     assert "the measurement of another configuration" in measured.error
 
 
-def test_closing_ends_the_process(isolated):
+def test_isolated_runner_close_ends_process(isolated):
     next(isolated.run(Toy(), PROBLEM, [config()]))
     process = isolated._worker._process
     isolated.close()
@@ -181,7 +181,7 @@ def test_closing_ends_the_process(isolated):
     isolated.close()  # twice is fine
 
 
-def test_a_process_that_cannot_start_is_noticed_at_once(monkeypatch):
+def test_isolated_runner_process_that_cannot_start_is_error(monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     with (
         IsolatedRunner(DEVICE, TIMING) as runner,

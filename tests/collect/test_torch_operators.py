@@ -1,4 +1,4 @@
-"""Operators that torch runs compute what they say, in every format."""
+"""Tests the results of operators in torch, in every format: `collect/torch_operators/`."""
 
 import math
 
@@ -43,7 +43,7 @@ def error(found, expected) -> float:
 
 @pytest.mark.parametrize("kind", sorted(FORMATS))
 @pytest.mark.parametrize("rows", [1, 40])
-def test_products(kind, rows):
+def test_linear_result_is_within_rounding(kind, rows):
     a, w = random(rows, 256), random(48, 256, seed=1)
     linear = FORMATS[kind](w)
     found = linear.multiply(linear.prepare(a))
@@ -67,7 +67,7 @@ def attention_by_hand(query, keys, values, prefix):
 
 
 @pytest.mark.parametrize(("kv_heads", "prefix"), [(4, 0), (2, 0), (1, 5), (4, 5)])
-def test_prompts(kv_heads, prefix):
+def test_prefill_matches_attention_by_hand(kv_heads, prefix):
     query = random(2, 4, 7, 16)
     keys = random(2, kv_heads, 7 + prefix, 16, seed=1)
     values = random(2, kv_heads, 7 + prefix, 16, seed=2)
@@ -76,7 +76,7 @@ def test_prompts(kv_heads, prefix):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_answers(kv_heads):
+def test_decode_matches_attention_by_hand(kv_heads):
     query, keys, values = (
         random(3, 4, 1, 16),
         random(3, kv_heads, 9, 16),
@@ -86,7 +86,7 @@ def test_answers(kv_heads):
 
 
 @pytest.mark.parametrize("kind", ["bf16", "int8_wo", "fp8"])
-def test_experts_are_summed_by_weight(kind):
+def test_combine_experts_sums_by_weight(kind):
     tokens, hidden, inner, counts = 6, 32, 16, [3, 0, 4]
     up, down = random(3, 2 * inner, hidden), random(3, hidden, inner, seed=1)
     activations = random(tokens, hidden, seed=2)
@@ -103,7 +103,7 @@ def test_experts_are_summed_by_weight(kind):
     assert error(found, expected) < 2 * LIMITS[kind] + 0.01
 
 
-def test_rows():
+def test_row_operations_match_formulas():
     x, w = random(5, 256), random(256, seed=1)
     mean_square = x.double().square().mean(dim=1, keepdim=True)
     assert error(rms_norm(x, w), x.double() / mean_square.sqrt() * w.double()) < 8e-3
@@ -172,7 +172,7 @@ RUN = [
 
 
 @pytest.mark.parametrize(("asked", "shape"), RUN, ids=lambda v: getattr(v, "kernel", ""))
-def test_what_is_built_has_the_shapes_of_a_rank(asked, shape):
+def test_build_output_has_shape_of_rank(asked, shape):
     assert cannot_run(asked) == ""
     output = build(asked, "cpu")()
     assert output.shape == shape
@@ -194,12 +194,12 @@ def test_what_is_built_has_the_shapes_of_a_rank(asked, shape):
         (operator("elementwise", op="rope", rows=1, columns=100), "multiple of 128"),
     ],
 )
-def test_what_torch_does_not_run_is_said(asked, reason):
+def test_cannot_run_gives_reason(asked, reason):
     assert reason in cannot_run(asked)
 
 
 @pytest.mark.parametrize("ep", [1, 4])
-def test_the_busiest_rank_has_the_most_wanted_expert(ep):
+def test_busiest_rank_counts_begin_with_most_popular_expert(ep):
     config = Configuration(format="bf16", ep=ep)
     problem = Problem(
         tokens=64, hidden=8, intermediate=8, top_k=2, experts=16, distribution="power_law_1.2"
@@ -213,14 +213,14 @@ def test_the_busiest_rank_has_the_most_wanted_expert(ep):
     assert even == [8] * (16 // ep)
 
 
-def test_one_token_reaches_an_expert():
+def test_busiest_rank_counts_one_token_reaches_expert():
     problem = Problem(tokens=1, hidden=8, intermediate=8, top_k=2, experts=64)
     counts = busiest_rank_counts(problem, Configuration(format="bf16", ep=8))
     assert counts[0] == 1
     assert max(counts) == 1
 
 
-def test_random_contents_are_the_same_every_time_and_rows_differ():
+def test_random_tensor_is_repeatable_and_rows_differ():
     first, second = random_tensor((4, 2**21), "cpu"), random_tensor((4, 2**21), "cpu")
     assert torch.equal(first, second)
     assert not np.allclose(first[0, :100].float(), first[2, :100].float())

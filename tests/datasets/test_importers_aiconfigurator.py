@@ -1,4 +1,4 @@
-"""AIConfigurator's tables of measured operators."""
+"""Tests imports of AIConfigurator's operator tables: `datasets/importers/aiconfigurator.py`."""
 
 import sys
 
@@ -42,7 +42,7 @@ def gemm(folder, **more):
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".txt"])
-def test_gemm_of_aiconfigurator(tmp_path, survives, suffix):
+def test_read_gemm(tmp_path, survives, suffix):
     runs = survives(import_runs(gemm(tmp_path, suffix=suffix), "aiconfigurator"))
     row = runs.iloc[1]
     assert (row["kernel"], row["device"], row["status"]) == ("gemm", "NVIDIA H200", "ok")
@@ -56,7 +56,7 @@ def test_gemm_of_aiconfigurator(tmp_path, survives, suffix):
     assert "problem.batch" not in runs
 
 
-def test_folders_say_more_than_columns(tmp_path):
+def test_read_system_from_folders(tmp_path):
     for place, device in {
         "data/rtx_pro_6000_server/vllm/0.24.0": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
         "gb200/gemm/sglang/0.5.14": "NVIDIA GB200",
@@ -69,7 +69,7 @@ def test_folders_say_more_than_columns(tmp_path):
         assert runs["config.backend"].tolist() == [backend] * 2
 
 
-def test_put_together_tables_name_their_system(tmp_path):
+def test_read_system_from_columns(tmp_path):
     path = tmp_path / "gemm.parquet"
     pd.DataFrame(
         {
@@ -108,7 +108,7 @@ def attention(**more):
     }
 
 
-def test_attention_of_aiconfigurator(tmp_path):
+def test_read_attention(tmp_path):
     path = aic(tmp_path, "context_attention", **attention(window_size=[None, 128]))
     runs = import_runs(path, "aiconfigurator").runs
     assert runs["kernel"].unique().tolist() == ["attention_prefill"]
@@ -129,7 +129,7 @@ def test_attention_of_aiconfigurator(tmp_path):
     assert runs["kernel"].unique().tolist() == ["attention_encoder"]
 
 
-def test_mla_of_aiconfigurator(tmp_path):
+def test_read_latent_attention(tmp_path):
     columns = {
         "kernel_source": ["default"],
         "mla_dtype": ["bfloat16"],
@@ -159,7 +159,7 @@ def test_mla_of_aiconfigurator(tmp_path):
             assert (row["problem.model"], row["config.gemm_format"]) == ("M", "fp8_block")
 
 
-def test_moe_of_aiconfigurator(tmp_path):
+def test_read_experts(tmp_path):
     columns = {
         "kernel_source": ["k"],
         "moe_dtype": ["w4a16_mxfp4"],
@@ -182,7 +182,7 @@ def test_moe_of_aiconfigurator(tmp_path):
     assert (row["power_w"], row["device.power_limit_w"]) == (300, 500)
 
 
-def test_collectives_of_aiconfigurator(tmp_path):
+def test_read_collectives(tmp_path):
     ops = ["all_gather", "alltoall", "reduce_scatter", "all_reduce"]
     columns = {
         "kernel_source": ["NCCL"] * 4,
@@ -216,7 +216,7 @@ def test_collectives_of_aiconfigurator(tmp_path):
         import_runs(aic(tmp_path, "custom_allreduce", **columns), "aiconfigurator")
 
 
-def test_quantisation_of_aiconfigurator(tmp_path):
+def test_read_quantization(tmp_path):
     columns = {"kernel_source": ["a"] * 2, "m": [1, 2], "k": [32, 64], "quant_dtype": ["fp8"] * 2}
     for op, name in (("computescale", "compute_scale"), ("scale_matrix", "scale_matrix")):
         done = import_runs(aic(tmp_path, op, **columns, latency=[0.0, 0.1]), "aiconfigurator")
@@ -225,7 +225,7 @@ def test_quantisation_of_aiconfigurator(tmp_path):
         assert (row["kernel"], row["problem.op"], row["problem.M"]) == ("quantize", name, 2)
 
 
-def test_other_operations_keep_their_name(tmp_path):
+def test_read_other_operations_keep_name(tmp_path):
     columns = {
         "kernel_source": ["k"],
         "op_name": ["pre"],
@@ -242,7 +242,7 @@ def test_other_operations_keep_their_name(tmp_path):
     assert (row["config.fused"], row["config.pre_dispatch"]) == (True, "jit")
 
 
-def test_exchanges_between_experts_are_two_rows_in_microseconds(tmp_path):
+def test_read_expert_exchange_becomes_two_rows(tmp_path):
     columns = {
         "kernel_source": ["deepep"] * 2,
         "op_name": ["normal"] * 2,
@@ -274,7 +274,7 @@ def test_exchanges_between_experts_are_two_rows_in_microseconds(tmp_path):
     assert row["time_ms"] == pytest.approx(0.1)
 
 
-def test_power_without_latency(tmp_path, survives):
+def test_read_power_without_latency(tmp_path, survives):
     path = gemm(tmp_path, power=[300.0, 400.0], power_limit=[700.0, 700.0])
     pd.read_parquet(path).drop(columns="latency").to_parquet(path)
     runs = survives(import_runs(path, "aiconfigurator"))
@@ -293,11 +293,11 @@ def test_power_without_latency(tmp_path, survives):
         ("news_perf.txt", "news"),
     ],
 )
-def test_the_name_says_the_operation(tmp_path, name, op):
+def test_operation_of_file_name(tmp_path, name, op):
     assert operation_of(tmp_path / name) == op
 
 
-def test_tables_that_say_too_little(tmp_path):
+def test_read_incomplete_table_is_refused(tmp_path):
     path = gemm(tmp_path)
     table = pd.read_parquet(path)
     table.drop(columns="latency").to_parquet(path)
@@ -313,7 +313,7 @@ def test_tables_that_say_too_little(tmp_path):
 
 
 @pytest.mark.parametrize("package", ["aiconfigurator_core", "aisimulate_core"])
-def test_the_installed_data(tmp_path, monkeypatch, package):
+def test_locate_installed_tables(tmp_path, monkeypatch, package):
     data = tmp_path / package / "systems" / "data"
     gemm(data)
     gemm(data, place="a100_sxm/gemm/vllm/0.14.0")
@@ -328,13 +328,13 @@ def test_the_installed_data(tmp_path, monkeypatch, package):
 
 
 @pytest.mark.parametrize("place", ["installed", "h200_sxm"])
-def test_nothing_is_installed(monkeypatch, place):
+def test_locate_without_package_is_refused(monkeypatch, place):
     monkeypatch.setattr(aiconfigurator, "installed_tables", lambda: None)
     with pytest.raises(RunTableError, match="pip install aiconfigurator-core, or give a folder"):
         import_runs(place, "aiconfigurator")
 
 
-def test_a_sample_of_a_table_under_another_name(tmp_path):
+def test_read_renamed_sample(tmp_path):
     table = pd.DataFrame(
         {
             "kernel_source": "x",
@@ -358,7 +358,7 @@ def test_a_sample_of_a_table_under_another_name(tmp_path):
 @pytest.mark.parametrize(
     ("isl", "step", "kernel"), [(1, 7, "attention_decode"), (64, 0, "attention_prefill")]
 )
-def test_prefill_and_decode_are_told_apart_by_their_columns(tmp_path, isl, step, kernel):
+def test_operation_of_columns_tells_prefill_from_decode(tmp_path, isl, step, kernel):
     table = pd.DataFrame(
         {
             "kernel_source": ["x"],
@@ -392,7 +392,7 @@ TABLE = st.lists(
 
 
 @given(TABLE)
-def test_every_row_of_aiconfigurator_is_imported_or_counted(tmp_path, survives, rows):
+def test_import_runs_counts_every_row(tmp_path, survives, rows):
     sizes, times, formats = zip(*rows, strict=True)
     path = aic(
         tmp_path,

@@ -25,7 +25,7 @@ def imported(path, **mapping):
     return import_runs(path, "generic", mapping=names, **HERE)
 
 
-def test_columns_are_mapped_and_scaled(table, survives):
+def test_read_maps_and_scales_columns(table, survives):
     done = imported(
         table,
         time_ms="latency us*0.001",
@@ -43,18 +43,18 @@ def test_columns_are_mapped_and_scaled(table, survives):
     survives(done)
 
 
-def test_a_table_in_another_encoding_is_said(tmp_path):
+def test_read_other_encoding_is_refused(tmp_path):
     (tmp_path / "old.csv").write_bytes("größe,time_ms\n1,2.0\n".encode("latin-1"))
     with pytest.raises(RunTableError, match=r"old\.csv is not a readable table: it is not UTF-8"):
         imported(tmp_path / "old.csv")
 
 
-def test_times_can_be_divided(table):
+def test_read_divides_times(table):
     done = imported(table, time_ms="latency_ns / 1e6", problem__M="m")
     assert done.runs["time_ms"].tolist() == [1.5]
 
 
-def test_columns_of_a_run_table_need_no_mapping(tmp_path):
+def test_read_run_table_columns_need_no_mapping(tmp_path):
     path = tmp_path / "runs.parquet"
     pd.DataFrame(
         {
@@ -76,7 +76,7 @@ def test_columns_of_a_run_table_need_no_mapping(tmp_path):
     assert runs["time_ms"].isna().tolist() == [False, True]  # what failed has no time
 
 
-def test_what_is_given_replaces_what_is_there(tmp_path):
+def test_read_given_names_replace_columns(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("kernel,device,time_ms,config.x\na,x,1.0,1\n")
     runs = import_runs(path, "generic", **HERE).runs
@@ -97,26 +97,26 @@ def test_what_is_given_replaces_what_is_there(tmp_path):
         ({"problem.": "m", "time_ms": "latency_ns"}, "'problem.' is not a run-table column"),
     ],
 )
-def test_mistakes_in_the_mapping(table, mapping, message):
+def test_read_wrong_mapping_is_refused(table, mapping, message):
     with pytest.raises(UsageError, match=message):
         import_runs(table, "generic", mapping=mapping, **HERE)
 
 
 @pytest.mark.parametrize("missing", ["kernel", "device"])
-def test_kernel_and_device_must_be_known(table, missing):
+def test_read_without_kernel_or_device_is_refused(table, missing):
     given = {k: v for k, v in HERE.items() if k != missing}
     mapping = {"time_ms": "latency_ns", "problem.M": "m"}
     with pytest.raises(UsageError, match=f"{missing} has no source: add --map {missing}=COLUMN"):
         import_runs(table, "generic", mapping=mapping, **given)
 
 
-def test_constants_count_as_said(table):
+def test_read_constants_count_as_sources(table):
     mapping, same = {"time_ms": "latency_ns*1e-6"}, {"problem.M": 64, **HERE}
     runs = import_runs(table, "generic", mapping=mapping, constants=same).runs
     assert runs["problem.M"].tolist() == [64]
 
 
-def test_sources_are_expressions(tmp_path):
+def test_read_evaluates_expressions(tmp_path):
     path = tmp_path / "theirs.csv"
     path.write_text("latency (us),m,n\n1500,64,2\n3000,32,4\n")
     mapping = {"time_ms": "latency (us)*0.001", "problem.M": "m", "problem.flops": "2*m*n"}
@@ -132,18 +132,42 @@ stages,Runtime
 """
 
 
-def test_the_cutlass_profiler_needs_only_a_mapping(tmp_path):
-    (tmp_path / "out.gemm.csv").write_text(CUTLASS)
-    named = {"time_ms": "Runtime", "problem.M": "m", "problem.N": "n", "problem.K": "k"}
-    named |= {"kernel": "OperationKind", "config.implementation": "Operation"}
-    done = import_runs(tmp_path / "out.gemm.csv", "generic", device="NVIDIA H200", mapping=named)
-    assert done.rejected == {"time is zero": 1}
-    assert done.runs["kernel"].tolist() == ["gemm"]
-    assert done.runs["time_ms"].tolist() == [0.5]
+CUTLASS_COLUMNS = {
+    "time_ms": "Runtime",
+    "problem.M": "m",
+    "problem.N": "n",
+    "problem.K": "k",
+    "kernel": "OperationKind",
+    "config.implementation": "Operation",
+}
+
+
+@pytest.mark.parametrize("status", [{}, {"status": "Disposition"}], ids=["found", "mapped"])
+def test_cutlass_rows_that_failed_their_check_are_not_ok(tmp_path, status):
+    wrong = CUTLASS.splitlines()[1].replace("passed", "incorrect").replace(",0.5", ",0.001")
+    (tmp_path / "out.gemm.csv").write_text(CUTLASS + wrong + "\n")
+    mapping = {**CUTLASS_COLUMNS, **status}
+    done = import_runs(tmp_path / "out.gemm.csv", "generic", device="NVIDIA H200", mapping=mapping)
+    assert done.rejected == {}
+    assert done.runs["kernel"].tolist() == ["gemm"] * 3
+    assert done.runs["status"].tolist() == ["ok", "invalid", "wrong_result"]
+    assert done.runs["time_ms"].dropna().tolist() == [0.5]
     assert done.runs[["problem.M", "problem.N", "problem.K"]].iloc[0].tolist() == [1024, 512, 256]
 
 
-def test_lines_longer_than_the_header_are_refused(tmp_path):
+def test_an_unknown_status_is_refused_by_name(tmp_path):
+    path = tmp_path / "out.gemm.csv"
+    path.write_text(CUTLASS.replace("passed", "dubious"))
+    with pytest.raises(UsageError, match="'dubious' in column 'Disposition' is no known status"):
+        import_runs(path, "generic", device="NVIDIA H200", mapping=CUTLASS_COLUMNS)
+    all_ok = {"status": "ok"}
+    done = import_runs(
+        path, "generic", device="NVIDIA H200", mapping=CUTLASS_COLUMNS, constants=all_ok
+    )
+    assert done.runs["time_ms"].tolist() == [0.5]
+
+
+def test_read_lines_longer_than_header_are_refused(tmp_path):
     """pandas would take the first column for an index, and the second for the time."""
     path = tmp_path / "runs.csv"
     path.write_text("time_ms,problem.M,config.x\n0.5,64,1,\n0.6,65,1,\n")
@@ -151,7 +175,7 @@ def test_lines_longer_than_the_header_are_refused(tmp_path):
         import_runs(path, "generic", **HERE)
 
 
-def test_endings_may_be_in_capitals(tmp_path):
+def test_read_suffix_in_capitals(tmp_path):
     rows = pd.DataFrame({"time_ms": [0.5], "problem.M": [64]})
     rows.to_parquet(tmp_path / "A.PARQUET")
     rows.to_csv(tmp_path / "B.CSV.GZ", index=False, compression="gzip")

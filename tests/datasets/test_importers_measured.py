@@ -10,7 +10,7 @@ from foretune.device import known_devices
 
 
 @pytest.mark.shared_data
-def test_the_measured_tables(shared_data, survives):
+def test_import_runs_reads_measured_tables(shared_data, survives):
     manifest = json.loads((shared_data / "llm" / "manifest.json").read_text())
     rows = {f["file"]: f["rows"] for f in manifest["files"]}
     for name, count in rows.items():
@@ -28,7 +28,7 @@ def test_the_measured_tables(shared_data, survives):
 
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["gemm", "context_attention", "generation_attention", "moe"])
-def test_large_tables(shared_data, tmp_path, name):
+def test_import_runs_reads_large_tables(shared_data, tmp_path, name):
     table = pd.read_parquet(shared_data / "llm" / f"{name}.parquet").sample(20_000, random_state=0)
     table.to_parquet(tmp_path / f"{name}.parquet")
     done = import_runs(tmp_path / f"{name}.parquet", "aiconfigurator")
@@ -38,7 +38,7 @@ def test_large_tables(shared_data, tmp_path, name):
 
 
 @pytest.mark.shared_data
-def test_measured_power_without_times(shared_data):
+def test_import_runs_reads_power_without_times(shared_data):
     for path in sorted((shared_data / "llm").glob("power_*.parquet")):
         done = import_runs(path, "aiconfigurator")
         assert done.rejected == {}

@@ -45,7 +45,7 @@ def ncu(tmp_path, text, **options):
     return import_runs(path, "ncu", **{"device": "NVIDIA H100 80GB HBM3", **options})
 
 
-def test_the_details_page(tmp_path, survives):
+def test_read_details_page(tmp_path, survives):
     runs = survives(ncu(tmp_path, DETAILS))
     assert runs["kernel"].tolist() == ["gemm", "softmax"]
     assert runs["time_ms"].tolist() == pytest.approx([0.02845, 0.013312])
@@ -60,7 +60,7 @@ def test_the_details_page(tmp_path, survives):
     assert not [c for c in runs if "Block Size" in c or "Cache" in c or c == "counter.Duration"]
 
 
-def test_the_raw_page(tmp_path, survives):
+def test_read_raw_page(tmp_path, survives):
     done = ncu(tmp_path, RAW)
     runs = survives(done)
     assert done.rejected == {"time is not a number": 1}
@@ -75,18 +75,86 @@ def test_the_raw_page(tmp_path, survives):
     assert not [c for c in runs if "device__attribute" in c or "cache" in c]
 
 
-def test_a_raw_page_without_units(tmp_path):
+def test_read_raw_page_without_units(tmp_path):
     text = '"ID","Kernel Name","gpu__time_duration.sum"\n"0","k","1500"\n'
     assert ncu(tmp_path, text).runs["time_ms"].tolist() == [0.0015]  # base units: nanoseconds
 
 
-def test_what_the_problem_was_can_be_said(tmp_path):
+def test_read_takes_problem_from_constants(tmp_path):
     done = ncu(tmp_path, DETAILS, kernel="gemm", constants={"problem.M": 64})
     assert done.kernels == {"gemm": 2}
     assert done.runs["problem.M"].tolist() == [64, 64]
 
 
-def test_what_is_no_report(tmp_path):
+def german(text):
+    """Return a report with a decimal comma, and points between thousands."""
+    return text.translate(str.maketrans(",.", ".,"))
+
+
+def test_a_decimal_comma_is_read_as_such(tmp_path):
+    text = RAW
+    for number in ("10,240,000", "2.5", "0.02845", "1.024", "0.5", "48.5", "2,048", "1.5"):
+        text = text.replace(f'"{number}"', f'"{german(number)}"')
+    assert text != RAW
+    done = ncu(tmp_path, text)
+    assert done.notes == (f"{tmp_path / 'report.csv'}: decimal comma",)
+    assert done.runs.equals(ncu(tmp_path, RAW).runs)
+
+
+def test_whole_nanoseconds_tell_the_mark_of_thousands(tmp_path):
+    header = '"ID","Kernel Name","gpu__time_duration.sum"\n"","","ns"\n'
+    for number in ("13,312", "13.312"):
+        runs = ncu(tmp_path, f'{header}"0","k","{number}"\n').runs
+        assert runs["time_ms"].tolist() == pytest.approx([0.013312])
+
+
+def test_a_mark_that_nothing_tells_is_asked_for(tmp_path):
+    text = '"ID","Kernel Name","gpu__time_duration.sum"\n"","","usecond"\n"0","k","1.234"\n'
+    with pytest.raises(UsageError, match=r"1\.234 may be 1\.234 or 1234: give import --decimal"):
+        ncu(tmp_path, text)
+    assert ncu(tmp_path, text, decimal=".").runs["time_ms"].tolist() == pytest.approx([0.001234])
+    assert ncu(tmp_path, text, decimal=",").runs["time_ms"].tolist() == pytest.approx([1.234])
+
+
+LONG = '"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"\n'
+
+
+def test_launches_of_two_processes_are_two(tmp_path):
+    lines = '"0","77","k","x","Duration","us","100"\n"0","78","k","x","Duration","us","300"\n'
+    assert ncu(tmp_path, LONG + lines).runs["time_ms"].tolist() == pytest.approx([0.1, 0.3])
+
+
+def test_a_second_header_begins_another_run(tmp_path):
+    line = '"0","77","k","x","Duration","us","{}"\n'
+    text = LONG + line.format(100) + LONG + line.format(300)
+    done = ncu(tmp_path, text)
+    assert done.runs["time_ms"].tolist() == pytest.approx([0.1, 0.3])
+    assert "2 tables, one after the other" in done.notes[0]
+
+
+def test_one_launch_with_two_durations_is_refused(tmp_path):
+    line = '"0","77","k","x","Duration","us","{}"\n'
+    with pytest.raises(RunTableError, match="launch 0 has two values of Duration, 100 and 300"):
+        ncu(tmp_path, LONG + line.format(100) + line.format(300))
+
+
+def test_a_metric_of_two_sections_is_kept_twice(tmp_path):
+    lines = (
+        '"0","77","k","x","Duration","us","100"\n"0","77","k","Speed","Throughput","%","55.1"\n'
+        '"0","77","k","Memory","Throughput","Gbyte/s","900.2"\n'
+    )
+    row = ncu(tmp_path, LONG + lines).runs.iloc[0]
+    assert row["counter.Speed Throughput"] == 55.1
+    assert row["counter.Memory Throughput"] == 900.2e9
+
+
+def test_a_report_without_a_duration_names_the_metric(tmp_path):
+    text = '"ID","Kernel Name","dram__bytes.sum"\n"0","k","1500"\n'
+    with pytest.raises(RunTableError, match=r"--metrics gpu__time_duration\.sum"):
+        ncu(tmp_path, text)
+
+
+def test_read_other_file_is_refused(tmp_path):
     with pytest.raises(RunTableError, match="a header with ID, Kernel Name, … is missing"):
         ncu(tmp_path, "==PROF== nothing\n1,2\n")
     with pytest.raises(RunTableError, match="a line has 13 cells, not 15"):
@@ -112,7 +180,7 @@ def test_what_is_no_report(tmp_path):
         ("nan", "%", None),
     ],
 )
-def test_units(text, unit, value):
+def test_to_base_converts_units(text, unit, value):
     assert to_base(text, unit) == value
 
 
@@ -125,5 +193,5 @@ def test_units(text, unit, value):
         ("void (anonymous namespace)::scan<4>(int)", "scan"),
     ],
 )
-def test_short_names(signature, name):
+def test_short_name_drops_types_and_arguments(signature, name):
     assert short_name(signature) == name

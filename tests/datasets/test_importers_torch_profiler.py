@@ -85,7 +85,7 @@ def write(tmp_path, trace, name="trace.json"):
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_kernels_have_their_operator_launch_and_queue(tmp_path, survives, old):
+def test_read_kernels_have_operator_launch_and_queue(tmp_path, survives, old):
     done = import_runs(write(tmp_path, hand_written_gpu_trace(old=old)), "torch-profiler")
     runs = survives(done)
     assert runs["kernel"].tolist() == ["aten::mm", "aten::linear"], "the innermost operator"
@@ -99,7 +99,7 @@ def test_kernels_have_their_operator_launch_and_queue(tmp_path, survives, old):
     assert "problem.batch" not in runs
 
 
-def test_a_kernel_without_its_launch_belongs_to_no_operator(tmp_path):
+def test_read_kernel_without_launch_has_no_operator(tmp_path):
     trace = hand_written_gpu_trace()
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("name") != "cudaLaunchKernel"]
     runs = import_runs(write(tmp_path, trace), "torch-profiler").runs
@@ -107,7 +107,7 @@ def test_a_kernel_without_its_launch_belongs_to_no_operator(tmp_path):
     assert "counter.launch_queue_us" not in runs
 
 
-def test_a_rise_of_launch_and_queueing_time_names_the_batch(tmp_path, capsys):
+def test_first_compute_bound_is_batch_of_rise(tmp_path, capsys):
     for batch, queued in ((1, 3.0), (2, 3.2), (8, 2.9), (32, 9.0), (64, 80.0)):
         write(tmp_path, hand_written_gpu_trace(queued), f"net_b{batch}.json")
     out = str(tmp_path / "runs.parquet")
@@ -121,19 +121,19 @@ def test_a_rise_of_launch_and_queueing_time_names_the_batch(tmp_path, capsys):
     assert "launch-bound below batch 32" in said.err
 
 
-def test_a_device_in_the_name_is_no_batch_size(tmp_path):
+def test_read_device_in_name_is_no_batch(tmp_path):
     trace = write(tmp_path, hand_written_gpu_trace(), "net_B200_batch8.json")
     assert set(import_runs(trace, "torch-profiler").runs["problem.batch"]) == {8}
 
 
 @pytest.mark.parametrize("times", [[3.0, 3.1, 3.0], [3.0, 9.0, 3.1], [5.0]])
-def test_what_does_not_rise_and_stay_is_launch_bound(tmp_path, times):
+def test_first_compute_bound_without_lasting_rise_is_none(tmp_path, times):
     for batch, queued in enumerate(times, 1):
         write(tmp_path, hand_written_gpu_trace(queued), f"batch{batch}.json")
     assert first_compute_bound(launch_summary(import_runs(tmp_path, "torch-profiler").runs)) is None
 
 
-def test_a_recorded_trace_of_this_cpu(tmp_path):
+def test_read_recorded_cpu_trace(tmp_path):
     torch = pytest.importorskip("torch")
     layer, x = torch.nn.Linear(16, 8), torch.zeros(4, 16)
     with torch.profiler.profile(
@@ -151,6 +151,6 @@ def test_a_recorded_trace_of_this_cpu(tmp_path):
     assert not len(launch_summary(runs))
 
 
-def test_other_json_is_refused(tmp_path):
+def test_read_other_json_is_refused(tmp_path):
     with pytest.raises(RunTableError, match=r"chrome trace of torch\.profiler"):
         import_runs(write(tmp_path, {"events": []}), "torch-profiler")

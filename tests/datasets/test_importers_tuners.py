@@ -1,4 +1,4 @@
-"""What tuners write: Kernel Tuner, T4, Triton."""
+"""Tests imports of Kernel Tuner's caches, T4 results and Triton's caches."""
 
 import gzip
 import json
@@ -67,7 +67,7 @@ def kerneltuner(tmp_path, text, name="A4000.json", **options):
 
 
 @pytest.mark.parametrize("name", ["A4000.json", "A4000.json.gz"])
-def test_a_kernel_tuner_cache(tmp_path, name, survives):
+def test_kernel_tuner_cache_is_read(tmp_path, name, survives):
     done = kerneltuner(tmp_path, HEAD + ",\n".join(LINES) + "}\n}", name)
     runs = survives(done)
     assert done.rejected == {}
@@ -94,22 +94,22 @@ def test_a_kernel_tuner_cache(tmp_path, name, survives):
     ("tail", "rows"),
     [("\n", 2), (",\n", 2), (",\n" + LINES[2][:30], 2), (",\n" + LINES[2] + ",", 3)],
 )
-def test_a_kernel_tuner_that_was_stopped(tmp_path, tail, rows):
+def test_kernel_tuner_unfinished_cache_is_read(tmp_path, tail, rows):
     done = kerneltuner(tmp_path, HEAD + ",\n".join(LINES[:2]) + tail)
     assert len(done.runs) == rows
 
 
-def test_a_kernel_tuner_cache_that_is_damaged(tmp_path):
+def test_kernel_tuner_damaged_cache_is_refused(tmp_path):
     with pytest.raises(RunTableError, match="finished or not, with device_name, kernel_name"):
         kerneltuner(tmp_path, HEAD + ",\n".join(LINES[:2])[40:])
 
 
-def test_names_given_replace_those_in_the_cache(tmp_path):
+def test_kernel_tuner_given_names_replace_those_in_cache(tmp_path):
     done = kerneltuner(tmp_path, HEAD + LINES[0], kernel="convolution", device="NVIDIA L40")
     assert (done.runs["kernel"][0], done.runs["device"][0]) == ("convolution", "NVIDIA L40")
 
 
-def test_problem_sizes_of_every_shape(tmp_path):
+def test_kernel_tuner_problem_sizes_of_every_shape(tmp_path):
     cache = json.loads(HEAD + LINES[0] + "}}")
     for size, columns in ((100, [100]), (["n", 2], ["n", 2]), ([], [])):
         done = kerneltuner(tmp_path, json.dumps({**cache, "problem_size": size}))
@@ -117,7 +117,7 @@ def test_problem_sizes_of_every_shape(tmp_path):
         assert [done.runs[c][0] for c in sizes] == columns
 
 
-def test_parameters_may_be_objects(tmp_path):
+def test_kernel_tuner_parameters_may_be_objects(tmp_path):
     cache = json.loads(HEAD + LINES[0] + "}}")
     cache["cache"]["16,0,15"]["block_size_x"] = {"a": 1}
     done = kerneltuner(tmp_path, json.dumps(cache))
@@ -147,7 +147,7 @@ def t4(tmp_path, *results, metadata=None, **options):
     return import_runs(path, "t4", **options)
 
 
-def test_t4_of_kernel_tuner(tmp_path, survives):
+def test_t4_results_of_kernel_tuner(tmp_path, survives):
     failures = ("timeout", "compile", "runtime", "correctness", "constraints", "news")
     results = [t4_result("failed", invalidity=i) for i in failures]
     named = {"kernel": "convolution", "device": "NVIDIA H200"}
@@ -170,14 +170,14 @@ def test_t4_of_kernel_tuner(tmp_path, survives):
     assert runs["error"][6] == "news"
 
 
-def test_t4_without_a_time_takes_the_median(tmp_path):
+def test_t4_without_time_takes_median(tmp_path):
     done = t4(tmp_path, t4_result(0) | {"measurements": []}, kernel="k", device="d")
     assert done.runs["time_ms"].tolist() == [12.25]
     result = t4_result(0) | {"measurements": [], "times": {}}
     assert t4(tmp_path, result, kernel="k", device="d").rejected == {"time is not a number": 1}
 
 
-def test_t4_of_ktt(tmp_path, survives):
+def test_t4_results_of_ktt(tmp_path, survives):
     about = {
         "autotuner": "KTT",
         "autotuner_version": "2.2.0",
@@ -212,7 +212,7 @@ def test_t4_of_ktt(tmp_path, survives):
         t4(tmp_path, result, metadata={**about, "timeunit": "Fortnights"}, kernel="add")
 
 
-def test_t4_that_does_not_say_whose_it_is(tmp_path):
+def test_t4_without_kernel_or_device_is_refused(tmp_path):
     with pytest.raises(UsageError, match="does not name its kernel: give --kernel NAME"):
         t4(tmp_path, t4_result(1.0), device="d")
     with pytest.raises(UsageError, match="does not name its device: give --device NAME"):
@@ -240,7 +240,7 @@ def triton_config(warps, **kwargs):
 TRITON_KEY = [512, 256, 128, "torch.float16", "torch.float16", True]
 
 
-def test_triton(tmp_path, survives):
+def test_triton_cache_is_read(tmp_path, survives):
     timings = [
         [triton_config(4, BLOCK_M=64, SPLIT=None), [0.05, 0.04, 0.06]],
         [triton_config(8, BLOCK_M=128, SPLIT=2), [math.inf, math.inf, math.inf]],
@@ -266,7 +266,7 @@ def test_triton(tmp_path, survives):
     assert "config.ir_override" not in runs
 
 
-def test_triton_says_neither_device_nor_names(tmp_path):
+def test_triton_cache_without_device_or_with_wrong_mapping_is_refused(tmp_path):
     timings = [[triton_config(4, BLOCK_M=64), [0.05, 0.04, 0.06]]]
     with pytest.raises(UsageError, match="give --device"):
         triton(tmp_path, TRITON_KEY, timings)
@@ -274,7 +274,7 @@ def test_triton_says_neither_device_nor_names(tmp_path):
         triton(tmp_path, TRITON_KEY, timings, device="d", mapping={"problem.M": "M"})
 
 
-def test_triton_writes_what_is_read(tmp_path):
+def test_triton_cache_written_by_triton_is_read(tmp_path):
     triton_package = pytest.importorskip("triton")
     config = triton_package.Config({"BLOCK": 128}, num_warps=8)
     assert {"kwargs", "num_warps", "num_stages", "num_ctas"} <= set(vars(config))

@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+from contextlib import closing
 
 import optuna
 import pytest
@@ -44,7 +45,7 @@ def facts(measurements):
     return sorted(found, key=repr)
 
 
-def test_there_and_back(tmp_path):
+def test_write_then_read_keeps_rows(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     names = write(from_measurements(ROWS), url)
     assert names == ["blur n=64 on My CPU", "blur n=128 on My CPU"]
@@ -59,7 +60,7 @@ def test_there_and_back(tmp_path):
         write(from_measurements(ROWS), f"sqlite:///{tmp_path}/no/study.db")
 
 
-def test_a_study_of_somebody_else(tmp_path):
+def test_read_other_study_maps_value_to_time(tmp_path):
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", study_name="mine")
 
     def objective(trial):
@@ -79,7 +80,7 @@ def test_a_study_of_somebody_else(tmp_path):
         import_runs(tmp_path / "no.db", "optuna", device="My CPU")
 
 
-def test_an_import_writes_into_no_database(tmp_path):
+def test_read_leaves_database_unchanged(tmp_path):
     theirs, study = tmp_path / "theirs.db", tmp_path / "a study?.db"
     with sqlite3.connect(theirs) as database:
         database.execute("CREATE TABLE results (time_ms REAL)")
@@ -94,3 +95,63 @@ def test_an_import_writes_into_no_database(tmp_path):
         import_runs(theirs, "optuna")
     assert [path.read_bytes() for path in (theirs, study)] == before
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def study_of(folder, name, directions, values):
+    study = optuna.create_study(
+        storage=f"sqlite:///{folder}/s.db", study_name=name, directions=directions
+    )
+    for value in values:
+        trial = study.ask({"block": optuna.distributions.IntDistribution(1, 64)})
+        study.tell(trial, value)
+    return study
+
+
+def test_a_study_that_maximizes_is_no_time(tmp_path):
+    study_of(tmp_path, "speed", ["maximize"], [100.0, 400.0])
+    with pytest.raises(UsageError, match=r"'speed' maximizes .*--map time_ms=1e9/value"):
+        import_runs(tmp_path / "s.db", "optuna", device="d")
+    mapping = {"time_ms": "1000/value"}
+    imported = import_runs(tmp_path / "s.db", "optuna", device="d", mapping=mapping)
+    assert imported.runs["time_ms"].tolist() == [10.0, 2.5]
+
+
+@pytest.mark.filterwarnings("ignore:.*set_metric_names is experimental")
+def test_the_name_of_a_value_tells_its_unit(tmp_path):
+    study_of(tmp_path, "mine", ["minimize"], [100.0]).set_metric_names(["latency_us"])
+    imported = import_runs(tmp_path / "s.db", "optuna", device="d")
+    assert imported.runs["time_ms"].tolist() == [0.1]
+
+
+@pytest.mark.filterwarnings("ignore:.*set_metric_names is experimental")
+def test_a_value_that_is_named_otherwise_is_no_time(tmp_path):
+    study_of(tmp_path, "mine", ["minimize"], [100.0]).set_metric_names(["loss"])
+    with pytest.raises(UsageError, match="has the value 'loss', without a unit of time"):
+        import_runs(tmp_path / "s.db", "optuna", device="d")
+
+
+def test_a_study_with_two_objectives_is_skipped_by_name(tmp_path):
+    study_of(tmp_path, "one", ["minimize"], [2.0])
+    study_of(tmp_path, "two", ["minimize", "maximize"], [(1.0, 3.0)])
+    imported = import_runs(tmp_path / "s.db", "optuna", device="d")
+    assert imported.kernels == {"one": 1}
+    assert len(imported.notes) == 1
+    assert "study 'two' is skipped: it has 2 objectives" in imported.notes[0]
+
+
+def test_only_studies_with_two_objectives_are_named(tmp_path):
+    study_of(tmp_path, "two", ["minimize", "maximize"], [(1.0, 3.0)])
+    with pytest.raises(RunTableError, match="study 'two' is skipped: it has 2 objectives"):
+        import_runs(tmp_path / "s.db", "optuna", device="d")
+
+
+def test_a_database_of_an_older_release_is_upgraded_in_a_copy(tmp_path):
+    study_of(tmp_path, "old", ["minimize"], [2.0])
+    path = tmp_path / "s.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        # The database says that its tables are older; the upgrade changes what it finds.
+        database.execute("UPDATE alembic_version SET version_num = 'v3.0.0.d'")
+    before = path.read_bytes()
+    imported = import_runs(path, "optuna", device="d")
+    assert imported.runs["time_ms"].tolist() == [2.0]
+    assert path.read_bytes() == before

@@ -1,4 +1,4 @@
-"""Run tables on disk: what is written is what is read, or a reason why not."""
+"""Tests run tables on disk: `datasets/runs.py`."""
 
 import json
 import math
@@ -66,7 +66,7 @@ def _sortable(m):
 
 
 @given(st.lists(measurements(), min_size=1, max_size=5))
-def test_measurements_survive_parquet(tmp_path, written):
+def test_write_runs_keeps_measurements(tmp_path, written):
     path = tmp_path / "runs.parquet"
     write_runs(path, from_measurements(written))
     read = to_measurements(read_runs(path))
@@ -74,14 +74,14 @@ def test_measurements_survive_parquet(tmp_path, written):
     assert all(same(a, b) for a, b in zip(read, written, strict=True))
 
 
-def test_the_name_of_a_csv_file_is_refused(tmp_path, toy_measurements):
+def test_write_runs_csv_name_is_refused(tmp_path, toy_measurements):
     for write in (RunLog, lambda path: write_runs(path, from_measurements(toy_measurements))):
         with pytest.raises(UsageError, match=r"runs.csv: run tables are Parquet files: use a name"):
             write(tmp_path / "runs.csv")
     assert not any(tmp_path.iterdir())
 
 
-def test_values_keep_their_type_beside_rows_that_lack_them(tmp_path):
+def test_to_measurements_restores_types_of_columns_with_gaps(tmp_path):
     rows = [
         run(x=64, flag=True, mode="a", split="auto"),
         run(x=32, flag=False, split=4),
@@ -95,20 +95,20 @@ def test_values_keep_their_type_beside_rows_that_lack_them(tmp_path):
     ]
 
 
-def test_categories_may_be_of_several_types(tmp_path):
+def test_write_runs_keeps_categories_of_mixed_types(tmp_path):
     runs = from_measurements([run(x=1), run(x="a"), run(x=0.5), run(y=1)])
     runs["config.x"] = runs["config.x"].astype("category")
     write_runs(tmp_path / "runs.parquet", runs)
     assert read_runs(tmp_path / "runs.parquet")["config.x"].tolist()[:3] == [1, "a", 0.5]
 
 
-def test_the_device_is_stored_with_every_row(toy_measurements, toy_device):
+def test_from_measurements_stores_specs_in_every_row(toy_measurements, toy_device):
     runs = from_measurements(toy_measurements, toy_device)
     for name, value in toy_device.specs.items():
         assert (runs[f"device.{name}"] == value).all()
 
 
-def test_columns_are_in_reading_order():
+def test_ordered_columns_in_reading_order():
     columns = list(from_measurements([run(x=1)]).columns)
     assert columns[:6] == ["kernel", "device", "status", "problem.M", "config.x", "time_ms"]
 
@@ -126,7 +126,7 @@ def run(M=64, status=Status.OK, time_ms=1.0, recorded_at="2026-01-01T00:00:00", 
     )
 
 
-def test_tables_of_others_need_only_what_is_required(tmp_path):
+def test_read_runs_needs_required_columns_only(tmp_path):
     runs = pd.DataFrame(
         {"kernel": ["k"], "device": ["d"], "status": ["ok"], "config.x": [1], "time_ms": [2.0]}
     )
@@ -136,7 +136,7 @@ def test_tables_of_others_need_only_what_is_required(tmp_path):
     assert math.isnan(m.power_w)
 
 
-def test_a_folder_is_no_table(tmp_path, monkeypatch):
+def test_read_runs_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunTableError, match=r"^\. is a folder, not a run table: give a file in"):
         read_runs(".")
@@ -145,7 +145,7 @@ def test_a_folder_is_no_table(tmp_path, monkeypatch):
         read_runs(".")
 
 
-def test_a_missing_file_says_how_to_get_one(tmp_path):
+def test_read_runs_missing_file_says_how_to_collect(tmp_path):
     with pytest.raises(RunTableError, match="does not exist: collect one with 'foretune collect'"):
         read_runs(tmp_path / "none.parquet")
     (tmp_path / "file").write_text("")
@@ -154,7 +154,7 @@ def test_a_missing_file_says_how_to_get_one(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -20])
-def test_a_truncated_file(tmp_path, keep):
+def test_read_runs_truncated_file_is_refused(tmp_path, keep):
     path = tmp_path / "runs.parquet"
     write_runs(path, from_measurements([run(x=1)]))
     path.write_bytes(path.read_bytes()[:keep])
@@ -162,7 +162,7 @@ def test_a_truncated_file(tmp_path, keep):
         read_runs(path)
 
 
-def test_a_file_of_the_future(tmp_path):
+def test_read_runs_newer_version_is_refused(tmp_path):
     path = tmp_path / "runs.parquet"
     write_runs(path, from_measurements([run(x=1)]))
     table = pq.read_table(path)
@@ -172,7 +172,7 @@ def test_a_file_of_the_future(tmp_path):
         read_runs(path)
 
 
-def test_reading_validates(tmp_path):
+def test_read_runs_validates(tmp_path):
     path = tmp_path / "runs.parquet"
     runs = from_measurements([run(x=1), run(x=2)])
     runs.loc[1, "time_ms"] = 0.0
@@ -181,7 +181,7 @@ def test_reading_validates(tmp_path):
         read_runs(path)
 
 
-def test_writing_validates_and_leaves_the_old_file(tmp_path):
+def test_write_runs_invalid_table_leaves_old_file(tmp_path):
     path = tmp_path / "runs.parquet"
     write_runs(path, from_measurements([run(x=1)]))
     before = path.read_bytes()
@@ -193,7 +193,7 @@ def test_writing_validates_and_leaves_the_old_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["runs.parquet"]
 
 
-def test_where_nothing_can_be_written(tmp_path):
+def test_write_runs_unwritable_folder_is_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         write_runs(tmp_path / "file" / "runs.parquet", from_measurements([run(x=1)]))
@@ -207,7 +207,7 @@ def times(runs):
     return newest_runs(runs)["time_ms"].tolist()
 
 
-def test_the_newest_of_the_same_wins():
+def test_newest_runs_keeps_newest():
     runs = from_measurements(
         [
             run(x=1, time_ms=1.0, recorded_at="2026-01-02T00:00:00"),
@@ -219,24 +219,24 @@ def test_the_newest_of_the_same_wins():
     assert times(runs) == [1.0, 2.0, 4.0]
 
 
-def test_the_last_of_those_recorded_at_once_wins():
+def test_newest_runs_equal_times_keep_last():
     runs = from_measurements([run(x=1, time_ms=1.0), run(x=1, time_ms=2.0)])
     assert times(runs) == [2.0]
     assert times(runs.drop(columns="recorded_at")) == [2.0]
 
 
-def test_a_newer_failure_wins_too():
+def test_newest_runs_keeps_newer_failure():
     older, newer = run(x=1), run(x=1, status=Status.TIMEOUT, recorded_at="2027-01-01T00:00:00")
     assert newest_runs(from_measurements([newer, older]))["status"].tolist() == ["timeout"]
 
 
-def test_rows_of_unknown_time_count_as_the_oldest():
+def test_newest_runs_rows_without_time_are_oldest():
     runs = from_measurements([run(x=1, time_ms=1.0), run(x=1, time_ms=2.0), run(x=1, time_ms=3.0)])
     runs["recorded_at"] = ["2026-01-01T00:00:00", None, None]
     assert times(runs) == [1.0]
 
 
-def test_time_is_compared_as_time_in_categorical_columns():
+def test_newest_runs_compares_categorical_times():
     runs = from_measurements(
         [
             run(x=1, time_ms=1.0, recorded_at="2026-02-01T00:00:00"),
@@ -248,12 +248,12 @@ def test_time_is_compared_as_time_in_categorical_columns():
     assert times(runs) == [1.0]
 
 
-def test_gaps_are_values_of_their_own():
+def test_newest_runs_gap_is_a_value():
     runs = from_measurements([run(x=1), run(x=1, y=2), run(y=2), run(x=1, y=2)])
     assert len(newest_runs(runs)) == 3
 
 
-def test_latest_keeps_order_and_index():
+def test_newest_runs_keeps_order_and_index():
     runs = from_measurements([run(x=3), run(x=1), run(x=2), run(x=1)])
     runs.index = pd.Index([10, 11, 12, 13])
     kept = newest_runs(runs)
@@ -262,7 +262,7 @@ def test_latest_keeps_order_and_index():
 
 
 @pytest.mark.shared_data
-def test_the_measured_spaces_can_be_read(shared_data):
+def test_read_runs_reads_measured_spaces(shared_data):
     manifest = json.loads((shared_data / "spaces" / "manifest.json").read_text())
     assert manifest["spaces"]
     for space in manifest["spaces"]:
@@ -273,7 +273,7 @@ def test_the_measured_spaces_can_be_read(shared_data):
 
 
 @pytest.mark.shared_data
-def test_a_measured_space_survives_measurements(shared_data, tmp_path):
+def test_to_measurements_and_back_keeps_measured_space(shared_data, tmp_path):
     runs = read_runs(next(iter(sorted((shared_data / "spaces").glob("pnpoly__*.parquet"))))).head(
         500
     )

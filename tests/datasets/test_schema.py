@@ -1,4 +1,4 @@
-"""What a run table must hold to be believed, and what is said about one that does not."""
+"""Tests the schema's rules and their messages: `datasets/schema.py`."""
 
 import math
 
@@ -30,7 +30,7 @@ def table(**columns):
     return pd.DataFrame({name: values for name, values in rows.items() if values is not None})
 
 
-def test_good_rows_come_back_unchanged():
+def test_validate_returns_valid_rows_unchanged():
     runs = table()
     assert validate(runs) is runs
     assert columns_of(runs, "config") == ["config.x"]
@@ -57,22 +57,22 @@ def test_good_rows_come_back_unchanged():
         {"anything.else": [[1], {}, None]},
     ],
 )
-def test_what_may_vary(columns):
+def test_validate_accepts_optional_variation(columns):
     validate(table(**columns))
 
 
 @pytest.mark.parametrize("column", ["kernel", "device", "status", "time_ms"])
-def test_required_columns(column):
+def test_validate_missing_required_column_is_refused(column):
     with pytest.raises(RunTableError, match=f"my.parquet: column '{column}' is missing"):
         validate(table(**{column: None}), "my.parquet")
 
 
-def test_something_must_say_what_was_run():
+def test_validate_without_problem_and_config_is_refused():
     with pytest.raises(RunTableError, match="what was run is unknown"):
         validate(table(**{"problem.M": None, "config.x": None}))
 
 
-def test_columns_that_occur_twice():
+def test_validate_repeated_column_is_refused():
     runs = table()
     runs = pd.concat([runs, runs[["config.x"]]], axis=1)
     with pytest.raises(RunTableError, match=r"column 'config.x' occurs twice"):
@@ -95,7 +95,7 @@ def test_columns_that_occur_twice():
         ("problem.M", [{}, {}, {}], "'problem.M' must hold numbers, booleans or text"),
     ],
 )
-def test_wrong_types(column, values, message):
+def test_validate_wrong_type_is_refused(column, values, message):
     with pytest.raises(RunTableError, match=message):
         validate(table(**{column: values}))
 
@@ -123,16 +123,16 @@ def test_wrong_types(column, values, message):
         ("energy_mj", [np.inf, NAN, NAN], 0, "energy_mj is inf"),
     ],
 )
-def test_impossible_rows_are_named(column, values, row, message):
+def test_validate_names_impossible_row(column, values, row, message):
     with pytest.raises(RunTableError, match=rf"my\.parquet, row {row}: .*{message}"):
         validate(table(**{column: values}), "my.parquet")
 
 
-def test_rows_are_counted_by_position_not_by_index():
+def test_validate_counts_rows_by_position():
     runs = table(time_ms=[1, 0, NAN]).set_index(pd.Index([7, 8, 9]))
     with pytest.raises(RunTableError, match="row 1:"):
         validate(runs)
 
 
-def test_a_table_without_rows_is_fine():
+def test_validate_accepts_empty_table():
     assert len(validate(table().iloc[:0])) == 0

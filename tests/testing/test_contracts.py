@@ -1,4 +1,4 @@
-"""The checks find what is wrong: each of these implementations breaks one promise."""
+"""Tests that the contract checks find violations: each implementation here breaks one rule."""
 
 import dataclasses
 import math
@@ -119,7 +119,7 @@ class ErrorOfItsOwn(Kernel):
         return np.abs(output - expected).max() / np.abs(expected).max()
 
 
-def test_a_kernel_that_keeps_its_contract():
+def test_check_kernel_accepts_valid_kernel():
     check_kernel(ErrorOfItsOwn(), [{"n": 7}])
     check_kernel(Kernel(), [{"n": 7}, {"n": 1}])
     check_kernel(Kernel())
@@ -142,12 +142,12 @@ def test_a_kernel_that_keeps_its_contract():
         (InputsWithoutNames, "make_inputs returns no dict"),
     ],
 )
-def test_kernels_that_do_not(kind, message):
+def test_check_kernel_refuses_violation(kind, message):
     with pytest.raises(ContractViolation, match=message):
         check_kernel(kind(), [{"n": 7}, {"n": 5}])
 
 
-def test_a_kernel_that_no_other_process_can_import():
+def test_check_kernel_of_script_is_refused():
     class Local(Kernel):
         pass
 
@@ -205,7 +205,7 @@ class TakesAnything(Runner):
         (TakesAnything, "kernel for a gpu is not refused"),
     ],
 )
-def test_runners_that_break_their_contract(kind, message):
+def test_check_runner_refuses_violation(kind, message):
     with pytest.raises(ContractViolation, match=message):
         check_runner(kind(), isolates=False)
 
@@ -261,7 +261,7 @@ class NoNumber(Meter):
         (FailsEarly, "must not fail"),
     ],
 )
-def test_meters_that_break_their_contract(kind, message):
+def test_check_meter_refuses_violation(kind, message):
     check_meter(Meter, seconds=0.0)
     with pytest.raises(ContractViolation, match=message):
         check_meter(kind, seconds=0.0)
@@ -281,7 +281,7 @@ class Constant(ForestModel):
 
 
 @pytest.mark.parametrize("kind", [Forgetful, Constant])
-def test_regressors_that_break_their_contract(kind):
+def test_check_regressor_refuses_violation(kind):
     with pytest.raises(ContractViolation):
         check_regressor(kind(trees=3))
 
@@ -324,7 +324,7 @@ class Endless(RandomSearcher):
         (Endless, "ask\\(0\\) proposes something"),
     ],
 )
-def test_searchers_that_break_their_contract(kind, message):
+def test_check_searcher_refuses_violation(kind, message):
     with pytest.raises(ContractViolation, match=message):
         check_searcher(kind)
 
@@ -339,7 +339,7 @@ def newest_first(loop, measure):
 
 
 @pytest.mark.parametrize("drive", [one_by_one, newest_first])
-def test_the_drivers_of_the_loop_keep_its_contract(drive):
+def test_check_loop_driver_accepts_own_drivers(drive):
     check_loop_driver(drive)
 
 
@@ -397,6 +397,6 @@ def expects_a_batch(loop, measure):
         (mistakes_one_for_another, "is measured 0 times"),
     ],
 )
-def test_drivers_that_break_their_contract(drive, message):
+def test_check_loop_driver_refuses_violation(drive, message):
     with pytest.raises(ContractViolation, match=message):
         check_loop_driver(drive)

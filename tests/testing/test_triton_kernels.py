@@ -27,7 +27,7 @@ for name, problem in json.loads(sys.argv[1]).items():
 """
 
 
-def test_every_kernel_in_triton_is_checked():
+def test_problems_cover_all_triton_kernels():
     assert {n for n in registered("kernels") if n.startswith(TRITON_PREFIX)} == PROBLEMS.keys()
 
 
@@ -35,7 +35,7 @@ def test_every_kernel_in_triton_is_checked():
     VERSIONS[0] < (3, 7) and VERSIONS[1] >= (2, 4),
     reason="needs a Triton whose interpreter works with this NumPy: pip install 'triton>=3.7'",
 )
-def test_the_contract():
+def test_check_kernel_triton():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", SCRIPT, json.dumps(PROBLEMS)],

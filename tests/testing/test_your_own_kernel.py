@@ -29,11 +29,11 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("transpose_kernel", None)
 
 
-def test_the_kernel_keeps_the_contract(folder):
+def test_page_kernel_passes_check_kernel(folder):
     runpy.run_path(str(folder / "check.py"))
 
 
-def test_it_is_tuned(folder, monkeypatch, capsys):
+def test_page_script_tunes_kernel(folder, monkeypatch, capsys):
     device = Device("This CPU", "cpu", specs={"fp32_gflops": 50.0, "memory_gbps": 10.0})
     monkeypatch.setattr(devices, "local_cpu", lambda measure: device)  # not measured again
     result = runpy.run_path(str(folder / "tune.py"))["result"]
@@ -42,7 +42,7 @@ def test_it_is_tuned(folder, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith(f"the default's speed {result.verified}\n")
 
 
-def test_it_is_registered(folder, monkeypatch):
+def test_page_entry_point_registers_kernel(folder, monkeypatch):
     (text,) = [text for kind, text in BLOCKS if kind == "toml"]
     points = tomllib.loads(text)["project"]["entry-points"]["foretune.kernels"]
     found = [EntryPoint(name, value, "foretune.kernels") for name, value in points.items()]

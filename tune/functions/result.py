@@ -117,7 +117,11 @@ class Best(Result):
         """Return the result as text; with a path, also write a page (OutputError if that fails)."""
         if path is not None:
             load("views", "page")(path, self.result)
-        return "\n".join([self.headline, *("  ".join(row) for row in self.rows())])
+        checked = self.result.checked_on
+        lines = [self.headline, *("  ".join(row) for row in self.rows())]
+        if checked:
+            lines.append(f"outputs were compared on {checked}")
+        return "\n".join(lines)
 
     @property
     def headline(self) -> str:

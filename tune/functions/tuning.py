@@ -25,6 +25,7 @@ from foretune.space import Configuration
 from foretune.support.console import progress_bar
 from foretune.support.identity import explain_unreadable
 from foretune.support.progress import SILENT, Progress
+from foretune.tune.functions.repeated_values import warn_of_repeated_values
 from foretune.tune.functions.result import Best
 from foretune.tune.job import SearchOptions, TuningJob, check_options, limits_of
 from foretune.tune.results import Comparison, TuneResult
@@ -140,6 +141,7 @@ def _tune_on(
         options.get("verify_s"),
         verify_again=options.get("verify_again", False),
     )
+    warn_of_repeated_values(kernel, result)
     return Best(kernel, result)
 
 

@@ -123,6 +123,11 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             text = text[end:].lstrip()
         if not lines or not all(isinstance(line, dict) for line in lines):
             raise ValueError("no JSON objects")
+    if "benchmarks" in lines[0]:
+        raise UsageError(
+            f"--calibrate {path} is a report of GuideLLM: give results of vllm bench serve "
+            "--save-result, or of sglang.bench_serving"
+        )
     return lines
 
 
@@ -135,10 +140,21 @@ def _deployment(
         server = {}
 
     # Lines of other models would make plans worse.
-    name = str(line.get("model_id") or server.get("model_path") or model.name)
+    name = str(line.get("model_id") or server.get("model_path") or "")
+    if not name:
+        raise UsageError(
+            f'--calibrate {path} does not name the model: add "model_id": "{model.name}" to its '
+            "lines if it is that one"
+        )
     if _short_name(name) != _short_name(model.name):
         raise UsageError(f"--calibrate {path} is of {name}: give lines of {model.name}")
 
+    # vLLM records the layout on request only; one GPU would be a guess.
+    if not (line.get("tp") or server.get("tp_size")):
+        raise UsageError(
+            f"--calibrate {path} does not record the layout: run vllm bench serve --save-result "
+            'with --metadata tp=N (and pp, dp, ep), or add "tp": N to its lines'
+        )
     try:
         layout = _layout(line, server, model)
     except (TypeError, ValueError, ZeroDivisionError) as e:
@@ -171,7 +187,7 @@ def _layout(line: Mapping[str, Any], server: Mapping[str, Any], model: ModelDesc
     """Return a line's layout; its own labels count before the server's arguments."""
     # SGLang's tp size includes the attention-DP groups.
     groups = int(server.get("dp_size") or 1) if server.get("enable_dp_attention") else 1
-    tp = int(line.get("tp") or server.get("tp_size", groups)) // groups
+    tp = int(line.get("tp") or server["tp_size"]) // groups
     dp = int(line.get("dp") or groups)
     pp = int(line.get("pp") or server.get("pp_size") or 1)
     ep = int(line.get("ep") or server.get("ep_size") or 1)

@@ -33,6 +33,8 @@ def import_(
         help="Column: 'time_ms=latency_us*0.001', 'problem.M=m'; with ==, one value for all rows: "
         "'problem.N==64' (repeatable).",
     ),
+    separator: str = typer.Option("", help="Separator of text tables; found if left out."),
+    decimal: str = typer.Option("", help="Decimal mark of text tables, . or ,; found if left out."),
     shipped: bool = typer.Option(
         False, "--shipped", help="List the run tables that come with Foretune, or show FILES' card."
     ),
@@ -44,7 +46,7 @@ def import_(
     """
     output = Output(options.root_options(context).as_json)
     if shipped:
-        unused = ("format", "kernel", "device", "map_")
+        unused = ("format", "kernel", "device", "map_", "separator", "decimal")
         options.reject_options(context, unused, "--shipped does not take")
         _import_shipped(output, files or [], out)
         return
@@ -52,7 +54,10 @@ def import_(
         given = {"FILES": files, "--format": format, "--out": out}
         missing = ", ".join(name for name, value in given.items() if not value)
         raise UsageError(f"give {missing} too; --shipped lists Foretune's own tables")
-    _import_files(output, files, format, out, (kernel, device), map_)
+    if separator == "\\t":
+        separator = "\t"
+    dialect = {"separator": separator or None, "decimal": decimal or None}
+    _import_files(output, files, format, out, (kernel, device), map_, dialect)
 
 
 def _import_files(
@@ -62,6 +67,7 @@ def _import_files(
     out: Path,
     names: tuple[str, str],
     maps: list[str],
+    dialect: dict[str, str | None],
 ) -> None:
     from foretune.datasets.importers import FORMATS, import_runs
     from foretune.datasets.importers.columns import as_number
@@ -81,6 +87,8 @@ def _import_files(
             device=device or None,
             mapping=mapping,
             constants=constants,
+            separator=dialect["separator"],
+            decimal=dialect["decimal"],
             progress=progress,
         )
     rows, rejected = len(imported.runs), sum(imported.rejected.values())
@@ -91,6 +99,8 @@ def _import_files(
     write_runs(out, imported.runs)
     for reason in imported.skipped.values():
         output.say(f"skipped: {reason}")
+    for note in imported.notes:
+        output.say(note)
     output.say(f"{out}: {rows} rows, {rejected} rejected")
     for reason, count in imported.rejected.items():
         output.say(f"  {count} rejected: {reason}")
@@ -104,6 +114,7 @@ def _import_files(
             "out": str(out),
             "kernels": imported.kernels,
             "skipped": list(imported.skipped),
+            **({"notes": list(imported.notes)} if imported.notes else {}),
             **launches,
         }
     )

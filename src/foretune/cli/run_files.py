@@ -70,11 +70,25 @@ def _read_csv_file(
     problem: Sequence[str],
 ) -> "pd.DataFrame":
     from foretune.datasets.importers import import_runs
+    from foretune.datasets.importers.columns import as_number
     from foretune.datasets.importers.files import read_table
+    from foretune.datasets.importers.generic import stated_status, time_column
     from foretune.datasets.plain_tables import UNNAMED, run_columns
     from foretune.datasets.schema import columns_of
 
-    columns = list(map(str, read_table(file).columns))
+    constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
+    sources = {c: v for c, v in sources.items() if c not in constants}
+    table = read_table(file).rename(columns=str)
+    columns = list(map(str, table.columns))
+    if not {"time_ms"} & {*sources, *constants, *columns}:
+        found = time_column(columns, file)
+        if found is not None:
+            sources["time_ms"] = found
+    if "status" not in sources:
+        # How a run ended is neither its problem nor its configuration.
+        said = {"status", *problem, *sources.values()}
+        stated = [c for c in stated_status(table) if c not in said]
+        columns = [c for c in columns if c not in stated]
     device = UNNAMED
     if predictor is not None:
         kernel, devices = predictor.kernel_name_, predictor.runs_["device"].unique()
@@ -87,7 +101,11 @@ def _read_csv_file(
         raise UsageError(f"{file} has no column time_ms: {how_to}; there are {', '.join(columns)}")
     named = None if "kernel" in mapping else kernel or _kernel_name(file, mapping)
     where = None if "device" in mapping else device
-    imported = import_runs(file, "generic", kernel=named, device=where, mapping=mapping)
+    imported = import_runs(
+        file, "generic", kernel=named, device=where, mapping=mapping, constants=constants
+    )
+    for note in imported.notes:
+        typer.echo(note, err=True)
     for reason, count in imported.rejected.items():
         left_out = f"{counted(count, 'row')} of {file} left out"
         warnings.warn(f"{left_out}: {reason}", DataWarning, stacklevel=2)

@@ -11,6 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from foretune.support.progress import Progress as ProgressSeam
 
+MIN_STAGE_WIDTH = 25
+"""Characters of a stage's name that are always shown."""
+MAX_NOTE_WIDTH = 40
+"""Characters of a note that are shown."""
+
 
 @contextmanager
 def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
@@ -21,7 +26,8 @@ def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
     if not sys.stderr.isatty():
         yield _LiveLine() if "ipykernel" in sys.modules else _Lines(notes)
         return
-    if (outer := _active_bar.get()) is not None:
+    outer = _active_bar.get()
+    if outer is not None:
         yield outer
         return
     columns = (
@@ -40,10 +46,9 @@ def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
             _active_bar.reset(token)
 
 
-MIN_STAGE_WIDTH = 25
-
-
 class _Bar:
+    """A bar on a terminal; a stage inside another one is shown below it."""
+
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._tasks: list[Any] = []
@@ -51,19 +56,22 @@ class _Bar:
     def start(self, stage: str, total: int) -> None:
         if self._tasks:
             self._bar.update(self._tasks[-1], note="")
-        width = max(MIN_STAGE_WIDTH, self._bar.console.width // 3)  # a problem's name may be long
-        if len(stage) > width:
-            stage = f"{stage[: width - 1]}…"
+
+        # A problem's name may be long.
+        width = max(MIN_STAGE_WIDTH, self._bar.console.width // 3)
+        shown = stage if len(stage) <= width else f"{stage[: width - 1]}…"
+
+        # A workload verifies many problems: a stage that repeats the last one takes its line.
         last = self._bar.tasks[-1] if self._bar.tasks else None
-        if last is not None and last.finished and last.description == stage:
-            self._bar.reset(last.id, total=total, note="")  # a workload verifies many problems
+        if last is not None and last.finished and last.description == shown:
+            self._bar.reset(last.id, total=total, note="")
             self._tasks.append(last.id)
         else:
-            self._tasks.append(self._bar.add_task(stage, total=total, note=""))
+            self._tasks.append(self._bar.add_task(shown, total=total, note=""))
 
     def advance(self, note: str = "") -> None:
         task = self._tasks[-1]
-        self._bar.update(task, advance=1, note=note[:40])
+        self._bar.update(task, advance=1, note=note[:MAX_NOTE_WIDTH])
         if len(self._tasks) > 1 and self._bar.tasks[task].finished:
             self._tasks.pop()
 
@@ -75,6 +83,8 @@ _active_bar: ContextVar[_Bar | None] = ContextVar("shown", default=None)
 
 
 class _Lines:
+    """A line per stage, and per note if they are asked for."""
+
     def __init__(self, notes: bool) -> None:
         self._notes = notes
         self._last = ""
@@ -95,11 +105,16 @@ class _LiveLine:
     """A line that is rewritten in place, because notebooks have no bars."""
 
     def start(self, stage: str, total: int) -> None:
-        self._stage, self._done, self._total = stage, -1, total
-        self.advance()
+        self._stage = stage
+        self._done = 0
+        self._total = total
+        self._show(note="")
 
     def advance(self, note: str = "") -> None:
         self._done += 1
+        self._show(note)
+
+    def _show(self, note: str) -> None:
         self.say(f"{self._stage} {self._done}/{self._total} {note}")
 
     def say(self, text: str) -> None:

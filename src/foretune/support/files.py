@@ -102,15 +102,21 @@ def read_json(path: StrPath, kind: type = dict) -> Any:
     return parse_json(read_bytes(path), kind)
 
 
-def parse_json(text: bytes | str, kind: type = dict) -> Any:
+def parse_json(text: bytes | str, kind: type = dict, *, strict: bool = True) -> Any:
     """Parse a JSON document of type ``kind``.
 
-    Duplicate names and integers of more than 64 bits raise ValueError.
+    Duplicate names and integers of more than 64 bits raise ValueError, and control characters in
+    texts, unless it is not ``strict``.
     """
     text = text if isinstance(text, str) else text.decode("utf-8-sig")
     parse_int = _bounded_int if _LONG_INTEGER.search(text) else None  # it takes time
     try:
-        document = json.loads(text, parse_int=parse_int, object_pairs_hook=_reject_duplicate_names)
+        document = json.loads(
+            text,
+            parse_int=parse_int,
+            object_pairs_hook=_reject_duplicate_names,
+            strict=strict,
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(document, kind):

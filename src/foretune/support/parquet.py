@@ -60,17 +60,20 @@ class ParquetFile:
 
     def _decode(self, table: pa.Table) -> pa.Table:
         """Return the table with plain texts; raise ValueError if they are too large."""
-        letters = 0
+        n_characters = 0
         for name in set(self._texts).intersection(table.schema.names):
             for part in table[name].chunks:
                 lengths = pc.binary_length(part.dictionary).cast(pa.int64())
-                letters += pc.sum(lengths.take(part.indices)).as_py() or 0
-        require_size(letters, self._size)
-        types = [
-            pa.field(f.name, self.schema.field(f.name).type) if f.name in self._texts else f
-            for f in table.schema
+                n_characters += pc.sum(lengths.take(part.indices)).as_py() or 0
+        require_size(n_characters, self._size)
+
+        fields = [
+            pa.field(field.name, self.schema.field(field.name).type)
+            if field.name in self._texts
+            else field
+            for field in table.schema
         ]
-        return table.cast(pa.schema(types, table.schema.metadata))
+        return table.cast(pa.schema(fields, table.schema.metadata))
 
 
 def read_parquet(path: StrPath, dictionaries: bool = False) -> pa.Table:

@@ -4,7 +4,8 @@ import logging
 from typing import Protocol
 
 LOGGER = logging.getLogger("foretune")
-LOGGER.addHandler(logging.NullHandler())  # a library says nothing unless it is asked to
+# A library says nothing unless it is asked to.
+LOGGER.addHandler(logging.NullHandler())
 
 
 class Progress(Protocol):

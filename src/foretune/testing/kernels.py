@@ -68,7 +68,8 @@ def _check_identity(kernel: Kernel) -> None:
 
 
 def _check_training_problems(kernel: Kernel) -> None:
-    problems, again = (kernel.training_problems(4, seed=5) for _ in range(2))
+    problems = kernel.training_problems(4, seed=5)
+    again = kernel.training_problems(4, seed=5)
     ensure(problems, "training_problems returns none")
     ensure(problems == again, "training_problems differ though the seed is the same")
     ensure(len(set(problems)) == len(problems) <= 4, "training_problems repeat, or are too many")
@@ -78,26 +79,31 @@ def _check_training_problems(kernel: Kernel) -> None:
 
 
 def _check_inputs(kernel: Kernel, problem: Problem) -> Inputs:
-    first, again, other = (kernel.make_inputs(problem, s) for s in (3, 3, 4))
+    """Check that the seed alone decides the inputs, and return some."""
+    first = kernel.make_inputs(problem, seed=3)
+    again = kernel.make_inputs(problem, seed=3)
+    other = kernel.make_inputs(problem, seed=4)
     ensure(isinstance(first, dict), f"make_inputs returns no dict of names, but {type(first)}")
     ensure(first.keys() == again.keys(), "make_inputs has other names each time")
     for name, value in first.items():
         ensure(_equal(value, again[name]), f"input {name} differs though the seed is the same")
-    same = all(_equal(value, other[name]) for name, value in first.items())
-    ensure(not same, "make_inputs is the same for every seed")
+    ignores_seed = all(_equal(value, other[name]) for name, value in first.items())
+    ensure(not ignores_seed, "make_inputs is the same for every seed")
     return first
 
 
 def _check_library(kernel: Kernel, problem: Problem, inputs: Inputs, expected: Any) -> None:
-    found = kernel.library(problem, inputs)
-    if found is not None:
-        name, launch = found
-        arrays = fingerprints(inputs)
-        output = launch()
-        ensure(not has_changed(arrays, output), f"library {name} changes its inputs on {problem}")
-        error = kernel.relative_error(output, expected)
-        limit = kernel.error_limit(problem, kernel.default(problem))
-        ensure(error <= limit, f"library {name} is off by {error:.3g} on {problem}")
+    """Check the result of the library routine, if there is one."""
+    library = kernel.library(problem, inputs)
+    if library is None:
+        return
+    name, launch = library
+    arrays = fingerprints(inputs)
+    output = launch()
+    ensure(not has_changed(arrays, output), f"library {name} changes its inputs on {problem}")
+    error = kernel.relative_error(output, expected)
+    limit = kernel.error_limit(problem, kernel.default(problem))
+    ensure(error <= limit, f"library {name} is off by {error:.3g} on {problem}")
 
 
 def _check_launch(kernel: Kernel, row: Row, inputs: Inputs, expected: Any, fatal: bool) -> None:
@@ -118,11 +124,10 @@ def _check_launch(kernel: Kernel, row: Row, inputs: Inputs, expected: Any, fatal
         if fatal:
             raise ContractViolation(f"{where} raises {type(e).__name__}: {e}") from e
         return
-    writes = not isinstance(output, float | int | np.generic)
-    ensure(
-        not writes or not invalidated_error <= limit,  # it may be NaN
-        f"invalidate_output leaves the output of {where} correct",
-    )
+    # A returned number cannot be invalidated. The error of an invalid output may be NaN.
+    is_number = isinstance(output, float | int | np.generic)
+    is_still_correct = not is_number and invalidated_error <= limit
+    ensure(not is_still_correct, f"invalidate_output leaves the output of {where} correct")
     ensure(error <= limit, f"{where} is off by {error:.3g}, more than {limit:.3g}")
     ensure(not has_changed(arrays, output), f"{where} changes its inputs")
 
@@ -132,10 +137,11 @@ def _check_cost(kernel: Kernel, rows: list[Row]) -> None:
     many = _quantities(kernel, *_columns(rows))
     for name, values in many.items():
         ensure(np.shape(values) in ((len(rows),), ()), f"{name} of {len(rows)} rows is {values!r}")
-        values = np.broadcast_to(values, len(rows))
-        known = np.isfinite(values) & (values >= 0)
-        ensure(known.all(), f"{name} of {rows[int(np.argmin(known))]} is not finite and positive")
-        many[name] = values
+        value_of_row = np.broadcast_to(values, len(rows))
+        is_valid = np.isfinite(value_of_row) & (value_of_row >= 0)
+        first_invalid = rows[int(np.argmin(is_valid))]
+        ensure(is_valid.all(), f"{name} of {first_invalid} is not finite and positive")
+        many[name] = value_of_row
     for i, row in enumerate(rows):
         one = _quantities(kernel, *_columns([row]))
         ensure(one.keys() == many.keys(), f"{sorted(one)} by row, {sorted(many)} by columns")
@@ -152,14 +158,17 @@ def _quantities(kernel: Kernel, problem: Any, config: Any) -> dict[str, Any]:
 
 
 def _columns(rows: list[Row]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    problems, configs = ([row[i] for row in rows] for i in (0, 1))
-    return (
-        {name: np.array([p[name] for p in problems]) for name in problems[0]},
-        {name: np.array([c[name] for c in configs]) for name in configs[0]},
-    )
+    """Return problems and configurations of rows as columns."""
+    problems = [problem for problem, _ in rows]
+    configs = [config for _, config in rows]
+    problem_columns = {name: np.array([p[name] for p in problems]) for name in problems[0]}
+    config_columns = {name: np.array([c[name] for c in configs]) for name in configs[0]}
+    return problem_columns, config_columns
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if hasattr(a, "float"):  # a tensor; 8-bit ones cannot be compared
+    # Tensors of 8 bits cannot be compared.
+    is_tensor = hasattr(a, "float")
+    if is_tensor:
         return bool(a.float().equal(b.float()))
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))

@@ -19,7 +19,8 @@ from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 from foretune.testing.contract import ContractViolation, ensure
 
-LAUNCH_S = 1e-4  # minimum seconds of a launch
+LAUNCH_S = 1e-4
+"""Minimum seconds of a launch."""
 
 
 class _MisbehavingKernel(Kernel):
@@ -39,8 +40,10 @@ class _MisbehavingKernel(Kernel):
         return {"x": np.random.default_rng(seed).random(int(problem["n"]))}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        does, x = config["does"], inputs["x"]
-        out = x + 1.0  # a correct output from before: a launch that writes nothing looks right
+        does = config["does"]
+        x = inputs["x"]
+        # A correct output from before: a launch that writes nothing looks right.
+        out = x + 1.0
         if does == "does not build":
             raise RuntimeError("it does not build\nand says so in two lines")
 
@@ -97,12 +100,14 @@ def check_runner(runner: Runner, isolates: bool = True) -> None:
         if isolates:
             _check_rows(runner, kernel, [_does("dies"), works, _does("hangs"), works])
         configs = [works, _does("works", rounds=4), _does("raises")]
-        work = [(kernel.problem(n=n), config) for n in (100, 200) for config in configs]
+        problems = [kernel.problem(n=n) for n in (100, 200)]
+        work = [(problem, config) for problem in problems for config in configs]
         done = [(m.problem, m.config) for m in runner.run_many(kernel, work)]
         ensure(Counter(done) == Counter(work), "not one measurement per problem and configuration")
         _check_comparison(runner, kernel, isolates)
         _check_refusal(runner)
-    runner.close()  # twice is fine
+    # Closing twice is fine.
+    runner.close()
 
 
 def _does(does: str, rounds: int = 1) -> Configuration:

@@ -51,6 +51,11 @@ def fails(config: Configuration) -> bool:
     return bool(config["tile"] == 16 and config["pack"])
 
 
+def never_fails(config: Configuration) -> bool:
+    """Return that a configuration runs."""
+    return False
+
+
 def make_measurement(
     config: Configuration, time_of: Time = time_ms, is_broken: Test = fails, watts: float = math.nan
 ) -> Measurement:
@@ -106,7 +111,7 @@ def _make(
 
 def _best_tile(searcher: Searcher) -> object:
     best = searcher.best()
-    return best and best["tile"]
+    return None if best is None else best["tile"]
 
 
 def _ensure_new(proposed: list[Configuration], n: int, space: SearchSpace, when: str) -> None:
@@ -133,7 +138,7 @@ def _check_proposals(kind: Kind, guided: bool) -> None:
 
 def _check_failures(kind: Kind, guided: bool) -> None:
     searcher = _make(kind, SPACE, guided)
-    proposed = propose(searcher, 10, is_broken=lambda c: True)
+    proposed = propose(searcher, 10, is_broken=lambda config: True)
     ensure(searcher.best() is None, "best() is a configuration though all failed")
     later = propose(searcher, 10)
     _ensure_new(proposed + later, 20, SPACE, "after ten failures")
@@ -155,44 +160,60 @@ def _check_foreign_measurements(kind: Kind, guided: bool) -> None:
 def _check_exhaustion(kind: Kind) -> None:
     for n in (1, 3):
         searcher = _make(kind, TINY)
-        proposed = propose(searcher, 99, n, lambda c: float(c["tile"]), lambda c: False)
+        proposed = propose(
+            searcher,
+            budget=99,
+            n=n,
+            time_of=lambda config: float(config["tile"]),
+            is_broken=never_fails,
+        )
         _ensure_new(proposed, len(TINY), TINY, "in a space of three")
         ensure(_best_tile(searcher) == 1, "best() fails on a space of three")
         ensure(searcher.ask() == [], "something is proposed after the whole space was")
     for space in (ONE_CONFIGURATION, NO_PARAMETERS):
         searcher = _make(kind, space)
         _ensure_new(searcher.ask(3), 1, space, "in a space of one")
-        searcher.tell([make_measurement(space[0], lambda c: 1.0, lambda c: False)])
-        ensure(searcher.best() == space[0] and not searcher.ask(), "best() fails on a space of one")
+        only = space[0]
+        searcher.tell([make_measurement(only, lambda config: 1.0, never_fails)])
+        is_done = searcher.best() == only and not searcher.ask()
+        ensure(is_done, "best() fails on a space of one")
 
 
 def _check_incumbent(kind: Kind) -> None:
     searcher = _make(kind, SPACE)
     ensure(searcher.best() is None, "best() is a configuration before any measurement")
-    slow, fast, broken = (
-        Configuration(tile=t, unroll=1, order="ij", pack=True, split=1) for t in (1, 4, 16)
-    )
-    for configs, time_of, best in (
+    slow = Configuration(tile=1, unroll=1, order="ij", pack=True, split=1)
+    fast = Configuration({**slow, "tile": 4})
+    broken = Configuration({**slow, "tile": 16})
+    steps: list[tuple[list[Configuration], Time, Configuration]] = [
         ([slow, broken], time_ms, slow),
         ([fast], time_ms, fast),
-        ([slow], lambda c: 0.01, slow),  # a second measurement replaces the first
-    ):
+        # A second measurement replaces the first.
+        ([slow], lambda config: 0.01, slow),
+    ]
+    for configs, time_of, best in steps:
         searcher.tell(make_measurement(config, time_of) for config in configs)
         ensure(searcher.best() == best, f"best() is {searcher.best()}, not {best}")
 
 
 def _check_objectives(kind: Kind) -> None:
+    # Tile 2 is faster, and takes far more power.
     watts: dict[Value, float] = {1: 10.0, 2: 1000.0}
     times: dict[Value, float] = {1: 2.0, 2: 1.0}
+
+    def measure(configs: Sequence[Configuration]) -> list[Measurement]:
+        return [
+            make_measurement(
+                config,
+                time_of=lambda config: times[config["tile"]],
+                is_broken=never_fails,
+                watts=watts[config["tile"]],
+            )
+            for config in configs
+        ]
+
     for objective, best in ((Objective.TIME, 2), (Objective.ENERGY, 1), (Objective.EDP, 1)):
         searcher = _make(kind, TINY, objective=objective)
-
-        def measure(configs: Sequence[Configuration]) -> list[Measurement]:
-            return [
-                make_measurement(c, lambda c: times[c["tile"]], lambda c: False, watts[c["tile"]])
-                for c in configs
-            ]
-
         run(search(searcher, Stopping(3), parallel=3), measure)
         ensure(_best_tile(searcher) == best, f"best() does not have the least {objective}")
     unmetered = _make(kind, SPACE, objective=Objective.ENERGY)
@@ -204,7 +225,7 @@ def _check_outside(kind: Kind) -> None:
     searcher = _make(kind, SPACE)
     outside = Configuration({**SPACE[0], "tile": 3})
     try:
-        searcher.tell([make_measurement(outside, lambda c: 1.0, lambda c: False)])
+        searcher.tell([make_measurement(outside, lambda config: 1.0, never_fails)])
     except SpaceError:
         ensure(searcher.best() is None, "a configuration outside the space became best()")
     else:

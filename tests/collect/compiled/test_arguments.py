@@ -1,4 +1,4 @@
-"""Arguments as a compiler sees them, and as people type them."""
+"""Tests kernel arguments without memory, and their texts: `collect/compiled/arguments.py`."""
 
 import pickle
 
@@ -8,7 +8,7 @@ from foretune.collect.compiled.arguments import Tensor, describe, parse_argument
 from foretune.errors import UnknownName, UsageError
 
 
-def test_tensors_lose_their_memory():
+def test_describe_tensor_keeps_metadata_only():
     torch = pytest.importorskip("torch")
     base = torch.zeros(1000, 64, dtype=torch.float16)
     seen = describe(base[1:, 1:])
@@ -20,7 +20,7 @@ def test_tensors_lose_their_memory():
     assert len(pickle.dumps(seen)) < 1000
 
 
-def test_dtypes_stand_for_aligned_pointers():
+def test_describe_dtype_is_aligned_pointer():
     torch = pytest.importorskip("torch")
     assert describe(torch.bfloat16) == Tensor("bfloat16")
     assert describe((torch.int8, 3)) == (Tensor("int8"), 3)
@@ -40,7 +40,7 @@ def test_dtypes_stand_for_aligned_pointers():
         ("x=i64", 2**40),
     ],
 )
-def test_parsed_arguments(text, value):
+def test_parse_argument_returns_name_and_value(text, value):
     assert parse_argument(text) == ("x", value)
 
 
@@ -54,6 +54,6 @@ def test_parsed_arguments(text, value):
         ("x=fp16*3", UsageError, "an alignment is 1, 2, 4, 8 or 16"),
     ],
 )
-def test_arguments_that_cannot_be_read(text, error, message):
+def test_parse_argument_unreadable_is_refused(text, error, message):
     with pytest.raises(error, match=message):
         parse_argument(text)

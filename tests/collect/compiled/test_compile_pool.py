@@ -25,7 +25,7 @@ def outcomes(kernel, args, configs, target=SM_90, **options):
     return [done[i] for i in range(len(configs))]
 
 
-def test_outcomes_belong_to_their_configurations(toys):
+def test_compile_configs_results_belong_to_configurations(toys):
     configs = [{"BLOCK": b, "num_warps": w} for b in (128, 512) for w in (1, 4)]
     done = outcomes("triton_toys:add", VECTORS, configs, jobs=2)
     assert [dict(o.config) for o in done] == configs
@@ -33,7 +33,7 @@ def test_outcomes_belong_to_their_configurations(toys):
     assert [o.static["warps"] for o in done] == [1, 4, 1, 4]
 
 
-def test_hanging_and_dying_compilers_cost_one_configuration(toys):
+def test_compile_configs_hang_or_crash_costs_one_configuration(toys):
     configs = [{"BLOCK": 64, "HOW": how} for how in ("hang", "ok", "die", "fine")]
     started = time.monotonic()
     hung, ok, died, fine = outcomes("triton_toys:scale", [F16], configs, limit_s=10.0)
@@ -44,21 +44,21 @@ def test_hanging_and_dying_compilers_cost_one_configuration(toys):
     assert time.monotonic() - started < 500  # not until the hanging one would have ended
 
 
-def test_no_configurations_need_no_process(toys):
+def test_compile_configs_without_configurations_is_empty(toys):
     assert list(compile_configs("triton_toys:add", VECTORS, [], SM_90)) == []
 
 
-def test_no_jobs_are_refused():
+def test_compile_configs_zero_jobs_is_refused():
     with pytest.raises(UsageError, match="-1 jobs compile nothing: give at least 1"):
         list(compile_configs("triton_toys:add", VECTORS, [{"BLOCK": 64}], SM_90, jobs=-1))
 
 
-def test_requests_that_no_configuration_can_meet(toys):
+def test_compile_configs_wrong_arguments_are_refused(toys):
     with pytest.raises(UsageError, match="add lacks out, n"):
         outcomes("triton_toys:add", VECTORS[:2], [{"BLOCK": 2**n} for n in range(4, 12)])
 
 
-def test_what_is_left_is_not_compiled(toys):
+def test_compile_configs_early_stop_compiles_no_more(toys):
     configs = [{"BLOCK": 64, "HOW": "fine", "num_warps": n} for n in (1, 2, 4, 8, 16)]
     results = compile_configs("triton_toys:scale", [F16], configs, SM_90, jobs=1, limit_s=PATIENT_S)
     assert next(results)[1] is not None
@@ -78,13 +78,13 @@ print(next(results)[1].status.value)
 """
 
 
-def test_a_program_that_ends_waits_for_no_compiler(toys):
+def test_compile_configs_exit_waits_for_no_compiler(toys):
     command = [sys.executable, "-c", LEAVES.format(path=sys.path)]
     assert subprocess.check_output(command, text=True, timeout=PATIENT_S) == "ok\n"
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H200", "AMD Instinct MI300X"])
-def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device):
+def test_compile_configs_code_is_found_by_launch(toys, tmp_path, monkeypatch, device):
     """Built in another process from types alone; looked up by a launch with tensors."""
     torch = pytest.importorskip("torch")
     from replay_driver import ReplayDriver
@@ -121,7 +121,7 @@ def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device
         assert hits == [True, True, False, False]
 
 
-def test_tensor_descriptors_are_sent_without_their_memory(toys, tmp_path, monkeypatch):
+def test_compile_configs_sends_descriptors_without_memory(toys, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     from replay_driver import ReplayDriver
     from triton import knobs

@@ -1,4 +1,4 @@
-"""What compiled kernels show, for every target, against what the vendors' tools say."""
+"""Tests features of compiled kernels against the vendors' tools, for every target."""
 
 import re
 import subprocess
@@ -39,7 +39,7 @@ def product(toys, compiled):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_feature_is_there_and_a_number(product, target):
+def test_static_features_are_numbers(product, target):
     _, static = product(target)
     missing = FEATURES.keys() - static.keys() - (AMD_ONLY | NVIDIA_ONLY)
     assert not missing
@@ -55,9 +55,7 @@ def test_every_feature_is_there_and_a_number(product, target):
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100"])  # each has its own ptxas
-def test_registers_stack_and_spills_are_those_of_nvidias_tools(
-    product, compiled, toys, target, tmp_path
-):
+def test_read_cubin_matches_nvidia_tools(product, compiled, toys, target, tmp_path):
     spilling = product(target, BM=128, BN=128, BK=32, num_warps=4, maxnreg=128)
     rowwise = compiled(toys.softmax, [F16, F16, 4096, 4096], {"BLOCK": 1024}, target)
     for made, static in (product(target), spilling, rowwise):
@@ -107,7 +105,7 @@ def spilled(made, folder) -> tuple[int, int]:
     return int(loads), int(stores)
 
 
-def test_waves_are_those_of_amds_compiler(product):
+def test_occupancy_matches_amd_compiler(product):
     made, static = product("gfx942")
     said = int(re.search(r"; Occupancy: (\d+)", made.asm["amdgcn"]).group(1))  # by registers, LDS
     target = get_target("gfx942")
@@ -116,13 +114,13 @@ def test_waves_are_those_of_amds_compiler(product):
     assert static["warps_per_sm"] <= said * target.limits.partitions
 
 
-def test_autotuner_and_heuristics_are_unwrapped(compiled, toys):
+def test_specialize_unwraps_autotuner_and_heuristics(compiled, toys):
     for n, even in ((4096, True), (1000, False)):
         made, _ = compiled(toys.tuned_copy, [F16, F16, n], {"BLOCK": 128})
         assert made.src.constants[(4,)] is even
 
 
-def test_a_heuristic_that_needs_more_says_so(toys, compiled):
+def test_specialize_heuristic_without_argument_is_refused(toys, compiled):
     with pytest.raises(UsageError, match=r"of 'EVEN' fails .*KeyError: 'n'\): give --arg n=VALUE"):
         compiled(toys.tuned_copy, [F16, F16], {"BLOCK": 128})
 
@@ -137,16 +135,16 @@ def test_a_heuristic_that_needs_more_says_so(toys, compiled):
         ([F16] * 12, {}, UsageError, "takes 9 arguments, 12 were given"),
     ],
 )
-def test_wrong_requests(compiled, toys, arguments, config, error, message):
+def test_specialize_wrong_arguments_are_refused(compiled, toys, arguments, config, error, message):
     with pytest.raises(error, match=message):
         compiled(toys.matmul, arguments, config)
 
 
-def test_what_is_no_kernel(compiled):
+def test_specialize_other_object_is_refused(compiled):
     with pytest.raises(UsageError, match="is not a Triton kernel"):
         compiled(len, [], {})
 
 
-def test_what_is_no_cubin():
+def test_read_cubin_other_file_is_refused():
     with pytest.raises(ForetuneError, match="not a cubin"):
         read_cubin(b"MZ something else entirely")

@@ -1,4 +1,4 @@
-"""Targets by name, and how many blocks fit on one multiprocessor."""
+"""Tests targets by name, and how many blocks fit on a multiprocessor."""
 
 import pytest
 
@@ -18,11 +18,11 @@ from foretune.errors import UnknownName
         ("gfx942:sramecc+:xnack-", "gfx942"),
     ],
 )
-def test_names(name, found):
+def test_get_target_accepts_all_spellings(name, found):
     assert get_target(name).name == found
 
 
-def test_unknown_name():
+def test_get_target_unknown_name_is_refused():
     with pytest.raises(UnknownName, match=r"unknown target 'sm_91': .*sm_90"):
         get_target("sm_91")
 
@@ -44,7 +44,7 @@ def test_unknown_name():
         ("gfx942", 1, 16, 0, 32, "warps"),
     ],
 )
-def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limiter):
+def test_occupancy_of_counts_blocks_and_limiter(target, warps, registers, shared, ctas, limiter):
     needs = {"warps": warps, "registers": registers, "shared_bytes": shared}
     occupancy = occupancy_of(needs, get_target(target))
     assert occupancy.excess == ""
@@ -56,7 +56,7 @@ def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limit
     assert 0 < found["occupancy"] <= 1
 
 
-def test_tensor_memory_limits_blackwell():
+def test_occupancy_of_tensor_memory_limits_blocks():
     needs = {"warps": 4, "registers": 64, "shared_bytes": 1024, "tensor_memory": 256}
     found = occupancy_of(needs, get_target("sm_100")).features
     assert (found["ctas_per_sm"], found["limited_by_tensor_memory"]) == (2, 1)
@@ -71,7 +71,7 @@ def test_tensor_memory_limits_blackwell():
         ({"tensor_memory": 128}, "128 columns of tensor memory, sm_80 has 0"),
     ],
 )
-def test_what_does_not_fit(needs, reason):
+def test_occupancy_of_too_large_block_has_reason(needs, reason):
     usual = {"warps": 4, "registers": 32, "shared_bytes": 0}
     occupancy = occupancy_of({**usual, **needs}, get_target("sm_80"))
     assert occupancy.features["fits"] == 0

@@ -83,7 +83,7 @@ def pieces(n, seconds=10.0, groups=1):
     work=st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 50)), max_size=40),
     deaths=st.dictionaries(st.integers(0, 39), st.integers(0, MAX_ATTEMPTS), max_size=10),
 )
-def test_everything_is_answered_once(devices, work, deaths):
+def test_results_answers_every_piece_once(devices, work, deaths):
     crew = FakeCrew(devices, {name: [0.5] * times for name, times in deaths.items()})
     asked = [(group, (i, seconds)) for i, (group, seconds) in enumerate(work)]
     answers = dict(dispatcher(crew).results(asked))
@@ -96,33 +96,33 @@ def test_everything_is_answered_once(devices, work, deaths):
     assert crew.most_busy <= devices
 
 
-def test_all_devices_are_busy():
+def test_results_uses_all_devices():
     crew = FakeCrew(4)
     list(dispatcher(crew).results(pieces(40)))
     assert sorted(map(len, crew.done_by.values())) == [10] * 4
     assert crew.now == pytest.approx(1 + 10 * 10)
 
 
-def test_nothing_waits_behind_what_is_slow():
+def test_results_slow_piece_delays_no_other():
     crew = FakeCrew(2)
     list(dispatcher(crew).results([(0, ("slow", 100.0)), *pieces(10)]))
     assert sorted(map(len, crew.done_by.values())) == [1, 10]
 
 
-def test_a_worker_keeps_to_a_group():
+def test_results_worker_keeps_group():
     crew = FakeCrew(3)
     list(dispatcher(crew).results(pieces(30, groups=3)))
     for names in crew.done_by.values():
         assert len({name % 3 for name in names}) == 1
 
 
-def test_many_workers_share_a_group():
+def test_results_many_workers_share_group():
     crew = FakeCrew(4)
     list(dispatcher(crew).results(pieces(32, groups=2)))
     assert sorted(map(len, crew.done_by.values())) == [8] * 4
 
 
-def test_one_after_the_other_goes_to_the_same_worker():
+def test_results_single_pieces_go_to_same_worker():
     crew = FakeCrew(3)
     members = dispatcher(crew)
     list(members.results(pieces(9)))
@@ -133,21 +133,21 @@ def test_one_after_the_other_goes_to_the_same_worker():
     assert sorted(more) == [0, 0, 5]
 
 
-def test_a_lost_worker_is_replaced_and_told():
+def test_results_lost_worker_is_replaced_with_warning():
     crew = FakeCrew(2, {3: [5.0]})
     with pytest.warns(ForetuneWarning, match="its work goes to another one: it is gone"):
         assert len(list(dispatcher(crew).results(pieces(10)))) == 10
     assert crew.started == 3
 
 
-def test_devices_join():
+def test_results_new_devices_join():
     crew = FakeCrew(lambda now: 1 if now < 50 else 8)
     list(dispatcher(crew).results(pieces(100)))
     assert crew.started == 8
     assert crew.now < 50 + 100 * 10 / 4
 
 
-def test_a_device_that_is_unfit_is_tried_again_ever_more_seldom():
+def test_results_unfit_device_is_retried_less_often():
     crew = FakeCrew(2, first=[None, *[UsageError("other code")] * 99])
     with pytest.warns(ForetuneWarning, match="continuing without a device for 5 s: other code"):
         assert len(list(dispatcher(crew).results(pieces(400)))) == 400
@@ -158,7 +158,7 @@ def test_a_device_that_is_unfit_is_tried_again_ever_more_seldom():
     assert np.all((limits <= gaps) & (gaps < limits + 10.0 + REFRESH_S + 2.0))  # a piece takes 10 s
 
 
-def test_no_device_is_lost_for_good_by_killing_its_workers():
+def test_results_device_returns_after_killed_workers():
     lost = [WorkerLost("killed")] * MAX_ATTEMPTS
     crew = FakeCrew(3, first=[None, *lost, *lost])
     with pytest.warns(ForetuneWarning, match="continuing without a device for 10 s: killed"):
@@ -167,14 +167,14 @@ def test_no_device_is_lost_for_good_by_killing_its_workers():
     assert crew.started == 3 + 2 * MAX_ATTEMPTS
 
 
-def test_all_workers_are_killed_and_come_back():
+def test_results_all_workers_killed_come_back():
     """All are lost at work, and then as they start, for a while."""
     crew = FakeCrew(2, {0: [1.0], 1: [1.0]}, [None, None, *[WorkerLost("killed")] * 20])
     assert len(list(dispatcher(crew).results(pieces(20)))) == 20
     assert crew.started == 24
 
 
-def test_a_worker_lost_as_it_starts_is_started_again():
+def test_results_worker_lost_at_start_is_restarted():
     crew = FakeCrew(2, first=[WorkerLost("the node is gone")])
     with pytest.warns(
         ForetuneWarning, match="a worker was lost during its start: the node is gone"
@@ -183,21 +183,21 @@ def test_a_worker_lost_as_it_starts_is_started_again():
     assert len(crew.done_by) == 2
 
 
-def test_a_device_that_left_is_not_missed():
+def test_results_device_that_left_is_not_awaited():
     """Who was unfit leaves; then the worker of the other device is lost, and gets another."""
     crew = FakeCrew(lambda now: 2 if now < 30 else 1, {8: [1.0]}, [None, UsageError("other code")])
     assert len(list(dispatcher(crew).results(pieces(12)))) == 12
     assert crew.started == 3
 
 
-def test_where_no_device_is_fit_the_reason_is_raised():
+def test_wait_without_fit_device_raises_reason():
     with pytest.raises(UsageError, match="other code"):
         dispatcher(FakeCrew(2, first=[UsageError("old"), UsageError("other code")])).wait()
     with pytest.raises(MeasurementError, match="no start"):
         dispatcher(FakeCrew(1, first=[WorkerLost("no start")] * MAX_ATTEMPTS)).wait()
 
 
-def test_where_all_are_gone_the_wait_ends():
+def test_results_without_devices_ends_after_limit():
     crew = FakeCrew(lambda now: int(now < 100))
     crew.deadly = {20: [5.0]}
     answers = dispatcher(crew).results(pieces(30))
@@ -206,7 +206,7 @@ def test_where_all_are_gone_the_wait_ends():
     assert MAX_IDLE_S < crew.now < MAX_IDLE_S + 400
 
 
-def test_who_stops_early_gets_no_old_answers():
+def test_results_early_stop_drops_old_answers():
     crew = FakeCrew(3)
     members = dispatcher(crew)
     for _ in members.results(pieces(9)):

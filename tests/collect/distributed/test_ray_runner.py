@@ -64,7 +64,7 @@ def runner(cluster, cpu):
         yield runner
 
 
-def test_no_such_device(cluster, cpu):
+def test_ray_runner_unknown_device_is_refused(cluster, cpu):
     with pytest.raises(UsageError, match="no device NVIDIA H200 in the cluster, which has f"):
         RayRunner(Toy(), "NVIDIA H200", address=cluster.address)
     other = dataclasses.replace(cpu, specs={**cpu.specs, "cores": 1000.0})
@@ -72,7 +72,7 @@ def test_no_such_device(cluster, cpu):
         RayRunner(Toy(), other, address=cluster.address)
 
 
-def test_a_device_is_found_by_its_name_and_watched_and_refuses_other_code(runner, cpu, monkeypatch):
+def test_ray_runner_by_name_watches_and_refuses_other_code(runner, cpu, monkeypatch):
     assert runner.device == cpu
     with runner.watch() as watch:
         assert next(runner.run(Toy(), Toy().problem(n=20), [config()])).ok
@@ -82,7 +82,7 @@ def test_a_device_is_found_by_its_name_and_watched_and_refuses_other_code(runner
         next(runner.run(Toy(), Toy().problem(n=20), [config()]))
 
 
-def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, tmp_path):
+def test_ray_runner_lost_actors_change_no_row(runner, cluster, cpu, tmp_path):
     """A worker is killed while it works, and then a whole node."""
     import ray
 
@@ -100,7 +100,7 @@ def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, 
     assert_frame_equal(alone, shared)
 
 
-def test_the_contract(runner):
+def test_check_runner_ray(runner):
     check_runner(runner)
 
 
@@ -124,7 +124,7 @@ print(json.dumps([measured.ok, sorted(ears), stranger.stderr[-900:], os.environ[
 """
 
 
-def test_a_cluster_of_one_machine_is_closed_to_others(tmp_path):
+def test_local_cluster_is_closed_to_others(tmp_path):
     """It listens on the loopback interface, and refuses those who do not know its token."""
     run = subprocess.run(
         [sys.executable, "-c", LOCAL],

@@ -27,6 +27,7 @@ def line(concurrency, slower=1.3, **more):
     said = formula_latencies(analytic_times([deployed], CLOCKS)).iloc[0]
     return {
         "model_id": "org/Llama-3.1-8B",
+        "tp": 1,
         "max_concurrency": concurrency,
         "completed": 100,
         "total_input_tokens": 51200,
@@ -95,7 +96,10 @@ def test_read_calibration_layout(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "error", "reason"),
     [
-        ([{}], RunTableError, "completed is None"),
+        ([{}], UsageError, "does not name the model"),
+        ([{**line(8), "completed": None}], RunTableError, "completed is None"),
+        ([{**line(8), "tp": None}], UsageError, "--metadata tp=N"),
+        ([{"benchmarks": []}], UsageError, "a report of GuideLLM"),
         (["x"], RunTableError, "no JSON objects"),
         ([{**line(8), "tp": "four"}], RunTableError, "are not all numbers"),
         ([{**line(8), "tp": "5"}], UsageError, "cannot be served on tp5"),

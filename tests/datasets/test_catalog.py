@@ -1,4 +1,4 @@
-"""The run tables that come with Foretune, and finding them."""
+"""Tests the shipped run tables and their cards: `datasets/catalog.py`."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ MOST_BYTES = 20e6
 NAMES = shipped()
 
 
-def test_some_are_shipped_and_small():
+def test_shipped_tables_exist_and_are_small():
     assert NAMES
     assert sum(p.stat().st_size for p in catalog.SHIPPED.iterdir()) <= MOST_BYTES
     assert {p.name for p in catalog.SHIPPED.iterdir()} == {
@@ -26,7 +26,7 @@ def name(request):
     return request.param
 
 
-def test_a_card_says_what_its_table_holds(name):
+def test_card_matches_table(name):
     runs, of_it = load(name), card(name)
     assert of_it.name == name
     assert (of_it.rows, of_it.columns) == (len(runs), tuple(runs.columns))
@@ -39,7 +39,7 @@ def test_a_card_says_what_its_table_holds(name):
         assert said
 
 
-def test_rows_are_of_the_code_on_the_card(name):
+def test_shipped_rows_are_of_code_on_card(name):
     runs, of_it = load(name), card(name)
     for kernel, source in of_it.kernels.items():
         environments = set(runs["environment"][runs["kernel"] == kernel])
@@ -47,24 +47,24 @@ def test_rows_are_of_the_code_on_the_card(name):
         assert {e.split()[-2] for e in environments} == {kernel}
 
 
-def test_power_is_there_only_where_there_was_a_meter(name):
+def test_shipped_power_needs_meter(name):
     runs, of_it = load(name), card(name)
     assert runs["power_w"].isna().all() == ("No power" in of_it.protocol)
 
 
-def test_nothing_says_where_it_was_made(name):
+def test_shipped_files_name_no_host(name):
     text = catalog.table_path(name).with_suffix(".json").read_text(encoding="utf-8")
     runs = load(name)
     for words in (text, *(" ".join(map(str, runs[c].unique())) for c in ("error", "source"))):
         assert not any(path in words for path in ("/root", "/home", "/tmp", "/work"))
 
 
-def test_tables_are_compressed(name):
+def test_shipped_tables_are_compressed(name):
     footer = pq.read_metadata(catalog.table_path(name))
     assert footer.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_whole_lists_ran_on_many_problems(name):
+def test_shipped_whole_lists_ran_on_many_problems(name):
     runs = load(name)
     runs = runs[runs["counter.repeat"] == 0]
     for _, mine in runs.groupby("kernel"):
@@ -75,7 +75,7 @@ def test_whole_lists_ran_on_many_problems(name):
         assert per_problem.median() >= 8
 
 
-def test_an_unknown_name_offers_the_nearest():
+def test_load_unknown_name_offers_nearest():
     with pytest.raises(UnknownName, match=f"did you mean '{NAMES[0]}'"):
         load(NAMES[0][:-1])
     with pytest.raises(UnknownName, match=r"unknown data set '\.\./secret'"):
@@ -104,7 +104,7 @@ def made(tmp_path, toy_runs):
     return tmp_path, made
 
 
-def test_a_card_is_read_as_it_was_written(made, toy_runs):
+def test_card_text_round_trip(made, toy_runs):
     folder, written = made
     assert shipped(folder) == ["toy"]
     rows = dataclasses.replace(written, rows=len(toy_runs), columns=tuple(toy_runs.columns))
@@ -113,14 +113,14 @@ def test_a_card_is_read_as_it_was_written(made, toy_runs):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "toy"}', '{"unknown": 1}'])
-def test_a_damaged_card_is_named(made, text):
+def test_card_damaged_file_is_refused(made, text):
     folder, _ = made
     (folder / "toy.json").write_text(text)
     with pytest.raises(RunTableError, match="the card of 'toy' cannot be read"):
         card("toy", folder)
 
 
-def test_a_damaged_table_is_named(made):
+def test_load_damaged_table_is_refused(made):
     folder, _ = made
     (folder / "toy.parquet").write_bytes(b"PAR1")
     with pytest.raises(RunTableError, match="the card of 'toy' cannot be read"):
@@ -129,12 +129,12 @@ def test_a_damaged_table_is_named(made):
         load("toy", folder)
 
 
-def test_a_table_without_a_card_is_not_listed(made):
+def test_shipped_lists_tables_with_card_only(made):
     folder, _ = made
     (folder / "toy.json").unlink()
     assert shipped(folder) == []
 
 
-def test_what_the_table_tells_is_not_on_the_card(made):
+def test_card_text_leaves_out_counts_of_table(made):
     folder, _ = made
     assert not {"rows", "columns"} & set(json.loads((folder / "toy.json").read_text()))

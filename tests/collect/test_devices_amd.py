@@ -1,4 +1,4 @@
-"""AMD's GPUs, as a torch for ROCm would describe them."""
+"""Tests AMD GPUs as torch for ROCm describes them: `collect/devices.py`."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ def torch_with(*properties, hip="6.4"):
     return SimpleNamespace(version=SimpleNamespace(hip=hip), cuda=cuda)
 
 
-def test_specs_are_those_of_the_table_and_of_the_board():
+def test_amd_gpus_combine_table_and_driver():
     unknown = SimpleNamespace(**{**vars(PROPERTIES), "name": "AMD Instinct MI999"})
     first, second = devices.amd_gpus(torch_with(PROPERTIES, unknown))
     known = find_device("AMD Instinct MI300X")
@@ -34,11 +34,11 @@ def test_specs_are_those_of_the_table_and_of_the_board():
     assert second.specs.keys() == {"cores", "memory_gib"}
 
 
-def test_torch_for_cuda_has_none():
+def test_amd_gpus_torch_for_cuda_has_none():
     assert devices.amd_gpus(torch_with(PROPERTIES, hip=None)) == []
 
 
-def test_torch_is_imported_only_beside_amds_driver(monkeypatch, tmp_path):
+def test_amd_gpus_without_driver_does_not_import_torch(monkeypatch, tmp_path):
     def asked(*args):
         raise MissingExtra("torch", "gpu", "finding GPUs")
 
@@ -50,7 +50,7 @@ def test_torch_is_imported_only_beside_amds_driver(monkeypatch, tmp_path):
     assert devices.amd_gpus() == []
 
 
-def test_gpus_are_nvidias_or_amds(monkeypatch):
+def test_local_gpus_nvidia_before_amd(monkeypatch):
     monkeypatch.setattr(devices, "nvidia_gpus", list)
     monkeypatch.setattr(devices, "amd_gpus", lambda: ["MI300X"])
     assert devices.local_gpus() == ["MI300X"]

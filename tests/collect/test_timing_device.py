@@ -1,4 +1,4 @@
-"""Timing by events in a device's queue, and what a benchmarker does on a GPU."""
+"""Tests timing by events in a device's queue: `collect/timing.py`, and benchmarks on a GPU."""
 
 import os
 from pathlib import Path
@@ -70,14 +70,14 @@ def gpu(monkeypatch):
     return gpu
 
 
-def test_a_cold_cache_is_flushed_before_every_launch_and_not_timed(gpu):
+def test_device_timer_cold_cache_flush_is_not_timed(gpu):
     limits = Timing(max_seconds=600, warmup_s=0.0, relative_width=-1.0, max_repeats=6)
     samples = time_launch(gpu.work("a", 9.0, 1.0), limits, timer=gpu.timer())
     assert samples == pytest.approx(np.ones(6))  # the first launch was the warm-up
     assert gpu.log == ["before 1", "a"] * 7
 
 
-def test_short_launches_are_timed_together_where_the_cache_may_be_warm(gpu):
+def test_device_timer_warm_cache_times_short_launches_together(gpu):
     timer = gpu.timer(max_launches=20)
     limits = Timing(max_seconds=600, warmup_s=0.0, relative_width=-1.0, max_repeats=2)
     samples = time_launch(gpu.work("a", 1 / 128), limits, timer=timer)
@@ -87,7 +87,7 @@ def test_short_launches_are_timed_together_where_the_cache_may_be_warm(gpu):
     assert timer.batch_size(7.0) == 1
 
 
-def test_the_same_rules_stop_it(gpu):
+def test_time_launch_device_timer_stops_by_same_rules(gpu):
     limits = Timing(warmup_s=0.0, max_seconds=600, max_repeats=100)
     steady = time_launch(gpu.work("a", 2.0), limits, timer=gpu.timer())
     assert len(steady) == 7  # checked after five, which have no interval yet, and seven
@@ -138,7 +138,7 @@ class FakeTorch:
     ("cache", "most", "before"),
     [("cold", 1, [f"flush {2**29} bytes of cuda:1", "sleep 2"]), ("warm", 20, ["sleep 21"])],
 )
-def test_the_cache_is_flushed_unless_it_may_be_warm(gpu, monkeypatch, cache, most, before):
+def test_timer_for_warm_problem_does_not_flush(gpu, monkeypatch, cache, most, before):
     timing._cached_gpu_timer.cache_clear()
     monkeypatch.setattr(timing, "require", lambda *_: FakeTorch(gpu))
     timer = timer_for(OnGpu(), Problem(n=1, cache=cache), Device("A GPU", "gpu", index=1))
@@ -149,7 +149,7 @@ def test_the_cache_is_flushed_unless_it_may_be_warm(gpu, monkeypatch, cache, mos
     timing._cached_gpu_timer.cache_clear()
 
 
-def test_a_call_of_many_kernels_is_delayed_until_all_are_queued(gpu, monkeypatch):
+def test_device_timer_delays_until_all_kernels_are_queued(gpu, monkeypatch):
     timing._cached_gpu_timer.cache_clear()
     monkeypatch.setattr(timing, "require", lambda *_: FakeTorch(gpu))
     cycles = []
@@ -166,7 +166,7 @@ def test_a_call_of_many_kernels_is_delayed_until_all_are_queued(gpu, monkeypatch
     timing._cached_gpu_timer.cache_clear()
 
 
-def test_the_host_times_what_runs_on_it(monkeypatch):
+def test_timer_for_interpreted_kernel_is_host_timer(monkeypatch):
     assert timer_for(Toy(), PROBLEM, DEVICE) is CPU_TIMER
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -192,7 +192,7 @@ class Logged(PowerMeter):
         return 1.0
 
 
-def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
+def test_benchmarker_meter_reads_idle_device(gpu, monkeypatch):
     class Waited(DeviceTimer):
         def wait(self):
             gpu.log.append("wait")
@@ -232,7 +232,7 @@ def fragile(monkeypatch):
     return fragile_kernel.Fragile()
 
 
-def test_a_launch_that_takes_the_device_along_costs_one_row(fragile, monkeypatch, tmp_path):
+def test_isolated_runner_lost_device_costs_one_row(fragile, monkeypatch, tmp_path):
     """The process exchanges its timer when it starts: a kernel that did so would be refused."""
     (tmp_path / "sitecustomize.py").write_text("import fragile_kernel\n")
     toy = str(Path(__file__).parents[1] / "toy")
@@ -251,7 +251,7 @@ def test_a_launch_that_takes_the_device_along_costs_one_row(fragile, monkeypatch
     assert processes[2] is processes[3] is not processes[0]  # what only failed needs no new one
 
 
-def test_in_process_nothing_runs_after_that(fragile):
+def test_in_process_runner_lost_device_ends_measuring(fragile):
     runner = InProcessRunner(DEVICE, TIMING)
     assert next(runner.run(fragile, PROBLEM, [config("no run")])).status is Status.RUNTIME_ERROR
     with pytest.raises(MeasurementError, match="measure with IsolatedRunner"):
@@ -260,7 +260,7 @@ def test_in_process_nothing_runs_after_that(fragile):
         runner.compare_interleaved(fragile, PROBLEM, [config()])
 
 
-def test_a_race_can_take_the_device_along(fragile):
+def test_compare_interleaved_lost_device_ends_measuring(fragile):
     runner = InProcessRunner(DEVICE, TIMING)
     with pytest.raises(RuntimeError, match="illegal"):
         runner.compare_interleaved(fragile, PROBLEM, [config("no run")])

@@ -1,4 +1,4 @@
-"""The run log: whatever happens to the process, what was measured stays."""
+"""Tests the run log: no measured row is lost, whatever happens: `datasets/run_log.py`."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def configs(path):
     return read_runs(path)["config.x"].tolist()
 
 
-def test_closing_leaves_one_parquet_file(path, toy_device):
+def test_close_leaves_one_parquet_file(path, toy_device):
     with RunLog(path, toy_device) as log:
         log.append(run(x=1))
         log.append(run(x=2, status=Status.COMPILE_ERROR))
@@ -61,7 +61,7 @@ def test_closing_leaves_one_parquet_file(path, toy_device):
     assert runs["device.cores"].tolist() == [4.0, 4.0]
 
 
-def test_rows_can_be_read_while_the_log_is_open_and_after_a_kill(path):
+def test_read_runs_sees_rows_of_open_and_killed_log(path):
     killed = RunLog(path)
     killed.append(run(x=1))
     killed.append(run(x=2))
@@ -76,7 +76,7 @@ def test_rows_can_be_read_while_the_log_is_open_and_after_a_kill(path):
     assert not journal_path(path).exists()
 
 
-def test_a_folder_that_is_deleted_is_noticed_at_once(path):
+def test_append_after_deleted_folder_is_error(path):
     with RunLog(path) as log:
         log.append(run(x=1))
         shutil.rmtree(path.parent)
@@ -84,7 +84,7 @@ def test_a_folder_that_is_deleted_is_noticed_at_once(path):
             log.append(run(x=2))
 
 
-def test_half_a_line_at_the_end_is_ignored_and_does_not_spoil_the_next(path):
+def test_open_ignores_partial_last_line(path):
     killed = RunLog(path)
     killed.append(run(x=1))
     kill(killed)
@@ -98,7 +98,7 @@ def test_half_a_line_at_the_end_is_ignored_and_does_not_spoil_the_next(path):
 
 
 @pytest.mark.parametrize("left", ["", '{"kern'])
-def test_a_kill_before_the_first_row(path, left):
+def test_open_after_kill_before_first_row(path, left):
     kill(RunLog(path))
     journal_path(path).write_text(left)
     with RunLog(path) as log:
@@ -107,7 +107,7 @@ def test_a_kill_before_the_first_row(path, left):
     assert configs(path) == [1]
 
 
-def test_a_damaged_line_is_named(path):
+def test_open_names_damaged_line(path):
     killed = RunLog(path)
     killed.append(run(x=1))
     kill(killed)
@@ -119,7 +119,7 @@ def test_a_damaged_line_is_named(path):
         RunLog(path)
 
 
-def test_an_impossible_line_is_refused_before_it_spoils_the_file(path):
+def test_open_impossible_line_leaves_file(path):
     with RunLog(path) as log:
         log.append(run(x=1))
     killed = RunLog(path)
@@ -133,7 +133,7 @@ def test_an_impossible_line_is_refused_before_it_spoils_the_file(path):
     assert configs(path) == [1]
 
 
-def test_an_interrupted_collection_finds_its_place(path):
+def test_find_returns_rows_of_interrupted_collection(path):
     first = run(time_ms=3.0, x=1, flag=True)
     with RunLog(path) as log:
         log.append(first)
@@ -147,7 +147,7 @@ def test_an_interrupted_collection_finds_its_place(path):
         assert log.find(("toy", "Another", Problem(M=64), first.config)) is None
 
 
-def test_the_newest_is_found(path):
+def test_find_returns_newest_row(path):
     with RunLog(path) as log:
         log.append(run(time_ms=1.0, x=1))
         log.append(run(time_ms=2.0, x=1))
@@ -159,7 +159,7 @@ def test_the_newest_is_found(path):
     assert len(read_runs(path)) == 2  # nothing is thrown away
 
 
-def test_appending_to_a_file_with_other_columns(path, toy_device):
+def test_append_merges_other_columns(path, toy_device):
     write_runs(path, from_measurements([run(x=1, mode="a"), run(x=2, mode="b")]))
     with RunLog(path, toy_device) as log:
         log.append(run(x=4, flag=True))
@@ -176,7 +176,7 @@ def test_appending_to_a_file_with_other_columns(path, toy_device):
         assert log.find(run(x=4, flag=True)) is not None
 
 
-def test_appending_to_rows_of_unknown_time(path):
+def test_append_to_rows_without_recorded_at(path):
     write_runs(path, from_measurements([run(time_ms=1.0, x=1)]).drop(columns="recorded_at"))
     with RunLog(path) as log:
         log.append(run(time_ms=2.0, x=1))
@@ -187,7 +187,7 @@ def test_appending_to_rows_of_unknown_time(path):
 @pytest.mark.parametrize(
     "bad", [run(time_ms=0.0, x=1), run(time_ms=-1.0, x=1), run(time_ms=math.inf, x=1)]
 )
-def test_an_impossible_row_is_refused_and_spoils_nothing(path, bad):
+def test_append_impossible_row_is_refused(path, bad):
     with RunLog(path) as log:
         log.append(run(x=2))
         with pytest.raises(RunTableError, match="time_ms is"):
@@ -196,7 +196,7 @@ def test_an_impossible_row_is_refused_and_spoils_nothing(path, bad):
     assert configs(path) == [2]
 
 
-def test_more_power_than_the_board_can_draw_is_refused(path, toy_device):
+def test_append_power_above_limit_is_refused(path, toy_device):
     with RunLog(path, toy_device) as log:
         log.append(replace(run(x=1), power_w=toy_device.specs["power_limit_w"]))
         with pytest.raises(RunTableError, match="far above the device's power limit"):
@@ -204,7 +204,7 @@ def test_more_power_than_the_board_can_draw_is_refused(path, toy_device):
     assert configs(path) == [1]
 
 
-def test_numpy_numbers_can_be_appended(path):
+def test_append_takes_numpy_numbers(path):
     with RunLog(path) as log:
         log.append(run(time_ms=np.float32(0.5), x=np.int64(3)))
     runs = read_runs(path)
@@ -212,7 +212,7 @@ def test_numpy_numbers_can_be_appended(path):
     assert runs["config.x"].tolist() == [3]
 
 
-def test_text_of_every_kind(path):
+def test_append_keeps_any_text(path):
     strange = "line\nbreak \u2028 \x85 \x1c 'ü' 🚀 \\ \""
     killed = RunLog(path)
     killed.append(run(x=strange))
@@ -221,7 +221,7 @@ def test_text_of_every_kind(path):
     assert configs(path) == [strange]
 
 
-def test_an_empty_log_leaves_nothing(path):
+def test_close_empty_log_leaves_no_file(path):
     with RunLog(path) as log:
         assert len(log) == 0
         assert log.runs().empty
@@ -229,7 +229,7 @@ def test_an_empty_log_leaves_nothing(path):
     assert list(path.parent.iterdir()) == []
 
 
-def test_runs_are_all_rows(path):
+def test_runs_returns_all_rows(path):
     with RunLog(path) as log:
         log.append(run(x=1))
         assert log.runs()["config.x"].tolist() == [1]
@@ -237,7 +237,7 @@ def test_runs_are_all_rows(path):
         assert log.runs()["config.x"].tolist() == [1, 2]
 
 
-def test_a_log_that_is_closed_while_its_rows_are_read_hides_none(path, monkeypatch):
+def test_read_runs_during_close_returns_all_rows(path, monkeypatch):
     with RunLog(path) as log:
         log.append(run(x=1))
     log, digest = RunLog(path), runs_module.digest
@@ -246,7 +246,7 @@ def test_a_log_that_is_closed_while_its_rows_are_read_hides_none(path, monkeypat
     assert configs(path) == [1, 2]
 
 
-def test_closing_twice_is_harmless(path):
+def test_close_twice_is_harmless(path):
     log = RunLog(path)
     log.append(run(x=1))
     log.close()
@@ -254,7 +254,7 @@ def test_closing_twice_is_harmless(path):
     assert configs(path) == [1]
 
 
-def test_an_exception_still_folds_the_journal(path):
+def test_exception_in_block_still_merges_journal(path):
     def interrupted():
         with RunLog(path) as log:
             log.append(run(x=1))
@@ -266,13 +266,13 @@ def test_an_exception_still_folds_the_journal(path):
     assert not journal_path(path).exists()
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
+def test_open_unwritable_folder_is_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write to"):
         RunLog(tmp_path / "file" / "runs.parquet")
 
 
-def test_what_is_no_run_table_is_not_touched(tmp_path):
+def test_open_other_file_is_refused_and_unchanged(tmp_path):
     other = tmp_path / "runs.parquet"
     other.write_text("my thesis")
     with pytest.raises(RunTableError, match="not a readable Parquet file"):
@@ -281,7 +281,7 @@ def test_what_is_no_run_table_is_not_touched(tmp_path):
     assert [*tmp_path.iterdir()] == [other], "neither a journal nor a lock is left"
 
 
-def test_the_journal_is_plain_json_lines(path):
+def test_journal_is_json_lines(path):
     log = RunLog(path)
     log.append(run(x=1, flag=True))
     (line,) = journal_path(path).read_text().splitlines()
@@ -289,7 +289,7 @@ def test_the_journal_is_plain_json_lines(path):
     log.close()
 
 
-def test_two_processes_do_not_write_one_file(path):
+def test_open_by_two_processes_is_refused(path):
     with RunLog(path) as first:
         first.append(run(x=1))
         with pytest.raises(OutputError, match="in use by another process"):
@@ -300,7 +300,7 @@ def test_two_processes_do_not_write_one_file(path):
     assert configs(path) == [1, 2]
 
 
-def test_rows_folded_twice_count_once(path):
+def test_open_rows_merged_twice_count_once(path):
     killed = RunLog(path)
     killed.append(run(x=1))
     rows = journal_path(path).read_text()
@@ -322,7 +322,7 @@ class Full:
         raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_is_one_error_and_loses_nothing(path, monkeypatch):
+def test_append_full_disk_is_error_and_loses_nothing(path, monkeypatch):
     log = RunLog(path)
     log.append(run(x=1))
     log._journal._file.close()
@@ -337,7 +337,7 @@ def test_a_full_disk_is_one_error_and_loses_nothing(path, monkeypatch):
     assert configs(path) == [1, 2]
 
 
-def test_the_file_is_on_the_disk_before_its_journal_goes(path, monkeypatch):
+def test_close_syncs_file_before_removing_journal(path, monkeypatch):
     synced, fsync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
     with RunLog(path) as log:
@@ -363,7 +363,7 @@ ROWS = st.lists(
 
 @settings(max_examples=20)
 @given(st.lists(ROWS, max_size=3))
-def test_whatever_is_folded_in_pieces_is_found_and_read(tmp_path_factory, parts):
+def test_extend_in_pieces_keeps_all_values(tmp_path_factory, parts):
     path = tmp_path_factory.mktemp("log") / "runs.parquet"
     last = {}
     for rows in parts:
@@ -387,7 +387,7 @@ def log_name(m):
     return m.kernel, m.device, m.problem, m.config
 
 
-def test_a_long_journal_is_folded_while_the_log_is_open(path, monkeypatch):
+def test_append_merges_long_journal(path, monkeypatch):
     monkeypatch.setattr("foretune.datasets.run_log.MAX_JOURNAL_ROWS", 4)
     with RunLog(path) as log:
         for x in range(10):
@@ -402,7 +402,7 @@ def read_journal_rows(path):
     return list(read_journal(journal_path(path)))
 
 
-def test_the_last_row_counts_whatever_its_clock_said(path):
+def test_find_last_row_counts_whatever_its_time(path):
     with RunLog(path) as log:
         log.append(run(time_ms=1.0, x=1, recorded_at="2030-01-01T00:00:00"))
         log.append(run(time_ms=2.0, x=1))
@@ -431,7 +431,7 @@ AMOUNTS = st.sampled_from([math.nan, math.inf, -1.0, 0.0, 1.0, 100.0])
         st.sampled_from(["", "toy"]),
     )
 )
-def test_one_row_and_a_table_are_judged_alike(m):
+def test_check_and_validate_agree(m):
     device = Device("Toy CPU", "cpu", specs={"power_limit_w": 50.0})
     said = []
     for judge in (lambda: m.check(50.0), lambda: validate(from_measurements([m], device))):

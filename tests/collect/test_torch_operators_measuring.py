@@ -1,4 +1,4 @@
-"""Measuring operators: rows on disk, going on, giving up."""
+"""Tests measuring operators into a run log: `collect/torch_operators/measuring.py`."""
 
 import dataclasses
 
@@ -52,7 +52,7 @@ def collect(place, bench, operators, minutes=1.0):
         return collect_operators(operators, log, bench, minutes)
 
 
-def test_rows_say_what_was_run_and_how_long_it_took(tmp_path, toy_device):
+def test_collect_operators_writes_rows(tmp_path, toy_device):
     done = collect(tmp_path, Counting(toy_device), [product(1), product(4)])
     assert (done.rows, done.ok, done.failed, done.reused) == (2, 2, 0, 0)
     runs = read_runs(tmp_path / "operators.parquet")
@@ -64,7 +64,7 @@ def test_rows_say_what_was_run_and_how_long_it_took(tmp_path, toy_device):
     assert runs["environment"].str.contains("torch").all()
 
 
-def test_what_is_there_is_not_measured_again(tmp_path, toy_device):
+def test_collect_operators_reuses_rows(tmp_path, toy_device):
     first, second = Counting(toy_device), Counting(toy_device)
     collect(tmp_path, first, [product(1), product(4)])
     done = collect(tmp_path, second, [product(4), product(1), product(8)])
@@ -72,7 +72,7 @@ def test_what_is_there_is_not_measured_again(tmp_path, toy_device):
     assert (done.rows, done.reused) == (1, 2)
 
 
-def test_killed_half_way_nothing_is_lost(tmp_path, toy_device):
+def test_collect_operators_resumes_after_kill(tmp_path, toy_device):
     class Dies(Counting):
         def measure(self, operator):
             if len(self.asked) == 2:
@@ -87,7 +87,7 @@ def test_killed_half_way_nothing_is_lost(tmp_path, toy_device):
     assert bench.asked == [product(3)]
 
 
-def test_versions_that_changed_are_measured_again(tmp_path, toy_device, monkeypatch):
+def test_collect_operators_measures_again_after_new_versions(tmp_path, toy_device, monkeypatch):
     collect(tmp_path, Counting(toy_device), [product(1)])
     monkeypatch.setattr(llm_operators, "versions", lambda: "others")
     bench = Counting(toy_device)
@@ -95,7 +95,7 @@ def test_versions_that_changed_are_measured_again(tmp_path, toy_device, monkeypa
     assert bench.asked == [product(1)]
 
 
-def test_formats_that_fail_again_and_again_are_given_up(tmp_path, toy_device):
+def test_collect_operators_skips_failing_formats(tmp_path, toy_device):
     operators = [product(m, kind) for m in range(1, 7) for kind in ("bf16", "int8")]
     bench = Counting(toy_device, fails=("int8",))
     done = collect(tmp_path, bench, operators)
@@ -105,7 +105,7 @@ def test_formats_that_fail_again_and_again_are_given_up(tmp_path, toy_device):
     assert again.asked == []
 
 
-def test_a_success_keeps_formats_from_being_given_up(tmp_path, toy_device):
+def test_collect_operators_keeps_formats_that_ran_once(tmp_path, toy_device):
     class FailsLater(Counting):
         def measure(self, operator):
             self.fails = ("bf16",) if self.asked else ()
@@ -116,12 +116,12 @@ def test_a_success_keeps_formats_from_being_given_up(tmp_path, toy_device):
     assert (done.ok, done.failed) == (1, 6)
 
 
-def test_no_time_is_no_error(tmp_path, toy_device):
+def test_collect_operators_without_time_measures_nothing(tmp_path, toy_device):
     done = collect(tmp_path, Counting(toy_device), [product(1)], minutes=-1.0)
     assert done.rows == 0
 
 
-def test_failures_are_rows(toy_device, monkeypatch):
+def test_measure_failures_are_rows(toy_device, monkeypatch):
     bench = OperatorBenchmarker(toy_device, QUICK)
     found = bench.measure(product(1, "nvfp4"))
     assert found.status is Status.COMPILE_ERROR
@@ -132,18 +132,18 @@ def test_failures_are_rows(toy_device, monkeypatch):
     assert "GiB are free" in found.error
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, toy_device):
+def test_collect_operators_unwritable_folder_is_error(tmp_path, toy_device):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         collect(tmp_path / "file", Counting(toy_device), [product(1)])
 
 
-def test_operators_of_several_models_once():
+def test_distinct_operators_of_several_models():
     assert distinct([product(1), product(2), product(1)]) == [product(1), product(2)]
 
 
 @pytest.mark.gpu
-def test_operators_are_replayed_from_graphs_on_a_gpu():
+def test_measure_on_gpu_replays_graphs():
     from foretune.collect import local_device
 
     bench = OperatorBenchmarker(local_device("cuda"))

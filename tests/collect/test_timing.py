@@ -1,3 +1,5 @@
+"""Tests timers, stopping rules and the interval of the median: `collect/timing.py`."""
+
 import itertools
 import time
 
@@ -16,17 +18,17 @@ from foretune.collect.timing import (
 from foretune.kernel import SelfTimedLaunch
 
 
-def test_median_interval_is_the_binomial_one():
+def test_median_interval_matches_binomial_distribution():
     # Hahn and Meeker, table of order statistics: ranks 40 and 61 of 100 enclose the median at 95 %.
     low, high = median_interval(np.arange(1, 101, dtype=float))
     assert (low, high) == (40, 61)
 
 
-def test_few_samples_give_the_extremes():
+def test_median_interval_few_samples_give_range():
     assert median_interval(np.array([3.0, 1.0, 2.0])) == (1.0, 3.0)
 
 
-def test_median_interval_covers():
+def test_median_interval_covers_median_in_95_percent():
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(400):
@@ -42,7 +44,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_launches_are_timed_by_a_real_clock():
+def test_time_launch_uses_real_clock():
     def launch():
         end = time.perf_counter() + 2e-3
         while time.perf_counter() < end:
@@ -53,12 +55,12 @@ def test_launches_are_timed_by_a_real_clock():
     assert samples.min() >= 2.0  # a busy machine can only make it longer
 
 
-def test_steady_launches_end_when_the_interval_is_narrow(clock):
+def test_time_launch_steady_launches_stop_at_narrow_interval(clock):
     samples = time_launch(clock.launch(2.0), Timing(max_seconds=60, warmup_s=0.01))
     assert samples == pytest.approx(np.full(7, 2.0))  # five samples have no 95 % interval
 
 
-def test_the_time_limit_includes_the_warm_up(clock):
+def test_time_launch_time_limit_includes_warm_up(clock):
     restless = clock.launch(*np.random.default_rng(0).uniform(9.0, 11.0, 100))
     start_s = clock.perf_counter()
     samples = time_launch(restless, Timing(max_seconds=0.2, warmup_s=0.05))
@@ -66,12 +68,12 @@ def test_the_time_limit_includes_the_warm_up(clock):
     assert len(samples) == pytest.approx((0.2 - 0.05) / 0.01, abs=2)
 
 
-def test_launches_longer_than_the_time_limit_are_still_sampled(clock):
+def test_time_launch_samples_slow_launches_three_times(clock):
     samples = time_launch(clock.launch(2000.0), Timing(max_seconds=0.25))
     assert samples == pytest.approx(np.full(MIN_SAMPLES, 2000.0))
 
 
-def test_short_launches_are_timed_together(clock):
+def test_time_launch_times_short_launches_together(clock):
     calls = itertools.count()
     work = clock.launch(1e-3)
 
@@ -84,18 +86,18 @@ def test_short_launches_are_timed_together(clock):
     assert next(calls) == 1 + 20 * 1e3 * MIN_SAMPLE_S / 1e-3
 
 
-def test_hopeless_launches_stop_early(clock):
+def test_time_launch_slow_launches_stop_early(clock):
     limits = Timing(max_seconds=60, warmup_s=0.0, relative_width=-1.0, max_repeats=500)
     samples = time_launch(clock.launch(1.0), limits, incumbent_ms=0.1)
     assert len(samples) == limits.min_repeats
 
 
-def test_max_repeats_end_it(clock):
+def test_time_launch_stops_at_max_repeats(clock):
     limits = Timing(max_seconds=60, warmup_s=0.0, relative_width=-1.0, max_repeats=12)
     assert len(time_launch(clock.launch(0.1), limits)) == 12
 
 
-def test_one_run_that_times_itself_is_not_warmed_up(clock):
+def test_time_launch_one_run_is_not_warmed_up(clock):
     class OneRun(SelfTimedLaunch):
         is_one_run = True
         __call__ = clock.launch(1.0)
@@ -110,7 +112,7 @@ def test_one_run_that_times_itself_is_not_warmed_up(clock):
     assert next(runs) == 9
 
 
-def test_errors_of_a_launch_reach_the_caller():
+def test_time_launch_raises_errors_of_launch():
     def broken():
         raise ValueError("no")
 

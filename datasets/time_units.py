@@ -1,0 +1,188 @@
+"""Units of time: in the name of a column (``latency_us``) or in its cells (``12.5 us``)."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from foretune.errors import UsageError
+
+MS_PER_UNIT = {
+    "ns": 1e-6,
+    "nsec": 1e-6,
+    "nsecs": 1e-6,
+    "nsecond": 1e-6,
+    "nseconds": 1e-6,
+    "nanosecond": 1e-6,
+    "nanoseconds": 1e-6,
+    "us": 1e-3,
+    "µs": 1e-3,
+    "μs": 1e-3,
+    "usec": 1e-3,
+    "usecs": 1e-3,
+    "usecond": 1e-3,
+    "useconds": 1e-3,
+    "microsecond": 1e-3,
+    "microseconds": 1e-3,
+    "ms": 1.0,
+    "msec": 1.0,
+    "msecs": 1.0,
+    "msecond": 1.0,
+    "mseconds": 1.0,
+    "millisecond": 1.0,
+    "milliseconds": 1.0,
+    "millis": 1.0,
+    "micros": 1e-3,
+    "nanos": 1e-6,
+    "s": 1e3,
+    "sec": 1e3,
+    "secs": 1e3,
+    "second": 1e3,
+    "seconds": 1e3,
+}
+"""Unit in lower case -> milliseconds per unit."""
+
+TIME_WORDS = ("time", "latency", "runtime", "duration", "elapsed")
+"""Words for the time of a run; a column is taken for it only if its name has one, and a unit."""
+
+OTHER_TIMES = (
+    "compile",
+    "compilation",
+    "build",
+    "tuning",
+    "search",
+    "total",
+    "setup",
+    "wall",
+    "overhead",
+    "std",
+    "stddev",
+    "stdev",
+    "var",
+    "variance",
+    "error",
+    "err",
+    "timestamp",
+    "start",
+    "end",
+    "cpu",
+    "host",
+    "timeout",
+    "limit",
+    "reference",
+    "ref",
+    "baseline",
+)
+"""Words in names of times that are not the time of a run."""
+
+_WORD = re.compile(r"[A-Z]?[a-zµμ]+|[A-Z]+(?![a-z])|\d+")
+_LAST_WORD = re.compile(r"(?:^|[\s_\-./,:])([A-Za-zµμ]+)$")
+_CAMEL_CASE = re.compile(r"[a-z]([NUM]s)$")
+"""The last word of ``AverageNs``."""
+
+_BRACKETS = re.compile(r"[(\[{]\s*([A-Za-zµμ]+)\s*[)\]}]$")
+_WITH_UNIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ]+)")
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(name)}
+
+
+def _is_unit(text: str) -> bool:
+    """Whether a text is a unit of time, in any case."""
+    return text.lower() in MS_PER_UNIT
+
+
+def unit_in_name(name: str) -> str | None:
+    """Return the unit of time at the end of a column's name: ``latency_us``, ``runtime [ms]``.
+
+    A last word ``s`` is a unit only beside a word for time: ``waves_s`` may be anything.
+    """
+    name = name.strip()
+    found = _BRACKETS.search(name) or _CAMEL_CASE.search(name) or _LAST_WORD.search(name)
+    if found is None:
+        return None
+    unit = found[1]
+    if not _is_unit(unit):
+        return None
+    in_brackets = _BRACKETS.search(name) is not None
+    names_a_time = any(word.endswith(TIME_WORDS) for word in _words(name))
+    if unit.lower() == "s" and not (in_brackets or names_a_time):
+        return None
+    # "TFLOP/s" and "per s" are rates.
+    before = name[: found.start(1)].rstrip(" ([{_")
+    if before.endswith("/") or before.lower().endswith("per"):
+        return None
+    return unit
+
+
+def has_unit(cell: str) -> bool:
+    """Whether a cell is a number with a unit of time: ``12.5 us``."""
+    matched = _WITH_UNIT.fullmatch(cell.strip())
+    return matched is not None and _is_unit(matched[2])
+
+
+def times_of_runs(columns: Iterable[str]) -> list[str]:
+    """Return the columns whose names say that they hold the time of a run, and its unit."""
+    found = []
+    for column in columns:
+        words = _words(column)
+        names_a_time = any(word in TIME_WORDS for word in words)
+        names_another = any(word in OTHER_TIMES for word in words)
+        if names_a_time and not names_another and unit_in_name(column) is not None:
+            found.append(column)
+    return found
+
+
+def in_milliseconds(values: "pd.Series[Any]", name: str) -> tuple["pd.Series[Any]", str]:
+    """Return a time column in milliseconds, and the unit that it had ("" if none is written).
+
+    Cells that are not numbers stay: they are counted as such later. Raises UsageError if some cells
+    have units and others do not, or a unit is unknown.
+    """
+    unit = unit_in_name(name)
+    texts = values.astype(object)
+    cells = {
+        cell: matched
+        for cell in set(texts.dropna())
+        if isinstance(cell, str) and (matched := _WITH_UNIT.fullmatch(cell.strip()))
+    }
+    if not cells:
+        _require_no_half_numbers(texts, name)
+        if unit is None or MS_PER_UNIT[unit.lower()] == 1.0:
+            return values, unit or ""
+        numbers = pd.to_numeric(texts, errors="coerce").astype(float)
+        return numbers * MS_PER_UNIT[unit.lower()], unit
+
+    how_to = "write all cells in one unit, without it, and give --map time_ms=COLUMN*FACTOR"
+    for cell, matched in cells.items():
+        if matched[2].lower() not in MS_PER_UNIT or (matched[2].isupper() and len(matched[2]) < 3):
+            raise UsageError(
+                f"column {name!r} has a cell {cell!r}, whose unit is unknown: {how_to}"
+            )
+    plain = pd.to_numeric(texts.where(~texts.isin(list(cells))), errors="coerce")
+    if plain.notna().any():
+        some = next(iter(cells))
+        raise UsageError(
+            f"column {name!r} has cells with a unit ({some!r}) and without one: {how_to}"
+        )
+    _require_no_half_numbers(texts.where(~texts.isin(list(cells))), name)
+    milliseconds = {
+        cell: float(matched[1]) * MS_PER_UNIT[matched[2].lower()] for cell, matched in cells.items()
+    }
+    units = sorted({matched[2] for matched in cells.values()})
+    return texts.map(milliseconds).astype(float), " and ".join(units)
+
+
+def _require_no_half_numbers(texts: "pd.Series[Any]", name: str) -> None:
+    """Raise UsageError for a cell that begins like a number and is none."""
+    for cell in set(texts.dropna()):
+        if not isinstance(cell, str) or not re.match(r"[<>~≈±]?\s*[+-]?[.,]?\d", cell.strip()):
+            continue
+        try:
+            float(cell)
+        except ValueError:
+            raise UsageError(
+                f"column {name!r} has a cell {cell!r}, which is not a number: write plain numbers"
+            ) from None
