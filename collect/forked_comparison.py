@@ -232,7 +232,7 @@ class _ServedContender:
         self._key = key
         self._arguments = (kernel, problem, {key: config}, CPU_TIMER, seed)
         self._guard = state_guard.FunctionGuard()
-        self._judges = state_guard.judges_of(kernel)
+        self._checkers_before = state_guard.checker_ids(kernel)
         self._comparison: InterleavedComparison
 
     def answer(self, command: str, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -244,7 +244,7 @@ class _ServedContender:
         except Exception as e:
             return describe_error(e), None
         replaced = self._guard.restore()
-        if state_guard.judges_of(self._arguments[0]) != self._judges:
+        if state_guard.checker_ids(self._arguments[0]) != self._checkers_before:
             replaced.append("its own check")
         if replaced:
             return f"it replaces {', '.join(replaced[:3])}", None
