@@ -31,8 +31,8 @@ class RecordingSearcher(SurrogateSearcher):
 
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         number = super()._best_candidate(free, chosen)
-        assert self._posterior is not None
-        posterior = self._posterior.posterior
+        assert self._loss_posterior is not None
+        posterior = self._loss_posterior.of_candidates
         row = int(np.searchsorted(self._pool, number))
         noise = posterior.scale**2 * posterior.process.noise
         spread = np.sqrt(posterior.spread[row] ** 2 + noise)

@@ -58,29 +58,31 @@ class ExpertPredictions:
 
 
 @dataclass(frozen=True)
-class Trials:
-    """Held-out rows, and the predictions of experts that did not see them.
+class HeldOutPredictions:
+    """The predictions of held-out rows by experts that did not learn from them.
 
     Attributes:
         predictions: of the held-out rows.
-        rows: their indices in the table.
-        holdout: the number of the hold-out that each belongs to.
+        rows: their numbers in the table (`foretune.models.target_table.TargetTable`).
+        holdout_numbers: the number of the hold-out of each row.
     """
 
     predictions: ExpertPredictions
     rows: np.ndarray
-    holdout: np.ndarray
+    holdout_numbers: np.ndarray
 
     @classmethod
-    def concatenate(cls, trials: "Sequence[Trials]") -> Self:
-        """Return several trials as one."""
+    def concatenate(cls, holdouts: "Sequence[HeldOutPredictions]") -> Self:
+        """Return the rows of several hold-outs, in this order."""
         # In C order, as all its subsets will be: so BLAS adds in the same order.
-        values = np.concatenate([trial.predictions.values for trial in trials])
+        values = np.concatenate([holdout.predictions.values for holdout in holdouts])
         predictions = ExpertPredictions(
-            np.ascontiguousarray(values),
-            np.concatenate([trial.predictions.error_features for trial in trials]),
-            np.concatenate([trial.predictions.row_kind for trial in trials]),
+            values=np.ascontiguousarray(values),
+            error_features=np.concatenate([h.predictions.error_features for h in holdouts]),
+            row_kind=np.concatenate([h.predictions.row_kind for h in holdouts]),
         )
-        rows = np.concatenate([trial.rows for trial in trials])
-        holdout = np.concatenate([trial.holdout for trial in trials])
-        return cls(predictions, rows, holdout)
+        return cls(
+            predictions,
+            rows=np.concatenate([holdout.rows for holdout in holdouts]),
+            holdout_numbers=np.concatenate([holdout.holdout_numbers for holdout in holdouts]),
+        )

@@ -324,7 +324,7 @@ class Predictor(Estimator):
         X = self.features_.matrix(rows)
         inside = np.zeros(len(rows))
         predicted = self.targets_[target].predict(
-            self.features_, rows, X, outside=inside, beyond=inside
+            self.features_, rows, X, octaves_outside=inside, octaves_beyond=inside
         )
         columns = self.features_.columns_ or ()
         return predicted.log_value, CorrectionFeatures.from_prediction(columns, X, predicted)
@@ -354,7 +354,9 @@ class Predictor(Estimator):
         beyond = outside
         if outside.any():
             beyond = self.calibration_.octaves_outside(rows, self.range_, model.reach)
-        predicted = model.predict(self.features_, rows, X, outside=outside, beyond=beyond)
+        predicted = model.predict(
+            self.features_, rows, X, octaves_outside=outside, octaves_beyond=beyond
+        )
 
         log_value = predicted.log_value
         half_width = predicted.half_width

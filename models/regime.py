@@ -14,7 +14,7 @@ import pandas as pd
 
 from foretune.features.featureset import FeatureSet
 from foretune.models.distinct_problems import exact_problems, has_few_problems
-from foretune.models.expert_predictions import ExpertPredictions, Trials
+from foretune.models.expert_predictions import ExpertPredictions, HeldOutPredictions
 from foretune.models.holdouts import device_holdouts, mixed_holdouts, problem_holdouts
 from foretune.models.interval import Interval, LearnedInterval, RuleInterval
 from foretune.models.splits import fold_of_rows
@@ -55,7 +55,7 @@ class Regime(Protocol):
     def holdouts(
         self, table: TargetTable, with_neighbors: bool, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Return masks of rows; each is held out in one trial."""
+        """Return masks of rows: those of a mask are held out together."""
 
     def fit_stack(
         self, predictions: ExpertPredictions, true_value: np.ndarray, problems: np.ndarray
@@ -64,14 +64,14 @@ class Regime(Protocol):
 
     def fit_interval(
         self,
-        trials: Trials,
+        held_out: HeldOutPredictions,
         errors: np.ndarray,
         octaves_outside: np.ndarray,
         problems: np.ndarray,
     ) -> Interval:
         """Return the interval, fitted to the ``errors`` of held-out rows.
 
-        ``octaves_outside`` is their distance from the training range of their trial.
+        ``octaves_outside`` is their distance from the range of the rows that were not held out.
         """
 
 
@@ -132,16 +132,16 @@ class ManyProblems:
 
     def fit_interval(
         self,
-        trials: Trials,
+        held_out: HeldOutPredictions,
         errors: np.ndarray,
         octaves_outside: np.ndarray,
         problems: np.ndarray,
     ) -> Interval:
         """Return an interval whose width is learned."""
         return LearnedInterval.fit(
-            trials.predictions,
+            held_out.predictions,
             errors,
-            holdouts=trials.holdout,
+            holdouts=held_out.holdout_numbers,
             octaves_outside=octaves_outside,
             seed=self.seed,
         )
@@ -182,10 +182,10 @@ class FewProblems:
 
     def fit_interval(
         self,
-        trials: Trials,
+        held_out: HeldOutPredictions,
         errors: np.ndarray,
         octaves_outside: np.ndarray,
         problems: np.ndarray,
     ) -> Interval:
         """Return an interval whose width follows a rule."""
-        return RuleInterval.fit(trials.predictions.disagreement, errors, problems=problems)
+        return RuleInterval.fit(held_out.predictions.disagreement, errors, problems=problems)

@@ -7,6 +7,11 @@ the number of problems (`foretune.models.regime`).
 
 Arrays: ``X`` are features (rows, features); ``y`` is the log of the target over its unit (rows);
 ``neighbors`` are features of each row's nearest measured runs (rows, features), or None.
+
+Two distances, both in octaves (`foretune.models.training_range`). ``octaves_outside``: how far a
+row is outside the range of the training rows. Held-out rows are outside the range of the other
+rows, too; `TargetModel.reach` is how far, for each column, so errors are known up to there.
+``octaves_beyond``: how far a row is outside even if every range is wider by that reach.
 """
 
 import json
@@ -21,7 +26,11 @@ from foretune.features.arrays import Rows
 from foretune.features.featureset import FeatureSet
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.distinct_problems import distinct_problems
-from foretune.models.expert_predictions import NEW_DEVICE, ExpertPredictions, Trials
+from foretune.models.expert_predictions import (
+    NEW_DEVICE,
+    ExpertPredictions,
+    HeldOutPredictions,
+)
 from foretune.models.experts import Experts, RegressorFactory
 from foretune.models.holdouts import holdout_axes
 from foretune.models.interval import Interval, load_interval
@@ -37,17 +46,19 @@ from foretune.models.training_range import TrainingRange
 from foretune.support.files import read_json
 
 MAX_ROWS = 250_000
-"""Maximum number of training rows (random subset); neighbors come from all rows."""
-MAX_TRIAL_ROWS = 20_000
-"""Maximum training rows of a hold-out trial."""
+"""Maximum number of rows to learn from (random sample). Training sees neighbors within the sample;
+predictions see the neighbors among all rows."""
+MAX_HOLDOUT_TRAINING_ROWS = 20_000
+"""Maximum number of rows that experts learn from while a hold-out is left out."""
 MAX_SCORED_ROWS = 5_000
-"""Maximum scored rows of a hold-out trial."""
+"""Maximum number of rows of a hold-out that are predicted."""
 MIN_SMOOTH_ROWS = 40
 MAX_SMOOTH_ROWS = 3000
 """Sizes of tables with a smooth expert."""
 CARD_FILE = "target.json"
 NEIGHBORS_FILE = "neighbors.npz"
-INTERVAL_NAME = "spread"
+INTERVAL_FILE_STEM = "spread"
+"""The interval's file names start with this word, as the format of saved predictors has it."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +85,18 @@ class TargetModel:
         stack: their weights.
         interval: half-widths of the interval.
         neighbor_index: finds neighbors; None if they are not used.
-        positions: where the measured runs are in that index.
-        values: their target over its unit, a log.
+        neighbor_positions: where the measured runs are in that index.
+        neighbor_values: their target over its unit, a log.
         devices: names of the training devices.
-        reach: column -> how far outside the range rows were held out, in octaves.
+        reach: column -> how far outside the range of the others held-out rows were, in octaves.
     """
 
     scale: TargetScale
     experts: Experts
     stack: ConvexStack
     interval: Interval
-    positions: AxisPositions
-    values: np.ndarray
+    neighbor_positions: AxisPositions
+    neighbor_values: np.ndarray
     devices: list[str]
     reach: dict[str, float]
 
@@ -109,55 +120,75 @@ class TargetModel:
         rng = np.random.default_rng(self.seed)
         self.devices = sorted(rows["device"].astype(str).unique())
 
-        # 1. Prepare: with few problems, rules take the place of what many problems can teach. The
-        # unit is calibrated on all rows, the rest is learned from a sample of a large table.
+        # 1. With few problems, rules take the place of what many problems can teach.
         problems = distinct_problems(rows)
         regime = choose_regime(rows, problems, self.seed)
-        full_table = self._fit_scale(regime, features, rows, X, problems)
-        sampled = _sample(np.arange(len(rows)), MAX_ROWS, rng)
-        table = full_table.subset(sampled)
 
-        # 2. The second expert: interpolation between neighbors where most rows have some, else a
-        # smooth model, which is too slow for large tables.
-        smooth = None
+        # 2. The unit of the target is calibrated on all rows.
+        log_target = np.log(rows[self.target].to_numpy(dtype=float))
+        self.scale = regime.fit_scale(self.target, features, rows, log_target, problems)
+        full_table = self._prepare_table(features, rows, X, log_target, problems)
+
+        # 3. Everything else is learned from a sample of a large table. `sampled_rows` says which
+        # of the given rows each row of `table` is; below, row numbers are those in `table`.
+        sampled_rows = _sample(np.arange(len(rows)), MAX_ROWS, rng)
+        table = full_table.subset(sampled_rows)
+
+        # 4. The first expert is always a tree model. The second corrects the interpolation between
+        # measured neighbors where most rows have some. Elsewhere it is a smooth model, which is too
+        # slow for large tables.
+        smooth_expert = None
         if regime.uses_neighbors(table):
             self.neighbor_index = full_table.neighbor_index
-            self.positions = full_table.positions
-            self.values = full_table.y
+            self.neighbor_positions = full_table.positions
+            self.neighbor_values = full_table.y
         elif MIN_SMOOTH_ROWS <= len(table) <= MAX_SMOOTH_ROWS:
-            smooth = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
+            smooth_expert = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
 
-        # 3. Hold rows out, and predict them by experts that did not see them.
-        held_out = regime.holdouts(table, self.neighbor_index is not None, rng)
-        trials = Trials.concatenate(
+        # 5. Hold rows out, and predict them by experts that learned from the other rows. The unit,
+        # the axes of neighbors and the smooth expert's hyperparameters are not fitted again: they
+        # have seen the held-out rows, too.
+        with_neighbors = self.neighbor_index is not None
+        holdouts = regime.holdouts(table, with_neighbors=with_neighbors, rng=rng)
+        held_out = HeldOutPredictions.concatenate(
             [
-                self._trial(table, is_held_out, number=number, smooth=smooth, rng=rng)
-                for number, is_held_out in enumerate(held_out)
+                self._predict_held_out(
+                    table, is_held_out, holdout_number=number, smooth=smooth_expert, rng=rng
+                )
+                for number, is_held_out in enumerate(holdouts)
             ]
         )
 
-        # 4. The experts that will predict learn from all rows.
-        all_rows = np.arange(len(table))
+        # 6. The experts that will predict learn from all rows of the table.
+        table_rows = np.arange(len(table))
         self.experts = Experts.fit(
             self.make_regressor,
             table,
-            rows=all_rows,
-            neighbor_rows=None if self.neighbor_index is None else all_rows,
-            smooth=smooth,
+            rows=table_rows,
+            neighbor_rows=table_rows if with_neighbors else None,
+            smooth=smooth_expert,
             rng=rng,
         )
 
-        # 5. Their weights come from the held-out rows. The weights for a trial's rows are fitted to
-        # the other trials: its own rows would make the errors look too small.
-        true_value = table.y[trials.rows]
-        scored_problems = table.problems[trials.rows]
-        errors = true_value - self._fit_stack(regime, trials, true_value, scored_problems)
+        # 7. Their weights are fitted to all held-out rows.
+        true_value = table.y[held_out.rows]
+        scored_problems = table.problems[held_out.rows]
+        self.stack = regime.fit_stack(held_out.predictions, true_value, scored_problems)
 
-        # 6. The interval must hold for any measurement of a run, not only for the newest one.
+        # 8. Errors of the weighted mean. For the rows of a hold-out, the weights are fitted to the
+        # other hold-outs: its own rows would make the errors look too small.
+        cross_fitted = self._combine_cross_fitted(regime, held_out, true_value, scored_problems)
+        errors = true_value - cross_fitted
+
+        # 9. The interval must hold for any measurement of a run, not only for the newest one. The
+        # draws have a generator of their own: they do not depend on the steps before.
         if repeats is not None:
-            errors += repeats.draw(sampled[trials.rows], np.random.default_rng(self.seed))
-        octaves_outside = self._measure_reach(table, held_out, trials)
-        self.interval = regime.fit_interval(trials, errors, octaves_outside, scored_problems)
+            measured_rows = sampled_rows[held_out.rows]
+            errors += repeats.draw(measured_rows, rng=np.random.default_rng(self.seed))
+
+        # 10. The interval is fitted to the errors, and to how far outside the other rows they were.
+        octaves_outside, self.reach = _distances_from_others(table, holdouts, held_out)
+        self.interval = regime.fit_interval(held_out, errors, octaves_outside, scored_problems)
         return self
 
     def predict(
@@ -166,39 +197,39 @@ class TargetModel:
         rows: pd.DataFrame | Rows,
         X: np.ndarray,
         *,
-        outside: np.ndarray,
-        beyond: np.ndarray,
+        octaves_outside: np.ndarray,
+        octaves_beyond: np.ndarray,
     ) -> TargetPrediction:
         """Return the log of the target, its interval's half-width and the expert differences.
 
-        ``X`` are the features of the rows, ``outside`` their octaves outside the training range,
-        and ``beyond`` the same less `reach`.
+        ``X`` are the features of the rows, ``octaves_outside`` their distance from the training
+        range, and ``octaves_beyond`` the distance from that range widened by `reach`.
         """
+        # What each expert predicts, over the unit.
         rows = Rows.from_table(rows)
         neighbors = self._neighbor_features(rows)
-        values = self.experts.predict(X, neighbors)
+        expert_values = self.experts.predict(X, neighbors)
         row_kind = self._row_kind(neighbors, self._is_new_device(rows))
-        predictions = ExpertPredictions.from_experts(values, X, neighbors, row_kind)
+        predictions = ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind)
 
+        # Their weighted mean, times the unit.
         combined = self.stack.combine(predictions)
         log_unit = self.scale.log_unit(features, rows) + self.scale.log_scale(rows)
         return TargetPrediction(
             log_value=combined + log_unit,
-            half_width=self.interval.half_width(predictions, outside, beyond),
-            expert_differences=values - combined[:, None],
+            half_width=self.interval.half_width(predictions, octaves_outside, octaves_beyond),
+            expert_differences=expert_values - combined[:, None],
         )
 
-    def _fit_scale(
+    def _prepare_table(
         self,
-        regime: Regime,
         features: FeatureSet,
         rows: pd.DataFrame,
         X: np.ndarray,
+        log_target: np.ndarray,
         problems: np.ndarray,
     ) -> TargetTable:
-        """Fit the unit; return the rows in the form that experts need."""
-        log_target = np.log(rows[self.target].to_numpy(dtype=float))
-        self.scale = regime.fit_scale(self.target, features, rows, log_target, problems)
+        """Return the rows over the fitted unit, with an index of their neighbors."""
         y = log_target - self.scale.log_scale(rows) - self.scale.log_unit(features, rows)
 
         neighbor_index = NeighborIndex.from_runs(rows)
@@ -216,23 +247,26 @@ class TargetModel:
             holdout_axes=holdout_axes(neighbor_index.axes),
         )
 
-    def _trial(
+    def _predict_held_out(
         self,
         table: TargetTable,
         is_held_out: np.ndarray,
         *,
-        number: int,
+        holdout_number: int,
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> Trials:
+    ) -> HeldOutPredictions:
         """Return what experts predict for held-out rows after learning from the others.
 
-        Large trials are sampled. Neighbors are all the other rows.
+        Of many rows, a sample is learned from and predicted. ``smooth`` has the smooth expert's
+        hyperparameters.
         """
-        known = np.flatnonzero(~is_held_out)
-        training_rows = _sample(known, MAX_TRIAL_ROWS, rng)
+        # Neighbors are all the other rows, also those that are not learned from.
+        other_rows = np.flatnonzero(~is_held_out)
+        neighbor_rows = None if self.neighbor_index is None else other_rows
+
+        training_rows = _sample(other_rows, MAX_HOLDOUT_TRAINING_ROWS, rng)
         scored_rows = _sample(np.flatnonzero(is_held_out), MAX_SCORED_ROWS, rng)
-        neighbor_rows = None if self.neighbor_index is None else known
         experts = Experts.fit(
             lambda: self.make_regressor().quick(),
             table,
@@ -246,44 +280,39 @@ class TargetModel:
         neighbors = None
         if neighbor_rows is not None:
             neighbors = table.neighbor_features(neighbor_rows, scored_rows)
-        values = experts.predict(X, neighbors)
+        expert_values = experts.predict(X, neighbors)
+
+        # A device is new if all its rows are held out.
         device = pd.factorize(table.rows["device"])[0]
-        is_new_device = ~np.isin(device[scored_rows], device[known])
+        is_new_device = ~np.isin(device[scored_rows], device[other_rows])
         row_kind = self._row_kind(neighbors, is_new_device)
-        predictions = ExpertPredictions.from_experts(values, X, neighbors, row_kind)
-        return Trials(predictions, rows=scored_rows, holdout=np.full(len(scored_rows), number))
+        return HeldOutPredictions(
+            ExpertPredictions.from_experts(expert_values, X, neighbors, row_kind),
+            rows=scored_rows,
+            holdout_numbers=np.full(len(scored_rows), holdout_number),
+        )
 
-    def _fit_stack(
-        self, regime: Regime, trials: Trials, true_value: np.ndarray, problems: np.ndarray
+    def _combine_cross_fitted(
+        self,
+        regime: Regime,
+        held_out: HeldOutPredictions,
+        true_value: np.ndarray,
+        problems: np.ndarray,
     ) -> np.ndarray:
-        """Fit the weights; return each trial's values with weights from the others."""
-        self.stack = regime.fit_stack(trials.predictions, true_value, problems)
+        """Return the weighted mean of each held-out row, with weights from the other hold-outs.
+
+        If there is only one hold-out, it keeps the weights of `stack`, which it was used to fit.
+        """
+        predictions = held_out.predictions
         combined = np.empty(len(true_value))
-        for number in np.unique(trials.holdout):
-            is_scored = trials.holdout == number
+        for number in np.unique(held_out.holdout_numbers):
+            in_holdout = held_out.holdout_numbers == number
             stack = self.stack
-            if not is_scored.all():
-                others = ~is_scored
-                stack = regime.fit_stack(
-                    trials.predictions[others], true_value[others], problems[others]
-                )
-            combined[is_scored] = stack.combine(trials.predictions[is_scored])
+            if not in_holdout.all():
+                others = ~in_holdout
+                stack = regime.fit_stack(predictions[others], true_value[others], problems[others])
+            combined[in_holdout] = stack.combine(predictions[in_holdout])
         return combined
-
-    def _measure_reach(
-        self, table: TargetTable, held_out: list[np.ndarray], trials: Trials
-    ) -> np.ndarray:
-        """Set `reach`; return how far outside their trial's training range the scored rows are."""
-        self.reach = {}
-        octaves_outside = []
-        rows = Rows(table.rows)
-        for number, is_held_out in enumerate(held_out):
-            known_range = TrainingRange.from_runs(rows.take(np.flatnonzero(~is_held_out)))
-            scored_rows = rows.take(trials.rows[trials.holdout == number])
-            octaves_outside.append(known_range.octaves_outside(scored_rows))
-            for column, octaves in known_range.reach(scored_rows).items():
-                self.reach[column] = max(octaves, self.reach.get(column, 0.0))
-        return np.concatenate(octaves_outside)
 
     def _row_kind(self, neighbors: np.ndarray | None, is_new_device: np.ndarray) -> np.ndarray:
         """Return the kind of each row: `NEW_DEVICE`, or its axes with neighbors on both sides."""
@@ -302,13 +331,15 @@ class TargetModel:
         index = self.neighbor_index
         if index is None:
             return None
-        return index.neighbor_features(self.positions, self.values, index.locate(rows))
+        return index.neighbor_features(
+            self.neighbor_positions, self.neighbor_values, index.locate(rows)
+        )
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""
         folder.mkdir()
         self.experts.save(folder)
-        self.interval.save(folder, INTERVAL_NAME)
+        self.interval.save(folder, INTERVAL_FILE_STEM)
         self.stack.save(folder)
         card: dict[str, Any] = {
             "scale": self.scale.to_json(),
@@ -319,7 +350,7 @@ class TargetModel:
         }
         index = self.neighbor_index
         if index is not None:
-            self.positions.save(folder / NEIGHBORS_FILE, self.values)
+            self.neighbor_positions.save(folder / NEIGHBORS_FILE, self.neighbor_values)
             card["neighbors"] = {
                 "axes": [vars(axis) for axis in index.axes],
                 "series": index.group_columns,
@@ -342,7 +373,7 @@ class TargetModel:
             has_unit=model.scale.roofline is not None,
         )
         model.stack = load_stack(folder)
-        model.interval = load_interval(folder, INTERVAL_NAME)
+        model.interval = load_interval(folder, INTERVAL_FILE_STEM)
 
         saved = card["neighbors"]
         if saved is not None:
@@ -352,11 +383,33 @@ class TargetModel:
             ]
             axes = [Axis(**axis) for axis in saved["axes"]]
             model.neighbor_index = NeighborIndex(axes, saved["series"], repeated)
-            model.positions, model.values = AxisPositions.load(folder / NEIGHBORS_FILE)
+            positions, values = AxisPositions.load(folder / NEIGHBORS_FILE)
+            model.neighbor_positions = positions
+            model.neighbor_values = values
         return model
 
 
+def _distances_from_others(
+    table: TargetTable, holdouts: list[np.ndarray], held_out: HeldOutPredictions
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Return how far held-out rows are outside the range of the rows that were not held out.
+
+    Returns the octaves of each row, and the maximum of each column, `TargetModel.reach`.
+    """
+    rows = Rows(table.rows)
+    octaves_outside = []
+    reach: dict[str, float] = {}
+    for number, is_held_out in enumerate(holdouts):
+        range_of_others = TrainingRange.from_runs(rows.take(np.flatnonzero(~is_held_out)))
+        scored_rows = rows.take(held_out.rows[held_out.holdout_numbers == number])
+        octaves_outside.append(range_of_others.octaves_outside(scored_rows))
+        for column, octaves in range_of_others.reach(scored_rows).items():
+            reach[column] = max(octaves, reach.get(column, 0.0))
+    return np.concatenate(octaves_outside), reach
+
+
 def _sample(rows: np.ndarray, max_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Return at most ``max_rows`` of the row numbers, at random and in ascending order."""
     if len(rows) <= max_rows:
         return rows
     return np.sort(rng.choice(rows, max_rows, replace=False))

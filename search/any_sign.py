@@ -1,9 +1,10 @@
-"""Searches for the smallest of numbers of any sign, with searchers of positive numbers.
+"""Minimizes an objective of any sign, with searchers of positive objectives.
 
-Searchers model logarithms. As long as all numbers are positive, they get them as they are. With the
-first other number, a new searcher starts with all numbers so far, mapped to positive ones: a number
-far above the median keeps its logarithm, one far below gets that of its inverse. The order stays.
-The mapping is fitted anew whenever the count of numbers has doubled.
+Searchers model the logarithm of the objective. As long as all measured values are positive, the
+searcher is told the values themselves. After the first value of zero or below, a new searcher is
+told all values so far, mapped to positive ones in the same order: far above the median, the mapped
+value grows with the distance to the median; as far below, it is the inverse. Whenever the number of
+values has doubled, the mapping is fitted again, and a new searcher starts.
 """
 
 import math
@@ -22,14 +23,19 @@ from foretune.space import Configuration
 
 @dataclass(frozen=True)
 class PositiveScale:
-    """A mapping of all numbers to positive ones that keeps their order."""
+    """A mapping of all numbers to positive ones that keeps their order.
+
+    Attributes:
+        center: the number that is mapped to 1.
+        width: the distance from the center at which the logarithm of the mapped number is 0.9.
+    """
 
     center: float
     width: float
 
     @classmethod
     def fit(cls, values: Sequence[float]) -> Self:
-        """Return the mapping in which the median is 1, and the best of the numbers about 0.4."""
+        """Return the mapping of the median to 1, and of the smallest number to about 0.4."""
         center = float(np.median(values))
         width = center - min(values)
         return cls(center=center, width=width if width > 0 else max(abs(center), 1.0))
@@ -42,11 +48,16 @@ class PositiveScale:
 
 
 class AnySignSearcher(AskTell[Configuration]):
-    """Lets a searcher minimize numbers of any sign.
+    """Lets a searcher minimize an objective of any sign.
 
-    `searcher` is the present one, ``make`` returns a new one like the first. `values` are the
-    numbers by configuration number, infinite for failures. `tell` raises UsageError for a number
-    that is not positive if there is no ``make``.
+    ``make`` returns a new searcher like the first. Without it, `tell` raises UsageError for a value
+    that is not positive.
+
+    Attributes:
+        searcher: the present searcher.
+        space: its search space.
+        values: index of a configuration in the space -> its measured objective, infinite for a
+            failure.
     """
 
     def __init__(
@@ -88,12 +99,12 @@ class AnySignSearcher(AskTell[Configuration]):
         return self.searcher.expected_improvement()
 
     def best(self) -> Configuration | None:
-        """Return the configuration with the smallest number; None before the first success."""
+        """Return the configuration with the smallest value; None before the first success."""
         finite = {i: value for i, value in self.values.items() if math.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
 
     def _start_again(self, finite: Sequence[float]) -> None:
-        """Replace the searcher by a new one that knows all numbers on a new scale."""
+        """Replace the searcher by a new one that is told all values on a new scale."""
         if self._make is None:
             raise UsageError(
                 "a number is not above 0: give the searcher's name or class instead of a searcher"

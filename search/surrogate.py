@@ -4,6 +4,16 @@
 from the search and from the kernel's other problems. The next proposal maximizes the expected
 improvement (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998) times the prior
 probability to run. Without a prior, an initial design comes first.
+
+Words of this page:
+
+- A loss is the log of an objective, infinite for a failure.
+- The pool has the candidates that are compared: all configurations, or a part of a large space.
+- "Without a prior" includes a prior that expects the same of all configurations. It only gives
+  their probabilities to run.
+- Conditioning gives a process its measurements; refitting also fits its hyperparameters.
+- A `LossPosterior` has the losses to expect of the pool, and takes further measurements. A
+  `SearchPosterior` adds what a choice needs: measured objectives and probabilities to run.
 """
 
 import math
@@ -29,6 +39,7 @@ from foretune.search.surrogate_model import (
     subsample_measurements,
 )
 
+THIS_PROBLEM = 0.0  # number of the searched problem; other problems count from 1
 INITIAL_DESIGN_SIZE = 6  # measurements of the initial design without a prior
 NEIGHBOR_PERIOD = 4  # without a prior, every n-th proposal is a random neighbor of the best
 MIN_P_VALID = 0.05  # lower bound of a prior's probabilities to run
@@ -63,21 +74,23 @@ class SurrogateSearcher(Searcher):
         )
         self._read_prior()
 
-        self._posterior: LossPosterior | None = None
-        self._posterior_indices: list[int] = []
-        """The measured configurations that the posterior contains, in its order."""
-        self._seen: set[int] = set()
-        """The measured configurations that the posterior contains or leaves out on purpose."""
-        self._conditioned_count = 0
-        """Number of measurements when the process was last conditioned on all of them."""
+        self._loss_posterior: LossPosterior | None = None
+        self._used_indices: list[int] = []
+        """The measured configurations that the posterior is conditioned on, in its order."""
+        self._read_indices: set[int] = set()
+        """The measured configurations so far: the used ones, and those left out if there are too
+        many (`subsample_measurements`)."""
+        self._count_at_conditioning = 0
+        """Number of measurements when the process was last conditioned anew."""
         self._refresh_pool()
 
     def _read_prior(self) -> None:
         self._prior_mean: np.ndarray | None = None
-        """The prior's log means around zero; None without a prior or if all are the same."""
+        """The log means of the prior around zero; None if there is no prior or all are equal."""
         self._prior_scale: PriorScale | None = None
+        """The standard deviation of these means (the unit), and the error to expect of them."""
         self._usable_p_valid: np.ndarray | None = None
-        """Bounded probabilities to run of the whole space; None without a prior."""
+        """Bounded probabilities to run of the whole space; None if there is no prior."""
         if self.prior is None:
             return
         self._usable_p_valid = np.maximum(self.prior.p_valid, MIN_P_VALID)
@@ -90,7 +103,7 @@ class SurrogateSearcher(Searcher):
     def _propose(self, n: int) -> list[int]:
         chosen: list[int] = []
         with one_blas_thread():
-            if self._can_fit():
+            if self._has_evidence():
                 self._update_posterior()
             while len(chosen) < n:
                 free = ~np.isin(self._pool, [*self.proposed, *chosen])
@@ -105,38 +118,47 @@ class SurrogateSearcher(Searcher):
         """Return the next proposal among the ``free`` candidates, while ``chosen`` are pending."""
         count = len(self.proposed) + len(chosen)
 
-        # A prior from another device: check it now and then, where nothing was measured.
-        if self._prior_needs_checking() and count in PRIOR_CHECKS:
+        # 1. A prior from another device: check it now and then, where nothing was measured.
+        if self._prior_is_foreign() and count in PRIOR_CHECKS:
             likely_to_run = self._p_valid >= min(0.5, self._p_valid[free].max())
             return self._farthest_in_encoding(free & likely_to_run, chosen)
 
-        # Enough data: the largest expected improvement; without a prior, now and then a neighbor.
-        if self._can_fit():
+        # 2. With evidence: the largest acquisition; without a prior, now and then a neighbor.
+        if self._has_evidence():
             is_neighbors_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1
-            if is_neighbors_turn and self._prior_mean is None and self._success_count():
+            if is_neighbors_turn and not self._has_prior() and self._success_count():
                 return self._neighbor_of_best(free)
             return self._best_candidate(free, chosen)
 
-        # Nothing has run yet: the prior's order, if there is one.
-        if self._prior_mean is not None:
-            log_success = np.log(self._p_valid) - self._prior_of(self._pool)
-            return int(self._pool[np.argmax(np.where(free, log_success, -np.inf))])
+        # 3. A prior, but no evidence (no success, no other problems): the order of the prior.
+        if self._has_prior():
+            log_promise = self._log_promise(self._pool)
+            return int(self._pool[np.argmax(np.where(free, log_promise, -np.inf))])
 
-        # The initial design starts at the extremes of the space. After a failure, it draws a
-        # random configuration, because other extremes are likely to fail as well.
+        # 4. Neither: the initial design. It starts at the extremes of the space. After a failure,
+        # it draws a random configuration, because other extremes are likely to fail as well.
         if self.observed and not math.isfinite(next(reversed(self.observed.values()))):
             return int(self.rng.choice(self._pool[free]))
         return self._farthest_in_codes(free, chosen)
 
-    def _prior_needs_checking(self) -> bool:
-        """Whether the prior comes from another device."""
-        return self._prior_mean is not None and self.prior is not None and self.prior.foreign
+    def _has_prior(self) -> bool:
+        """Return whether a prior expects more of some configurations than of others."""
+        return self._prior_mean is not None
 
-    def _can_fit(self) -> bool:
+    def _prior_is_foreign(self) -> bool:
+        """Return whether there is a prior, and it comes from another device."""
+        return self._has_prior() and self.prior is not None and self.prior.foreign
+
+    def _has_evidence(self) -> bool:
+        """Return whether the process has something to learn from.
+
+        Measurements of other problems are enough, even before the first success. Otherwise it needs
+        a success, and without a prior also the whole initial design.
+        """
         if len(self._experience):
             return True
-        enough = self._prior_mean is not None or len(self.observed) >= INITIAL_DESIGN_SIZE
-        return enough and self._success_count() > 0
+        has_enough = self._has_prior() or len(self.observed) >= INITIAL_DESIGN_SIZE
+        return has_enough and self._success_count() > 0
 
     def _success_count(self) -> int:
         return sum(math.isfinite(value) for value in self.observed.values())
@@ -178,9 +200,9 @@ class SurrogateSearcher(Searcher):
 
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         """Return the candidate of largest acquisition while ``chosen`` are pending."""
-        assert self._posterior is not None
+        assert self._loss_posterior is not None
         pending = np.array([*(self.proposed - self.observed.keys()), *chosen], dtype=np.int64)
-        with self._posterior.pending(self._points(pending)):
+        with self._loss_posterior.pending(self._points(pending)):
             log_acquisition = self._make_search_posterior().log_acquisition
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
@@ -207,80 +229,103 @@ class SurrogateSearcher(Searcher):
 
     def _is_informed(self) -> bool:
         """Whether there is enough data to estimate the regret."""
-        if self._prior_mean is None:
+        if not self._has_prior():
             needed = min(INITIAL_DESIGN_SIZE, len(self.space))
-        elif self._prior_needs_checking():
+        elif self._prior_is_foreign():
             needed = PRIOR_CHECKS[-1] + 1
         else:
             needed = 0
-        return self._can_fit() and self._success_count() > 0 and len(self.observed) >= needed
+        has_success = self._success_count() > 0
+        return self._has_evidence() and has_success and len(self.observed) >= needed
 
     def search_posterior(self) -> SearchPosterior | None:
-        """Return the posterior of all candidates; None without any data."""
-        if not self._can_fit():
+        """Return the posterior of all candidates; None without evidence."""
+        if not self._has_evidence():
             return None
         with one_blas_thread():
             self._update_posterior()
             return self._make_search_posterior()
 
     def _make_search_posterior(self) -> SearchPosterior:
-        assert self._posterior is not None
-        values = np.full(len(self._pool), math.nan)
-        values[np.searchsorted(self._pool, [*self.observed])] = [*self.observed.values()]
-        return SearchPosterior(self._pool, self._posterior.posterior, self._p_valid, values)
+        """Return the posterior for a choice; `_update_posterior` has to come first."""
+        assert self._loss_posterior is not None
+        objective = np.full(len(self._pool), math.nan)
+        # The pool is sorted. After an update, every measured configuration is in it.
+        measured_rows = np.searchsorted(self._pool, [*self.observed])
+        objective[measured_rows] = [*self.observed.values()]
+        return SearchPosterior(
+            indices=self._pool,
+            posterior=self._loss_posterior.of_candidates,
+            p_valid=self._p_valid,
+            objective=objective,
+        )
 
     # Tell: learn from measurements. They are read when the next proposal or estimate needs them.
 
     def _update_posterior(self) -> None:
-        """Bring the posterior up to date with all measurements."""
-        new = [i for i in self.observed if i not in self._seen]
-        self._seen.update(new)
+        """Bring the posterior up to date with all measurements.
 
+        Proposals and `search_posterior` limit the threads of linear algebra meanwhile; the other
+        estimates do not.
+        """
+        new = [i for i in self.observed if i not in self._read_indices]
+        self._read_indices.update(new)
+
+        # The first time, start from nothing; start again if a measured configuration is not in the
+        # pool, and if there are so many more measurements that the process is to be refitted.
         in_pool = np.isin(list(self.observed), self._pool).all()
-        refit_is_due = len(self.observed) >= REFIT_FACTOR * self._conditioned_count
-        if self._posterior is None or not in_pool or refit_is_due:
-            self._posterior = self._condition()
+        has_grown = len(self.observed) >= REFIT_FACTOR * self._count_at_conditioning
+        if self._loss_posterior is None or not in_pool or has_grown:
+            self._loss_posterior = self._condition_anew()
             return
 
-        # Adding measurements is cheaper than conditioning the process again.
+        # Adding measurements is cheaper than conditioning the process anew.
         if new:
-            self._posterior.add(self._points(np.array(new)))
-            self._posterior_indices += new
-        self._posterior.set_losses(self._losses_of(self._posterior_indices))
+            self._loss_posterior.add(self._points(np.array(new)))
+            self._used_indices += new
 
-    def _condition(self) -> LossPosterior:
-        """Return the posterior given all measurements; refit it if there is enough new data."""
-        self._conditioned_count = len(self.observed)
+        # All losses are set, even if no configuration is new: one that was measured again has
+        # another loss.
+        self._loss_posterior.set_losses(self._losses_of(self._used_indices))
+
+    def _condition_anew(self) -> LossPosterior:
+        """Return the posterior of a new pool, conditioned on all measurements or a part of many.
+
+        The model refits the process if there are enough new measurements.
+        """
+        self._count_at_conditioning = len(self.observed)
         if len(self._pool) < len(self.space):
             self._refresh_pool()
 
-        indices = np.array(list(self.observed), dtype=np.int64)
+        measured = np.array(list(self.observed), dtype=np.int64)
         values = np.array(list(self.observed.values()))
-        kept = indices[subsample_measurements(values, self.rng)]
-        self._posterior_indices = kept.tolist()
+        used = measured[subsample_measurements(values, self.rng)]
+        self._used_indices = used.tolist()
 
         evidence = Evidence(
-            self._points(kept),
-            self._losses_of(self._posterior_indices),
-            FAILURES_ARE_SLOW,
-            self._other_problems(),
+            measured=self._points(used),
+            losses=self._losses_of(self._used_indices),
+            failure_rule=FAILURES_ARE_SLOW,
+            others=self._other_problems(),
         )
         return self._model.condition(
             evidence,
             self._points(self._pool),
             key=self._encoder.names,
-            n_measured=len(self._experience) + len(kept),
+            n_measured=len(self._experience) + len(used),
             prior_scale=self._prior_scale,
         )
 
     def _losses_of(self, indices: list[int]) -> np.ndarray:
+        """Return the logs of the measured objectives."""
         return log_values([self.observed[i] for i in indices])
 
     def _points(self, indices: np.ndarray) -> Points:
+        """Return configurations of the searched problem as points of the process."""
         return Points(
             encoded=self._encoder.encode(indices),
             prior_mean=None if self._prior_mean is None else self._prior_mean[indices],
-            problem=np.zeros(len(indices)),
+            problem=np.full(len(indices), THIS_PROBLEM),
         )
 
     def _other_problems(self) -> OtherProblems:
@@ -291,11 +336,16 @@ class SurrogateSearcher(Searcher):
         )
         return OtherProblems(points, self._experience.errors)
 
-    def _prior_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the scaled prior means."""
+    def _log_promise(self, indices: np.ndarray) -> np.ndarray:
+        """Return how promising a prior finds configurations.
+
+        That is the log of their probability to run, less their expected loss in units of the prior.
+        """
         assert self._prior_mean is not None
         assert self._prior_scale is not None
-        return self._prior_mean[indices] / self._prior_scale.unit
+        assert self._usable_p_valid is not None
+        scaled_loss = self._prior_mean[indices] / self._prior_scale.unit
+        return np.log(self._usable_p_valid[indices]) - scaled_loss
 
     # The pool: the candidates that are compared.
 
@@ -308,9 +358,9 @@ class SurrogateSearcher(Searcher):
     def _candidates(self) -> np.ndarray:
         """Return the sorted indices of all configurations, or of about `POOL_SIZE`.
 
-        The pool has the measured configurations and the neighbors of the best. Half of the rest
-        have the largest acquisition under the prior, or are further neighbors in spaces too large
-        to enumerate. The others are random.
+        The pool has the measured configurations and the neighbors of the best, in spaces too large
+        to enumerate also further neighbors. With a prior, half of the pool are the most promising
+        ones. The others are random.
         """
         if len(self.space) <= POOL_SIZE:
             return np.arange(len(self.space))
@@ -336,9 +386,10 @@ class SurrogateSearcher(Searcher):
         return rounds
 
     def _best_of_prior(self) -> list[np.ndarray]:
-        if self._prior_mean is None or self._usable_p_valid is None:
+        """Return the configurations that a prior finds most promising; nothing without a prior."""
+        if not self._has_prior():
             return []
-        whole_space = np.arange(len(self._prior_mean))
-        log_success = np.log(self._usable_p_valid) - self._prior_of(whole_space)
+        whole_space = np.arange(len(self.space))
+        log_promise = self._log_promise(whole_space)
         n_best = POOL_SIZE // 2
-        return [np.argpartition(-log_success, n_best)[:n_best]]
+        return [np.argpartition(-log_promise, n_best)[:n_best]]

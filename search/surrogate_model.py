@@ -111,11 +111,12 @@ class OtherProblems:
 
 @dataclass(frozen=True)
 class PriorScale:
-    """The unit in which a prior is read, and the error to expect of it.
+    """How much a prior varies between configurations, and how far off it is.
 
     Attributes:
-        unit: standard deviation of the prior's means.
-        relative_error: expected deviation of its errors, in units.
+        unit: standard deviation of the prior's means, a difference of losses. The process sees
+            losses divided by it.
+        relative_error: expected deviation of the prior's errors, in this unit.
     """
 
     unit: float
@@ -284,7 +285,9 @@ class SurrogateModel:
 class LossPosterior:
     """The losses to expect of candidates, given evidence that may grow.
 
-    Its ``posterior`` is in the unit of the losses.
+    Attributes:
+        unit: loss that is 1 for the process; see above.
+        of_candidates: the posterior of the candidates' losses (not in units).
     """
 
     def __init__(
@@ -293,7 +296,7 @@ class LossPosterior:
         self.unit = unit
         self._evidence = evidence
         self._scaled_prior = candidates.scaled_prior(unit)
-        self.posterior = Posterior(
+        self.of_candidates = Posterior(
             process,
             evidence.inputs(unit),
             evidence.errors(unit).values,
@@ -307,23 +310,23 @@ class LossPosterior:
         self._evidence = replace(
             self._evidence, measured=self._evidence.measured.followed_by(measured)
         )
-        self.posterior.add(measured.inputs(self.unit))
+        self.of_candidates.add(measured.inputs(self.unit))
 
     def set_losses(self, losses: np.ndarray) -> None:
         """Set the losses of all measured points, in the order in which they were added."""
         self._evidence = replace(self._evidence, losses=losses)
         errors = self._evidence.errors(self.unit)
-        self.posterior.prior = self.unit * (self._scaled_prior + errors.offset)
-        self.posterior.set_values(self.unit * errors.values)
+        self.of_candidates.prior = self.unit * (self._scaled_prior + errors.offset)
+        self.of_candidates.set_values(self.unit * errors.values)
 
     @contextmanager
     def pending(self, points: Points) -> Iterator[Posterior]:
         """Assume that ``points`` turn out as expected, so that their neighbors gain nothing."""
-        self.posterior.add(points.inputs(self.unit))
+        self.of_candidates.add(points.inputs(self.unit))
         try:
-            yield self.posterior
+            yield self.of_candidates
         finally:
-            self.posterior.drop_pending(len(points))
+            self.of_candidates.drop_pending(len(points))
 
 
 def surrogate_process(points: Points, amplitude: float = 1.0) -> GaussianProcess:

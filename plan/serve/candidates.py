@@ -95,7 +95,8 @@ def _is_worth_trying(weights: str, published: Formats, architecture: str) -> boo
 def candidate_deployments(request: PlanRequest, system: System) -> Iterator[Deployment]:
     """Yield every format and layout that the engine supports, replicated to use all GPUs.
 
-    Each has one request in flight; see `concurrencies`.
+    Each has one request in flight, and may not fit in memory. `one_pool_candidates` and
+    `two_pool_candidates` give it every load that fits.
     """
     formats = request.formats or supported_formats(request.model, system, request.caches)
     for candidate_formats in formats:
@@ -162,7 +163,7 @@ def concurrencies(deployment: Deployment) -> list[int]:
 
 
 def one_pool_candidates(deployments: Sequence[Deployment]) -> list[Deployment]:
-    """Return deployments at every load, with prefill and decode on the same workers."""
+    """Return deployments at every load that fits, with prefill and decode on the same workers."""
     return [
         replace(deployment, concurrency=requests)
         for deployment in deployments
@@ -179,7 +180,7 @@ def two_pool_candidates(
     formats, and the layouts with the highest throughput per GPU and the lowest latency. The numbers
     of workers maximize requests per second.
     """
-    # Both pools have the same formats.
+    # Which deployments can decode? They are grouped by formats, which both pools share.
     by_formats: dict[tuple[str, Formats], list[Deployment]] = {}
     for deployment in deployments:
         layout = deployment.layout
@@ -189,26 +190,28 @@ def two_pool_candidates(
             group = by_formats.setdefault((deployment.system.name, deployment.formats), [])
             group.append(deployment)
 
+    # Every decode worker at every load, with each prefill layout.
     candidates = []
     for group in by_formats.values():
         decoders = one_pool_candidates(group)
         step_times_ms = decode_ms(decoders, timers)
         for prefill in _prefill_choices(group, timers):
             for decoder, step_ms in zip(decoders, step_times_ms, strict=True):
-                # While it is answered, each request in flight needs one more prompt.
+                # In steady state, a decode worker finishes `concurrency` requests per `answer_ms`.
+                # Each of them needs a prefill first.
                 answer_ms = decoder.workload.osl * step_ms
-                busy_workers = decoder.concurrency * prefill.ms_per_prompt / answer_ms
-                pools = _matched_pools(
-                    decoder, prefill.layout, busy_workers=busy_workers, gpus=gpus
+                prefill_ms = decoder.concurrency * prefill.ms_per_prompt
+                deployment = _with_matched_pools(
+                    decoder, prefill.layout, prefills_per_decoder=prefill_ms / answer_ms, gpus=gpus
                 )
-                if pools is not None:
-                    candidates.append(pools)
+                if deployment is not None:
+                    candidates.append(deployment)
     return candidates
 
 
 @dataclass(frozen=True)
 class _PrefillChoice:
-    """A layout of prefill workers; ``ms_per_prompt`` of one worker."""
+    """A layout of prefill workers; one of them prefills a prompt every ``ms_per_prompt``."""
 
     layout: Layout
     ms_per_prompt: float
@@ -217,37 +220,38 @@ class _PrefillChoice:
 def _prefill_choices(group: Sequence[Deployment], timers: StepTimers) -> list[_PrefillChoice]:
     """Return the layouts with the highest throughput per GPU and the lowest latency."""
     deployments = [replace(d, concurrency=d.layout.dp) for d in group]
-    first_ms, per_prompt_ms = prompt_ms(deployments, timers)
+    single_prompt_ms, per_prompt_ms = prompt_ms(deployments, timers)
     gpus = np.array([d.gpus for d in deployments])
     highest_throughput = int(np.argmin(per_prompt_ms * gpus))
-    lowest_latency = int(np.argmin(first_ms))
+    lowest_latency = int(np.argmin(single_prompt_ms))
     return [
         _PrefillChoice(deployments[i].layout, ms_per_prompt=float(per_prompt_ms[i]))
         for i in sorted({highest_throughput, lowest_latency})
     ]
 
 
-def _matched_pools(
-    decoder: Deployment, prefill_layout: Layout, busy_workers: float, gpus: int
+def _with_matched_pools(
+    decoder: Deployment, prefill_layout: Layout, *, prefills_per_decoder: float, gpus: int
 ) -> Deployment | None:
-    """Return the best pools; None if the GPUs are too few for both.
+    """Return the deployment with the pools that serve most; None if GPUs are too few for both.
 
-    A decode worker keeps ``busy_workers`` prefill workers busy.
+    One decode worker keeps ``prefills_per_decoder`` prefill workers busy; this may be a fraction.
     """
     # For each number of decode workers, the other GPUs prefill.
     decode_workers = np.arange(1, gpus // decoder.gpus + 1)
     prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill_layout.gpus
 
-    # The slower pool limits the rate, in multiples of one decode worker's.
-    rate = np.where(
-        prefill_workers > 0, np.minimum(decode_workers, prefill_workers / busy_workers), 0.0
-    )
+    # The slower pool limits the requests per second. Here they are counted in decode workers: a
+    # rate of 3 keeps three of them busy.
+    prefill_rate = prefill_workers / prefills_per_decoder
+    rate = np.where(prefill_workers > 0, np.minimum(decode_workers, prefill_rate), 0.0)
     best = int(np.argmax(rate))
     if rate[best] <= 0:
         return None
 
     # No more prefill workers than the decode workers keep busy.
-    needed = min(int(prefill_workers[best]), ceil(decode_workers[best] * busy_workers))
+    busy_prefill_workers = ceil(decode_workers[best] * prefills_per_decoder)
+    needed = min(int(prefill_workers[best]), busy_prefill_workers)
     pools = Pools(prefill_layout, prefill_workers=needed, decode_workers=int(decode_workers[best]))
     in_flight = decoder.concurrency * pools.decode_workers
     return replace(decoder, concurrency=in_flight, pools=pools, replicas=1)
@@ -261,9 +265,10 @@ def predict(
 ) -> pd.DataFrame:
     """Return the predictions of candidates: the columns of `Plan.candidates`, one row each.
 
-    Without ``measured``, latencies come from the formulas alone. Without ``accuracy``, qualities
-    are the published ones.
+    ``measured`` corrects the latencies of the formulas. Without ``accuracy``, qualities are the
+    published ones.
     """
+    # The deployment itself, its latencies, memory and quality.
     rows = analytic_times(candidates, timers)
     latencies = _latencies(rows, measured or MeasuredLatencies())
     table = pd.DataFrame([_candidate_columns(c) for c in candidates]).join(latencies)

@@ -39,13 +39,16 @@ from foretune.plan.serve.requirements import GOALS, Goal, Requirements
 from foretune.result import Result
 
 MAX_EXTRAPOLATED_SHARE = 0.5
-"""Share of step time outside the measured range above which a candidate counts as extrapolated."""
+"""Share of step time outside the measured range above which a candidate counts as extrapolated;
+other candidates count as covered by measurements."""
 MIN_QUANTIZATION_GAIN = 0.05
 """Minimum gain that justifies requantizing a published checkpoint."""
 MAX_STEP_UP_TIME = 0.95
 """Maximum time per token, relative to the best, of a candidate that is named as faster."""
 GOAL_METRICS: dict[Goal, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
-"""Goals that depend on latency alone -> the metric whose errors are known."""
+"""Goals whose value follows from a deployment's latencies -> this value, as the correction predicts
+it with its error. Throughput follows from the latencies and the requests in flight; here
+``tokens_per_s`` is per GPU. Cost and energy also need prices and power."""
 SHOWN = [
     "system",
     "formats",
@@ -67,29 +70,37 @@ class Plan(Result):
     """All candidates of a plan, and the best.
 
     Attributes:
-        candidates: one row each. Deployment: ``system, gpus, formats, tp, pp, dp, ep, replicas,
-            batch`` (requests in flight per replica), ``native`` (whether weights are as published),
-            ``prefill`` (the prefill pool; empty with one pool), ``workers`` (decode workers),
-            ``offload_gib`` (weights per GPU in host memory). Predictions: ``ttft_ms`` and
-            ``tpot_ms`` (with ``_low`` and ``_high`` if a correction was given),
-            ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas, ``memory_gib`` and
-            ``power_w`` per GPU, ``energy_mj_per_token`` of all GPUs, ``usd_per_million_tokens``,
-            ``accuracy``, ``good`` (share of requests within the latency limits at the given rate).
-            Reasons: ``share_…`` of each part of a step, ``limited_by`` (the largest part, or
-            ``engine``: GPUs wait for its CPU),
-            ``decode_compute_bound`` and ``prefill_compute_bound`` (compute-bound shares),
-            ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (share of busy time),
-            ``guessed`` and ``energy_guessed`` (extrapolated shares), ``bound_share`` (roofline time
-            over ``tpot_ms``). Ranking: ``sure`` (probability of meeting the latency limits),
-            ``keeps`` (whether it is feasible), ``pareto`` (on the front of goal and time per token;
-            of throughput if the goal is latency).
-        deployments: indexed by the rows' column ``number``.
+        candidates: one row each; the columns are listed below.
+        deployments: of the candidates; a row's is at its ``number`` (see `deployment`).
         request: what was asked.
         excluded_systems: systems without a candidate -> the reason.
-        probability_best: probability that the best beats the runner-up; None without a correction.
+        probability_best: probability that the best beats the runner-up; None if unknown, e.g.
+            without a correction.
         has_tables: whether operator times come from measured tables, not from rooflines.
         corrected: whether latencies were corrected with measured deployments.
         seconds: planning time; NaN if unknown.
+
+    The columns of ``candidates``, which are written to JSON under these names:
+
+    - Deployment: ``system, gpus, formats, tp, pp, dp, ep, replicas``; ``batch``, requests in flight
+      per replica; ``native``, whether weights are as published; ``prefill``, the prefill pool
+      (empty with one pool); ``workers``, decode workers; ``offload_gib``, weights per GPU in host
+      memory; ``number``, the index in ``deployments``.
+    - Predictions: ``ttft_ms`` and ``tpot_ms``, with ``_low`` and ``_high`` if a correction was
+      given; ``tokens_per_s_per_gpu``; ``requests_per_s`` of all replicas; ``memory_gib`` and
+      ``power_w`` per GPU; ``energy_mj_per_token`` of all GPUs; ``usd_per_million_tokens``;
+      ``accuracy``, the share of quality that the formats keep.
+    - Explanation: ``share_…`` of each part of a step; ``limited_by``, the largest part, or
+      ``engine`` if GPUs wait for its CPU; ``decode_compute_bound`` and ``prefill_compute_bound``,
+      compute-bound shares; ``decode_power_w``, ``prefill_power_w``; ``prefill_share`` of busy time;
+      ``bound_share``, roofline time over ``tpot_ms``.
+    - Extrapolation: ``guessed`` and ``energy_guessed``, the shares of step time and of energy that
+      are outside the measured range.
+    - Ranking: ``good``, share of requests within the latency limits, NaN without a given rate;
+      ``sure``, probability that the latencies are within the limits, NaN without a correction;
+      ``keeps``, whether the candidate is feasible: it meets all limits, by ``good`` and ``sure``,
+      too; ``pareto``, whether it is on the front of goal and time per token (of throughput and time
+      per token if the goal is latency).
     """
 
     candidates: pd.DataFrame
@@ -194,12 +205,15 @@ class Plan(Result):
 
     @cached_property
     def best_measured(self) -> pd.Series | None:
-        """The best feasible candidate not extrapolated; None if all are, or if `best` is not."""
+        """The best feasible candidate covered by measurements, to show beside an extrapolated best.
+
+        None if `best` itself is covered by measurements, and None if no feasible candidate is.
+        """
         if self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE:
             return None
-        measured = self.candidates["guessed"] <= MAX_EXTRAPOLATED_SHARE
-        feasible = self.candidates[self.candidates["keeps"] & measured]
-        return None if feasible.empty else best_row(feasible, self.requirements)
+        is_covered = self.feasible["guessed"] <= MAX_EXTRAPOLATED_SHARE
+        covered = self.feasible[is_covered]
+        return None if covered.empty else best_row(covered, self.requirements)
 
     @cached_property
     def best_one_pool(self) -> pd.Series | None:
@@ -226,15 +240,17 @@ def plan(
 
     Args:
         request: what to plan.
-        timers: operator times.
-        measured: corrections of latencies by measurements; None takes the formulas alone.
+        timers: predicts the time of an engine's steps on each system, from tables of measured
+            operators or from rooflines.
+        measured: what measured deployments say about the errors of the latency formulas; None takes
+            the formulas alone.
 
     Raises:
         UsageError: the model does not fit, and the message gives its memory; or no deployment
             sustains the request rate.
     """
     start = time.perf_counter()
-    measured = measured or MeasuredLatencies()
+    measured_errors = measured or MeasuredLatencies()
 
     # 1. Every format, layout and number of requests that fits in memory.
     enumerated = _enumerate_deployments(request, timers)
@@ -243,11 +259,11 @@ def plan(
 
     # 2. Latency, power, memory, cost and quality of each.
     predicted = predict(
-        enumerated.deployments, timers, measured=measured, accuracy=request.accuracy
+        enumerated.deployments, timers, measured=measured_errors, accuracy=request.accuracy
     )
 
     # 3. Which of them meet the limits, and which are on the Pareto front.
-    corrected = measured.correction is not None
+    corrected = measured_errors.correction is not None
     result = Plan(
         candidates=rank(predicted, request, corrected=corrected),
         deployments=enumerated.deployments,
@@ -257,16 +273,21 @@ def plan(
         corrected=corrected,
     )
 
-    # 4. With a correction, how likely the best beats the runner-up.
-    if measured.correction is not None:
-        probability = _probability_best(result, timers, measured.correction)
+    # 4. A correction knows its errors, and thus how likely the best beats the runner-up.
+    if measured_errors.correction is not None:
+        probability = _probability_best(result, timers, measured_errors.correction)
         result = replace(result, probability_best=probability)
     return replace(result, seconds=time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
 class _Enumerated:
-    """Deployments that fit in memory, and the systems without one -> the reason."""
+    """What `_enumerate_deployments` returns.
+
+    Attributes:
+        deployments: those that fit in memory.
+        excluded_systems: systems without a deployment that fits -> the reason.
+    """
 
     deployments: list[Deployment]
     excluded_systems: dict[str, str]
@@ -281,24 +302,36 @@ def _enumerate_deployments(request: PlanRequest, timers: StepTimers) -> _Enumera
             excluded[system.name] = reason
             continue
 
-        layouts = list(candidate_deployments(request, system))
-        fitting = one_pool_candidates(layouts)
-        if not fitting:
-            excluded[system.name] = too_large_message(request, system, layouts)
+        # Every format and layout, with one request in flight.
+        single_request = list(candidate_deployments(request, system))
 
-        deployments += fitting
+        # Those that fit in memory, at each load that fits.
+        one_pool = one_pool_candidates(single_request)
+        if not one_pool:
+            excluded[system.name] = too_large_message(request, system, single_request)
+        deployments += one_pool
+
+        # The same with separate pools, if asked for.
         if request.pools:
-            deployments += two_pool_candidates(layouts, request.gpus, timers)
+            deployments += two_pool_candidates(single_request, request.gpus, timers)
     return _Enumerated(deployments, excluded)
 
 
 def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:
-    """Return the probability that the best beats the runner-up, if the goal depends on latency."""
+    """Return the probability that the best beats the runner-up; None if it is unknown.
+
+    It is known for the goals in `GOAL_METRICS`.
+    """
     metric = GOAL_METRICS.get(plan.requirements.goal)
-    if metric is None or plan.feasible.empty:
+    if metric is None:
         return None
-    planned_for_rate = plan.request.rate is not None
-    if plan.runner_up is None or planned_for_rate:
+    if plan.feasible.empty or plan.runner_up is None:
+        return None
+
+    # At a given rate, a row has the mean latencies of random arrivals, but its deployment is the
+    # one at the largest load (`foretune.plan.serve.arrivals.at_rate`). The correction would compare
+    # the latencies at that load.
+    if plan.request.rate is not None:
         return None
 
     contenders = [plan.deployment(plan.best), plan.deployment(plan.runner_up)]

@@ -64,7 +64,7 @@ def predict(fitted, rows):
     model, features = fitted
     X = features.transform(rows).to_numpy()
     inside = np.zeros(len(rows))
-    return model.predict(features, rows, X, outside=inside, beyond=inside)
+    return model.predict(features, rows, X, octaves_outside=inside, octaves_beyond=inside)
 
 
 def assert_equal(predicted, expected):

@@ -174,7 +174,7 @@ def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
     monkeypatch.setattr("foretune.search.surrogate_model.MAX_FITTED", 20)
     searcher = make("surrogate")
     propose(searcher, budget=60)
-    assert len(searcher._posterior.posterior) < 30
+    assert len(searcher._loss_posterior.of_candidates) < 30
     assert searcher.best() == BEST
 
 

@@ -125,14 +125,14 @@ def test_fit_cache_refits_after_enough_measurements():
 
 def test_posterior_predicts_a_smooth_loss():
     measured = Points(GRID[::4])
-    posterior = condition(Evidence(measured, bowl(GRID[::4]), BAD), Points(GRID)).posterior
+    posterior = condition(Evidence(measured, bowl(GRID[::4]), BAD), Points(GRID)).of_candidates
     assert posterior.mean == pytest.approx(bowl(GRID), abs=0.05)
 
 
 def test_posterior_does_not_depend_on_the_unit_of_losses():
     measured = Points(GRID[::4])
-    small = condition(Evidence(measured, bowl(GRID[::4]), BAD), Points(GRID)).posterior
-    large = condition(Evidence(measured, 50 * bowl(GRID[::4]) + 7, BAD), Points(GRID)).posterior
+    small = condition(Evidence(measured, bowl(GRID[::4]), BAD), Points(GRID)).of_candidates
+    large = condition(Evidence(measured, 50 * bowl(GRID[::4]) + 7, BAD), Points(GRID)).of_candidates
     assert large.mean == pytest.approx(50 * small.mean + 7, rel=1e-4)
     assert large.spread == pytest.approx(50 * small.spread, rel=1e-4)
 
@@ -148,7 +148,7 @@ def test_posterior_keeps_a_right_prior_and_corrects_a_reversed_one():
             ),
             Points(GRID, prior_mean=prior_mean),
             prior_scale=PriorScale.of_prior(prior_mean, spread=0.1),
-        ).posterior
+        ).of_candidates
         return np.abs(posterior.mean - losses).mean()
 
     centered = losses - losses.mean()
@@ -170,20 +170,20 @@ def test_added_measurements_count_as_if_known_from_the_start():
     later.add(Points(GRID[::5][3:]))
     later.set_losses(all_losses)
 
-    assert later.posterior.mean == pytest.approx(at_once.posterior.mean)
-    assert later.posterior.spread == pytest.approx(at_once.posterior.spread)
+    assert later.of_candidates.mean == pytest.approx(at_once.of_candidates.mean)
+    assert later.of_candidates.spread == pytest.approx(at_once.of_candidates.spread)
 
 
 def test_pending_points_shrink_the_spread_and_keep_the_mean():
     posterior = condition(Evidence(Points(GRID[:3]), bowl(GRID[:3]), BAD), Points(GRID))
-    mean = posterior.posterior.mean
-    spread = posterior.posterior.spread
+    mean = posterior.of_candidates.mean
+    spread = posterior.of_candidates.spread
 
     with posterior.pending(Points(GRID[-1:])) as with_pending:
         assert with_pending.mean == pytest.approx(mean)
         assert with_pending.spread[-1] < 0.5 * spread[-1]
 
-    assert posterior.posterior.spread == pytest.approx(spread)
+    assert posterior.of_candidates.spread == pytest.approx(spread)
 
 
 def test_subsample_keeps_the_best_half(monkeypatch):
