@@ -69,7 +69,8 @@ def draw(rng: random.Random, depth: int = 0) -> Any:
         lambda: rng.choice(list(Mode)),
         lambda: range(rng.randrange(9)),
         lambda: np.zeros(rng.randrange(1, 9), rng.choice(["f4", "f8", "i4"])),
-        lambda: np.zeros((rng.randrange(2, 5), 3), order=rng.choice("CF")),
+        lambda: np.zeros((rng.randrange(2, 5), 3)),
+        lambda: np.zeros((rng.randrange(2, 5), 3), order="F"),
     ]
     if depth >= MAX_DEPTH:
         return rng.choice(plain)()

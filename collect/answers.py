@@ -196,6 +196,7 @@ def _records() -> dict[str, _Record]:
     """Return the records by name. They are imported late, because some import this module."""
     if not _KNOWN_RECORDS:
         from foretune.collect.comparison import Rounds
+        from foretune.collect.compiled.compile_result import CompileResult
         from foretune.collect.isolated_implementation import CallOutputs, Output, Timed
         from foretune.collect.machine_load import MachineLoad
         from foretune.device import Device
@@ -203,7 +204,8 @@ def _records() -> dict[str, _Record]:
         from foretune.problem import Problem
         from foretune.space import Configuration
 
-        for kind in (Rounds, CallOutputs, Output, Timed, MachineLoad, Device, Measurement):
+        records = (CallOutputs, CompileResult, Device, MachineLoad, Measurement, Output, Rounds)
+        for kind in (*records, Timed):
             _KNOWN_RECORDS[kind.__name__] = _Record(kind)
         for mapping in (Problem, Configuration):
             _KNOWN_RECORDS[mapping.__name__] = _MappingRecord(mapping)

@@ -43,8 +43,8 @@ class _Limit:
         self._lines = lines
         self._bytes = length
 
-    @property
     def is_reached(self) -> bool:
+        """Return whether nothing more may be shown."""
         return self._lines <= 0 or self._bytes <= 0
 
     def take(self, printed: bytes) -> bytes:
@@ -61,10 +61,10 @@ def _show_beginning(read_end: int, limit: _Limit) -> None:
         printed = os.read(read_end, _READ_BYTES)
         if not printed:
             break
-        if limit.is_reached:
+        if limit.is_reached():
             continue
         shown = limit.take(printed)
-        if limit.is_reached:
+        if limit.is_reached():
             shown += (b"" if shown.endswith(b"\n") else b"\n") + NOTICE
         _write_to_stderr(shown)
     _close(read_end)

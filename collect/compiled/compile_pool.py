@@ -1,14 +1,12 @@
 """Parallel compilation in worker processes, because a compiler may hang or abort."""
 
 import importlib
-import math
 import os
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
+from foretune.collect.compiled.compile_result import CompileResult
 from foretune.collect.compiled.gpu_targets import Target
 from foretune.collect.compiled.static_features import occupancy_of, static_features
 from foretune.collect.worker_process import WorkerProcess
@@ -33,30 +32,6 @@ MAX_ERROR_LENGTH = 300
 _JOIN_S = 0.05
 """Period of the check whether a thread has ended."""
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
-
-
-@dataclass(frozen=True)
-class CompileResult:
-    """The result of compiling one configuration.
-
-    ``status`` is ``ok``, ``invalid`` (too large to launch on the target), ``compile_error`` or
-    ``timeout``; ``error`` is the reason on one line; ``static`` has features of the code by their
-    names in `FEATURES`. ``compile_s`` is NaN if the compiler died or timed out. ``cached`` is true
-    if Triton's cache already had the code, in the folder that ``hash`` names.
-    """
-
-    config: Configuration
-    status: Status
-    error: str = ""
-    static: Mapping[str, float] = field(default_factory=dict)
-    compile_s: float = math.nan
-    cached: bool = False
-    hash: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether it compiled and can be launched."""
-        return self.status is Status.OK
 
 
 def compile_configs(
