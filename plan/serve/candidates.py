@@ -201,11 +201,11 @@ def two_pool_candidates(
                 # Each of them needs a prefill first.
                 answer_ms = decoder.workload.osl * step_ms
                 prefill_ms = decoder.concurrency * prefill.ms_per_prompt
-                deployment = _with_matched_pools(
+                with_pools = _with_matched_pools(
                     decoder, prefill.layout, prefills_per_decoder=prefill_ms / answer_ms, gpus=gpus
                 )
-                if deployment is not None:
-                    candidates.append(deployment)
+                if with_pools is not None:
+                    candidates.append(with_pools)
     return candidates
 
 
