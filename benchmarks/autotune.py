@@ -174,7 +174,7 @@ class Replayed:
             call, list(self._table[problem]), options=options, cache=cache, priors=priors
         )
         run(tuner.search.start(), lambda batch: [self._table[problem][c] for c in batch])
-        self._runs = tuner.history.runs
+        self._runs = tuner.history.all_measurements
         return tuner.search.best, tuner.history.new_count
 
 

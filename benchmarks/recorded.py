@@ -124,10 +124,10 @@ class Replayed:
             now = tuner.search.best, tuner.history.new_count, self._promised(tuner, problem)
             if tuner.history.new_count in budgets:
                 found[str(tuner.history.new_count)] = now
-            reason = automatic.reason(tuner.search.searcher, tuner.history.new_count)
+            reason = automatic.reason(tuner.search.updated_searcher(), tuner.history.new_count)
             if "auto" not in found and reason is not None:
                 found["auto"] = now
-                self.runs = tuner.history.runs
+                self.runs = tuner.history.all_measurements
             if batch is None or (
                 "auto" in found and tuner.history.new_count >= max(budgets, default=0)
             ):
@@ -137,13 +137,16 @@ class Replayed:
             except StopIteration:
                 batch = None
         if "auto" not in found:
-            found["auto"], self.runs = now, tuner.history.runs
+            found["auto"], self.runs = now, tuner.history.all_measurements
         return found | {str(b): now for b in budgets if str(b) not in found}
 
     @staticmethod
     def _promised(tuner: CallTuner, problem: Recorded) -> float:
         complete = tuner.history.new_count == len(problem.configs)
-        return 0.0 if complete else min(tuner.search.searcher.search_posterior.expected_regret, 9.0)
+        if complete:
+            return 0.0
+        posterior = tuner.search.updated_searcher().search_posterior
+        return min(posterior.expected_regret, 9.0)
 
 
 Case = tuple[Recorded, Replayed, Sequence[Recorded]]

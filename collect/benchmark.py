@@ -18,6 +18,7 @@ from foretune.collect.comparison import (
     expected_result,
     parts_of,
 )
+from foretune.collect.forked_comparison import can_fork, compare_in_processes
 from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.power import find_meter, measure_power
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
@@ -28,6 +29,9 @@ from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
+
+SEPARATE_SHARE = 0.25
+"""Time of the rounds in processes of their own, relative to that of the others."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Benchmarker:
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
         state_before = state_guard.own_state(kernel)
-        judges = state_guard.judges_of(kernel)
+        checkers_before = state_guard.checker_ids(kernel)
         process = state_guard.ProcessState()
         self._output = None
         measured = self._measure(
@@ -102,7 +106,7 @@ class Benchmarker:
             return measured
 
         # What did the configuration leave behind?
-        replaced = self._replaced(kernel, judges)
+        replaced = self._replaced(kernel, checkers_before)
         inputs_changed = state_guard.has_changed(prepared.arrays, self._output)
         if inputs_changed or state_guard.own_state(kernel) != state_before:
             self.has_traces = True
@@ -121,10 +125,10 @@ class Benchmarker:
             source=self.source,
         )
 
-    def _replaced(self, kernel: Kernel, judges: Any) -> str:
+    def _replaced(self, kernel: Kernel, checkers_before: list[int]) -> str:
         """Restore the functions that a configuration replaced; return their names as text."""
         replaced = self._guard.restore()
-        if state_guard.judges_of(kernel) != judges:
+        if state_guard.checker_ids(kernel) != checkers_before:
             replaced.append("its own check")
         if replaced:
             self.has_traces = True
@@ -186,21 +190,36 @@ class Benchmarker:
     ) -> Rounds:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer = self._timer(kernel, problem)
-        judges = state_guard.judges_of(kernel)
+        checkers_before = state_guard.checker_ids(kernel)
+        default, *candidates = configs
+        separate = Rounds({})
+        if can_fork(kernel, timer):
+            separate_s = SEPARATE_SHARE * max_seconds
+            separate = compare_in_processes(
+                kernel, problem, [default, *candidates], separate_s, seed
+            )
+        working = [config for config in candidates if config.id not in separate.failures]
         try:
-            comparison = InterleavedComparison(kernel, problem, configs, timer, seed)
+            comparison = InterleavedComparison.of_configs(
+                kernel, problem, [default, *working], timer, seed
+            )
             times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
             raise
-        replaced = self._replaced(kernel, judges)
+        replaced = self._replaced(kernel, checkers_before)
         if replaced:
             raise MeasurementError(f"one of {kernel.name}'s finalists replaces {replaced}")
         failures = {
             contender: first_line(e) if isinstance(e, WrongResult) else describe_error(e)
             for contender, e in comparison.failures.items()
         }
-        return Rounds(times, failures, checked_on=tuple(comparison.checked_on))
+        return Rounds(
+            times,
+            failures={**separate.failures, **failures},
+            checked_on=tuple(comparison.checked_on),
+            separate_ms=separate.time_ms,
+        )
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:

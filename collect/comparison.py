@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,6 +35,8 @@ ONE_THREAD = 1.02
 MAX_ROUNDS_S = 5.0  # seconds after which a comparison ends with fewer than `MIN_ROUNDS`
 SPECIAL_SHARE = 0.5
 """Largest time for special inputs, relative to that of the rounds; one kind is always checked."""
+MIN_SPECIAL_S = 0.1
+"""Seconds for special inputs at least: enough for all kinds if a launch is short."""
 SLOW_MS = 1.0  # slower launches run without an untimed one before: it would change little
 
 
@@ -45,11 +47,13 @@ class Rounds:
     ``time_ms`` is by configuration id, `DEFAULT_REPEATED` and ``library:NAME``, with one value per
     round; ``failures`` gives the reason if a contender has no times. ``checked_on`` says on which
     inputs the outputs were compared: the kind of the rounds' values, then special values.
+    ``separate_ms`` are times of a few rounds in which each contender had a process of its own.
     """
 
     time_ms: Mapping[str, np.ndarray]
     failures: Mapping[str, str] = field(default_factory=dict)
     checked_on: tuple[str, ...] = ()
+    separate_ms: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def expected_result(kernel: Kernel, inputs: Inputs) -> Any:
@@ -154,15 +158,31 @@ class RoundInputs:
 class InterleavedComparison:
     """Launches of configurations, the default first.
 
-    ``failures`` has the errors of the configurations that were dropped. Raises ForetuneError if the
-    kernel cannot be measured here at all.
+    ``built`` are the configurations by key. ``failures`` has the errors of those that were dropped.
+    Raises ForetuneError if the kernel cannot be measured here at all.
     """
+
+    @classmethod
+    def of_configs(
+        cls,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        timer: Timer,
+        seed: int,
+    ) -> Self:
+        """Return a comparison of configurations, the default twice, and a library's call."""
+        default, *candidates = configs
+        built = {c.id: c for c in (default, *candidates)} | {DEFAULT_REPEATED: default}
+        comparison = cls(kernel, problem, built, timer, seed)
+        comparison.add_library()
+        return comparison
 
     def __init__(
         self,
         kernel: Kernel,
         problem: Problem,
-        configs: Iterable[Configuration],
+        built: Mapping[str, Configuration],
         timer: Timer,
         seed: int,
     ) -> None:
@@ -179,13 +199,30 @@ class InterleavedComparison:
         self._contenders: dict[str, _Contender] = {}
         self.failures: dict[str, Exception] = {}
         self.checked_on: list[str] = []
-        default, *candidates = configs
-        built = {c.id: c for c in (default, *candidates)} | {DEFAULT_REPEATED: default}
+        self._last: dict[str, _CheckedCall] = {}
         expected = expected_result(kernel, self._inputs.new)
         for key in self._shuffled(built):  # each process allocates in another order
             self._attempt(key, partial(self._build, key, built[key], expected))
-        if found := kernel.library(problem, self._inputs.present):
+
+    def add_library(self) -> None:
+        """Add the library's call, if there is one."""
+        if found := self._kernel.library(self._problem, self._inputs.present):
             self._contenders[f"library:{found[0]}"] = _Contender(found[1], None)
+
+    def time_once(self, key: str) -> tuple[float, float, bool]:
+        """Time one call; return its wall and CPU time in ms, and whether it is slow."""
+        wall_ms: list[float] = []
+        cpu_ms: list[float] = []
+        self._last = {}
+        self._inputs.advance()
+        self._attempt(key, partial(self._time, key, wall_ms, cpu_ms, self._last))
+        if key not in self._contenders:
+            return math.nan, math.nan, False
+        return wall_ms[0], cpu_ms[0], self._contenders[key].slow
+
+    def check_last(self) -> None:
+        """Check the output of the last call of `time_once`."""
+        self._check_calls(self._last)
 
     def run(self, max_seconds: float) -> dict[str, np.ndarray]:
         """Return the contenders' times in ms, in rounds of random order.
@@ -195,7 +232,7 @@ class InterleavedComparison:
         """
         times: dict[str, list[float]] = {key: [] for key in self._contenders}
         cpu_times: dict[str, list[float]] = {key: [] for key in self._contenders}
-        self._check_special_inputs(max_seconds)
+        self.check_special_inputs(max_seconds)
         start, checking_s = time.perf_counter(), 0.0
         for number in range(MAX_ROUNDS):
             elapsed_s = time.perf_counter() - start
@@ -222,10 +259,10 @@ class InterleavedComparison:
             expected = expected_result(self._kernel, call.inputs)
             self._attempt(key, partial(self._check, key, call.output, expected))
 
-    def _check_special_inputs(self, max_seconds: float) -> None:
+    def check_special_inputs(self, max_seconds: float) -> None:
         """Run all contenders, untimed, on inputs with zeros, large values, NaN and others."""
         self.checked_on.append(self._kernel.describe_values(self._problem))
-        end = time.perf_counter() + max_seconds * SPECIAL_SHARE
+        end = time.perf_counter() + max(max_seconds * SPECIAL_SHARE, MIN_SPECIAL_S)
         for special in self._kernel.special_inputs(self._problem, self._rng):
             inputs = copy_arrays(special.inputs)
             if assign_all(self._inputs.present, inputs):

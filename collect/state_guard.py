@@ -28,7 +28,8 @@ from foretune.kernel import Kernel
 SAMPLED_BYTES = 1 << 24
 """Bytes of a larger array on the host (16 MiB) that are compared, in evenly spaced blocks."""
 DEVICE_BYTES = 1 << 21
-"""Bytes that are summed at a time on a device: places and products take eight times as much."""
+"""Bytes that are summed at a time on a device. Their positions and products, of eight bytes each,
+take eight times as much memory."""
 _BLOCKS = 64
 _CLOCKS = (
     "time",
@@ -42,9 +43,9 @@ _CLOCKS = (
     "thread_time",
     "thread_time_ns",
 )
-_GUARDED = (
-    "numpy",
-    "numpy.linalg",
+_GUARDED_LIBRARIES = ("numpy", "numpy.linalg")
+"""Modules whose functions are guarded."""
+_GUARDED_CHECKERS = (
     "foretune.kernel",
     "foretune.relative_error",
     "foretune.collect.timing",
@@ -57,19 +58,22 @@ _GUARDED = (
     "foretune.collect.wrapped.shared_memory",
     "foretune.collect.wrapped.source_kernel",
 )
+"""Foretune's modules that time and check a configuration: their classes are guarded, too."""
 
 
 class FunctionGuard:
     """Remembers the functions of clock, NumPy and checker; make it before loading a kernel."""
 
     def __init__(self) -> None:
-        modules = [import_module(name) for name in _GUARDED]
+        modules = [import_module(name) for name in (*_GUARDED_LIBRARIES, *_GUARDED_CHECKERS)]
         classes = {
             value
             for module in modules
             for value in vars(module).values()
-            if inspect.isclass(value) and value.__module__ in _GUARDED[2:]
+            if inspect.isclass(value) and value.__module__ in _GUARDED_CHECKERS
         }
+
+        # What each module and class holds now, by name.
         clocks = {name: getattr(time, name) for name in _CLOCKS}
         self._known: list[tuple[Any, dict[str, Any]]] = [(time, clocks)]
         self._known += [(owner, dict(vars(owner))) for owner in (*modules, *classes)]
@@ -200,8 +204,11 @@ def own_state(kernel: Kernel) -> dict[Any, Any]:
     return state
 
 
-def judges_of(kernel: Kernel) -> list[Any]:
-    """Return marks of the objects that judge a kernel's output."""
+def checker_ids(kernel: Kernel) -> list[int]:
+    """Return the identities of the objects that decide whether a kernel's output is right.
+
+    They change when one of them is replaced. A kernel need not have all of them.
+    """
     names = ("function", "check", "verify", "answer", "atol", "tolerance", "accepted_error")
     return [id(getattr(kernel, name, None)) for name in names]
 
@@ -223,13 +230,16 @@ def fingerprint(array: Any) -> int:
 
 
 def _checksum_on_device(flat: Any) -> int:
-    """Return the sum of a tensor's bytes times their places, modulo 2^64: only this is copied."""
+    """Return the sum of a tensor's bytes times their positions, modulo 2^64.
+
+    Only this number is copied from the device.
+    """
     torch = sys.modules["torch"]
     data, total = flat.contiguous().view(torch.uint8), 0
-    places = torch.arange(1, 1 + min(len(data), DEVICE_BYTES), device=flat.device)
+    positions = torch.arange(1, 1 + min(len(data), DEVICE_BYTES), device=flat.device)
     for start in range(0, len(data), DEVICE_BYTES):
         part = data[start : start + DEVICE_BYTES]
-        total = total + (start // DEVICE_BYTES + 1) * (part * places[: len(part)]).sum()
+        total = total + (start // DEVICE_BYTES + 1) * (part * positions[: len(part)]).sum()
     return int(total)
 
 

@@ -20,22 +20,27 @@ _JSON_RECORDS = {
     ("tune_params", "cache"): "a cache file of Kernel Tuner: give --format kerneltuner",
     ("results", "schema_version"): "a T4 results file: give --format t4",
     ("key", "configs_timings"): "an autotuning cache of Triton: give --format triton",
-    ("i", "r", "v"): "tuning records of TVM (JSON lines)",
-    ("input", "config", "result"): "tuning records of AutoTVM (JSON lines)",
+    ("i", "r", "v"): "tuning records of TVM (JSON lines): give --format tvm",
+    ("input", "config", "result"): "tuning records of AutoTVM (JSON lines): give --format tvm",
     ("workload", "data"): "tuning records of TVM's MetaSchedule",
-    ("avg_ns", "n_prompt"): "results of llama-bench",
-    ("context", "benchmarks"): "results of Google Benchmark (JSON)",
-    ("sections",): "tuning results of CLBlast",
-    ("kernel_family", "results"): "tuning results of CLBlast",
+    ("avg_ns", "n_prompt"): "results of llama-bench: give --format llama-bench",
+    ("context", "benchmarks"): "results of Google Benchmark (JSON): give --format google-benchmark",
+    ("sections",): "tuning results of CLBlast: give --format clblast",
+    ("kernel_family", "results"): "tuning results of CLBlast: give --format clblast",
 }
 """Keys of a JSON object -> what the file is."""
 
 _CONVERT = "write its rows as a CSV table and give --format generic"
 
 _HEADERS = {
-    ("Time (%)", "Total Time (ns)", "Instances"): "a summary of nsys stats (cuda_gpu_kern_sum)",
-    ("name", "iterations", "real_time", "time_unit"): "results of Google Benchmark (CSV)",
-    ("Name", "Calls", "TotalDurationNs"): "a summary of rocprof --stats",
+    ("Time (%)", "Total Time (ns)", "Instances"): "a summary of nsys stats (--format nsys)",
+    (
+        "name",
+        "iterations",
+        "real_time",
+        "time_unit",
+    ): "a result of Google Benchmark (--format google-benchmark)",
+    ("Name", "Calls", "TotalDurationNs"): "a summary of rocprof --stats (--format rocprof)",
 }
 """Columns -> the tool that wrote the table."""
 

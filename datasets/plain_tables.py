@@ -10,7 +10,7 @@ import pandas as pd
 
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, TEXT, is_run_column, valid_rows
 from foretune.datasets.status_words import statuses
-from foretune.datasets.time_units import in_milliseconds, times_of_runs
+from foretune.datasets.time_units import in_milliseconds, times_with_units
 from foretune.errors import DataWarning, RunTableError, require_known
 from foretune.measurement import Status
 from foretune.values import counted
@@ -59,7 +59,7 @@ def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFra
     """
     table = table.rename(columns=str)
     if "time_ms" not in table:
-        times = times_of_runs(table.columns)
+        times = times_with_units(table)
         if len(times) == 1:
             milliseconds, _ = in_milliseconds(table[times[0]], times[0])
             table = table.drop(columns=times).assign(time_ms=milliseconds)

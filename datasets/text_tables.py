@@ -28,6 +28,8 @@ _ENCODINGS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _EXCEL_SEPARATOR = re.compile(r"sep=(.)\r?\n")
 _NUMBER_AND_UNIT = re.compile(r"([+-]?[\d.,]*\d[\d.,]*)(\s*[A-Za-zµμ%]+)")
 
+_FOUR_DIGITS = re.compile(r"[1-9]\d{3,}")
+
 Row = list[str]
 
 
@@ -82,8 +84,13 @@ def read_text_table(path: Path, dialect: Dialect = Dialect()) -> TextTable:
     body = _body(header, rows[1:], path)
     columns = list(zip(*body.rows, strict=True)) if body.rows else [()] * len(header)
     distinct = [set(map(str.strip, column)) for column in columns]
+    # Who separates cells by commas hardly ever writes points between thousands, and never beside a
+    # number of four digits without one.
+    prefers_points = separator == COMMA and any(
+        _FOUR_DIGITS.fullmatch(cell) for cells in distinct for cell in cells
+    )
     mark = dialect.decimal or decimal_mark(
-        _numbers(distinct), where=str(path), ambiguous_points=separator == COMMA
+        _numbers(distinct), where=str(path), ambiguous_points=prefers_points
     )
     table = _typed_table(header, columns, distinct=distinct, mark=mark, units=body.units)
 

@@ -125,14 +125,27 @@ def has_unit(cell: str) -> bool:
 
 def times_of_runs(columns: Iterable[str]) -> list[str]:
     """Return the columns whose names say that they hold the time of a run, and its unit."""
-    found = []
-    for column in columns:
-        words = _words(column)
-        names_a_time = any(word in TIME_WORDS for word in words)
-        names_another = any(word in OTHER_TIMES for word in words)
-        if names_a_time and not names_another and unit_in_name(column) is not None:
-            found.append(column)
-    return found
+    return [c for c in columns if _names_the_time_of_a_run(c) and unit_in_name(c) is not None]
+
+
+def times_with_units(table: pd.DataFrame) -> list[str]:
+    """Return the columns that hold the time of a run, with its unit in their name or cells."""
+    candidates = [column for column in table.columns if _names_the_time_of_a_run(column)]
+    return [
+        column
+        for column in candidates
+        if unit_in_name(column) is not None or _all_have_units(table[column])
+    ]
+
+
+def _names_the_time_of_a_run(column: str) -> bool:
+    words = _words(column)
+    return not words.isdisjoint(TIME_WORDS) and words.isdisjoint(OTHER_TIMES)
+
+
+def _all_have_units(values: "pd.Series[Any]") -> bool:
+    cells = set(values.astype(object).dropna())
+    return bool(cells) and all(isinstance(cell, str) and has_unit(cell) for cell in cells)
 
 
 def in_milliseconds(values: "pd.Series[Any]", name: str) -> tuple["pd.Series[Any]", str]:

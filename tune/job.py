@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
@@ -119,7 +119,7 @@ class TuningJob:
     progress: Progress = SILENT
     patience_s: float = 0.0
     allowed: Allowance | None = None
-    """What the user allowed to spend, if a part of it has been spent before."""
+    """What the user allowed to spend, if ``stopping`` is only what is left of it."""
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
@@ -178,6 +178,10 @@ class TuningJob:
             seconds=self.stopping.seconds,
             regret=self.stopping.regret,
         )
+
+    def with_remaining_budget(self, remaining: Stopping) -> Self:
+        """Return the job with what is left of its budget; `allowance` stays what it is."""
+        return replace(self, stopping=remaining, allowed=self.allowance)
 
     @property
     def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:

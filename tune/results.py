@@ -141,9 +141,10 @@ class TuneResult(Result):
         contenders: the default first, then the best candidates, then the library call if any.
         processes: number of fresh processes of the comparison.
         rounds: number of its interleaved rounds in all processes.
-        seconds: wall time of search and verification.
+        seconds: wall time of search and verification, waiting for an idle machine included.
         limits: limits that the winner satisfies.
-        default_breaks: limits that the default violates; empty if none.
+        default_breaks: limits that the default violates, such as ``power_w 12.5 > 10``; empty if
+            none.
         checked_on: the inputs on which outputs were compared in the final comparison.
     """
 

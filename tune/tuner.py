@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Self, Unpack
 
 import numpy as np
@@ -87,35 +86,48 @@ def tune_one(
     *,
     verify_again: bool = False,
 ) -> TuneResult:
-    """Tune one problem of a job for its first objective; see `tune_problem`."""
+    """Tune one problem of a job for its first objective; see `tune_problem`.
+
+    Its steps: read what earlier searches left, make the searcher, search with what is left of the
+    budget, verify the best, store the choice.
+    """
     start = time.perf_counter()
     job.wait_until_idle()
+    search_start = time.perf_counter()  # waiting is not a part of the search
     earlier = _EarlierSearches.of_problem(job, problem)
 
     # The searcher starts from the guide's predictions and from other problems' measurements.
     searcher, used_guide = _make_searcher(job, problem, guide)
 
-    # Measurements of this problem are reused. Only what they leave of the budget is spent.
+    # Stored measurements of this problem are reused. They count against the budget only if the
+    # search that made them was interrupted. After a finished search that was as thorough, nothing
+    # is measured.
     trace = _Trace(job, job.known(problem, searcher.space), used_guide)
     remaining = _remaining_budget(
         job.stopping,
-        allowed=job.allowance,
+        allowance=job.allowance,
         finished=earlier.finished,
         unfinished=earlier.unfinished,
-        known=len(trace.known),
+        n_stored=len(trace.stored),
         space_size=len(searcher.space),
     )
-    job = replace(job, stopping=remaining, allowed=job.allowance)
+    job = job.with_remaining_budget(remaining)
 
     try:
+        # Measure until the budget is spent, then compare the best with the default.
         _search(job, problem, searcher, trace)
+        verification_options = VerificationOptions(
+            seconds=verify_s,
+            search_s=time.perf_counter() - search_start,
+            again=verify_again,
+        )
         return verify_and_store(
             job,
             problem,
             searcher,
             trace=trace.steps,
             previous_choice=earlier.finished,
-            plan=VerificationPlan(seconds=verify_s, again=verify_again),
+            verification_options=verification_options,
             start=start,
         )
     except BaseException as error:
@@ -128,7 +140,11 @@ def tune_one(
 
 @dataclass(frozen=True)
 class _EarlierSearches:
-    """What earlier searches of a problem left in the store."""
+    """What earlier searches of a problem left in the store.
+
+    ``finished`` is the choice of a search that came to its end, ``unfinished`` the record of one
+    that was interrupted; each is None if there is none.
+    """
 
     finished: Choice | None
     unfinished: Choice | None
@@ -145,16 +161,16 @@ class _EarlierSearches:
 def _make_searcher(
     job: TuningJob, problem: Problem, guide: Guide | None
 ) -> tuple[Searcher, Guide | None]:
-    """Return the searcher of a problem, and the guide if it predicts the problem's space."""
+    """Return the searcher of a problem, and the corrected guide; None if it gives no prior."""
     objective = job.constrained_objectives[0]
     space = job.kernel.space(problem)
 
-    # Measurements of other problems correct the guide. Those that it was trained on teach the
-    # searcher nothing new.
+    # Measurements of other problems correct the guide. The searcher gets only those that the guide
+    # was not trained on: it errs less on the others, and would be trusted too much.
     other_measurements = job.cache.known_for_other_problems(problem)
     if guide is not None:
         guide = correct_predictor(guide, other_measurements, job.device)
-        other_measurements = guide.unlearned(other_measurements)
+        other_measurements = guide.not_trained_on(other_measurements)
 
     prior = job.prior(problem, space, guide, objective.objective)
     searcher = make_searcher(
@@ -175,80 +191,97 @@ def _make_searcher(
 def _remaining_budget(
     budget: Stopping,
     *,
-    allowed: Allowance,
+    allowance: Allowance,
     finished: Choice | None,
     unfinished: Choice | None,
-    known: int,
+    n_stored: int,
     space_size: int,
 ) -> Stopping:
     """Return what earlier searches of the problem leave of the budget.
 
-    ``allowed`` is what the user allows, ``known`` the number of measurements of earlier searches
-    that are still in the store, and ``space_size`` the number of configurations.
+    ``budget`` is what this search may still spend; ``allowance`` is what the user allowed in the
+    first place. ``n_stored`` is the number of measurements of earlier searches that are still in
+    the store, and ``space_size`` the number of configurations.
     """
     # A finished search was at least as thorough: nothing is measured. If the store has lost the
     # measurements, its choice proves nothing, so search again.
     if finished is not None:
-        if known and was_as_thorough(finished, allowed, space_size):
+        if n_stored and was_as_thorough(finished, allowance, space_size):
             return Stopping(measurements=0)
         return budget
 
     # An interrupted search goes on with what is left.
     if unfinished is not None and budget.measurements is not None:
-        spent = min(unfinished.measured, known)
+        spent = min(unfinished.measured, n_stored)
         return replace(budget, measurements=max(0, budget.measurements - spent))
     return budget
 
 
-def was_as_thorough(choice: Choice, wanted: Allowance, space_size: int) -> bool:
-    """Return whether the search of a choice did what another one may do.
+def was_as_thorough(choice: Choice, allowance: Allowance, space_size: int) -> bool:
+    """Return whether the search of a choice did all that a search with ``allowance`` may do.
 
     One that was cut short goes on with a larger allowance.
     """
-    # Nothing is left to measure, or enough was measured.
-    enough = space_size if wanted.measurements is None else min(space_size, wanted.measurements)
+    # It measured the whole space, or as many configurations as are allowed.
+    enough = space_size
+    if allowance.measurements is not None:
+        enough = min(space_size, allowance.measurements)
     if choice.measured >= enough:
         return True
-    # It is good enough.
-    if wanted.regret is not None and choice.regret <= wanted.regret:
+
+    # Its expected regret is accepted.
+    if allowance.regret is not None and choice.regret <= allowance.regret:
         return True
-    # It was allowed as much.
-    return choice.allowed is not None and choice.allowed.covers(wanted)
+
+    # It was allowed at least as much.
+    return choice.allowed is not None and choice.allowed.covers(allowance)
 
 
 def _store_unfinished(
     job: TuningJob, problem: Problem, trace: "_Trace", unfinished: Choice | None
 ) -> int:
-    """Store how much an interrupted search has measured; return that number."""
-    earlier = 0 if unfinished is None else unfinished.measured
-    spent = trace.measured + earlier
-    if trace.measured:
+    """Store how much an interrupted search has spent; return that number of measurements.
+
+    It includes the measurements of ``unfinished``, the earlier runs of this search that were
+    interrupted, too.
+    """
+    spent_before = 0 if unfinished is None else unfinished.measured
+    spent = spent_before + trace.new_count
+    if trace.new_count:
         incumbent = trace.incumbent
         best = job.kernel.default(problem) if incumbent is None else incumbent.config
-        left = Choice(config=best, measured=spent, regret=math.nan, how="measured")
+        progress_so_far = Choice(config=best, measured=spent, regret=math.nan, how="measured")
         objective = job.constrained_objectives[0]
-        job.cache.choose(problem, objective, left, replacing=unfinished, unfinished=True)
+        job.cache.choose(problem, objective, progress_so_far, replacing=unfinished, unfinished=True)
     return spent
 
 
 def _interruption_message(job: TuningJob, spent: int) -> str:
+    """Return what a user reads after Ctrl-C; ``spent`` is from `_store_unfinished`."""
     fate = "kept; run the same again to go on" if job.cache.is_kept else "not kept"
     return f"interrupted with {counted(spent, 'new measurement')} {fate}"
 
 
 @dataclass(frozen=True)
-class VerificationPlan:
-    """How to verify: ``seconds`` is the budget, None by default as long as the search took.
+class VerificationOptions:
+    """How to verify.
 
-    ``again`` repeats a verification of the same measurements.
+    Attributes:
+        seconds: maximum duration; None is as long as the search took.
+        search_s: seconds that the search took, without waiting for an idle machine.
+        again: verify even if the same measurements were verified before.
     """
 
     seconds: float | None = None
+    search_s: float = 0.0
     again: bool = False
 
-    def budget_s(self, search_s: float) -> float:
-        """Return the budget of a verification after a search of this length."""
-        return max(MIN_VERIFY_S, search_s) if self.seconds is None else self.seconds
+    @property
+    def budget_s(self) -> float:
+        """The maximum duration of the verification."""
+        if self.seconds is not None:
+            return self.seconds
+        return max(MIN_VERIFY_S, self.search_s)
 
 
 def verify_and_store(
@@ -258,29 +291,37 @@ def verify_and_store(
     *,
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
-    plan: VerificationPlan,
+    verification_options: VerificationOptions,
     start: float,
 ) -> TuneResult:
     """Verify the best of a search and store it.
 
     With the same measurements as before, the stored verification counts. ``start`` is when the
-    search began, by `time.perf_counter`.
+    tuning began, by `time.perf_counter`.
     """
-    verification = _reusable_verification(job, problem, trace, previous_choice, plan)
+    # Compare with the default, or take the comparison from the store.
+    verification = _reusable_verification(
+        job, problem, trace, previous_choice, verification_options
+    )
     if verification is not None:
         job.progress.say(f"{problem}: verified before, with the same measurements")
     else:
-        seconds = plan.budget_s(time.perf_counter() - start)
-        verification = _verify(job, problem, trace, previous_choice, seconds)
+        verification = _verify(
+            job, problem, trace, previous_choice, seconds=verification_options.budget_s
+        )
 
+    # The default breaks the limits, and nothing within them was found: there is no result.
     result = _tune_result(job, problem, trace, verification, start)
     if result.default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), result.default_breaks)
 
+    # Store the winner, and how thorough the search was: all that was observed counts, whichever
+    # search measured it.
     regret = searcher.expected_regret()
+    n_observed = len(searcher.observed)
     choice = Choice(
         config=result.winner.config or job.kernel.default(problem),
-        measured=len(searcher.observed),
+        measured=n_observed,
         regret=regret if math.isfinite(regret) else math.nan,
         how="measured" if result.verdict == "inconclusive" else "verified",
         allowed=_most_generous(job.allowance, previous_choice),
@@ -296,29 +337,34 @@ def _reusable_verification(
     problem: Problem,
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
-    plan: VerificationPlan,
+    verification_options: VerificationOptions,
 ) -> StoredVerification | None:
     """Return the earlier verification if nothing has changed since; else None.
 
     Other code, another device and other versions have choices of their own.
     """
-    if previous_choice is None or plan.again:
+    if previous_choice is None or verification_options.again:
         return None
+
+    # A new measurement may have found another winner.
     if any(not step.known for step in trace):
         return None
+
     stored = StoredVerification.from_record(previous_choice.verification)
     if stored is None:
         return None
 
     # It compared with this default, and its winner is still known.
     default = job.kernel.default(problem)
-    known = {default, *(step.config for step in trace)}
-    if stored.contenders[0].config != default or previous_choice.config not in known:
+    known_configs = {default, *(step.config for step in trace)}
+    if stored.contenders[0].config != default or previous_choice.config not in known_configs:
         return None
 
-    # One that ended without a verdict goes on with a larger budget only.
-    wanted_s = 0.0 if plan.seconds is None else plan.seconds
-    return stored if stored.is_decided or stored.allowed_s >= wanted_s else None
+    # One that ended without a verdict is repeated only if the user allows more time.
+    requested_s = 0.0 if verification_options.seconds is None else verification_options.seconds
+    if stored.is_decided or stored.allowed_s >= requested_s:
+        return stored
+    return None
 
 
 def _verify(
@@ -326,11 +372,12 @@ def _verify(
     problem: Problem,
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
+    *,
     seconds: float,
 ) -> StoredVerification:
-    # Candidates have to keep the limits in new runs, too.
+    """Choose the finalists and compare them with the default, for at most ``seconds``."""
     finalists = _finalists(job, problem, trace, previous_choice)
-    default_breaks = _broken_limits(job, problem, job.kernel.default(problem))
+    default_violations = _measure_broken_limits(job, problem, job.kernel.default(problem))
 
     job.wait_until_idle()
     outcome = verify(job, problem, finalists, seconds)
@@ -340,7 +387,7 @@ def _verify(
         rounds=outcome.evidence.rounds,
         noise=outcome.noise,
         checked_on=outcome.evidence.checked_on,
-        default_breaks=default_breaks,
+        default_breaks=default_violations,
         allowed_s=seconds,
     )
 
@@ -371,12 +418,12 @@ def _tune_result(
     )
 
 
-def _most_generous(allowed: Allowance, previous_choice: Choice | None) -> Allowance:
+def _most_generous(allowance: Allowance, previous_choice: Choice | None) -> Allowance:
     """Return what this search was allowed, or an earlier one of its problem that covers it."""
-    earlier = None if previous_choice is None else previous_choice.allowed
-    if earlier is not None and earlier.covers(allowed):
-        return earlier
-    return allowed
+    earlier_allowance = None if previous_choice is None else previous_choice.allowed
+    if earlier_allowance is not None and earlier_allowance.covers(allowance):
+        return earlier_allowance
+    return allowance
 
 
 def _finalists(
@@ -385,7 +432,10 @@ def _finalists(
     trace: Sequence[SearchStep],
     previous_choice: Choice | None,
 ) -> list[Configuration]:
-    """Return the fastest measured configurations within the limits, an earlier choice first."""
+    """Return the fastest measured configurations within the limits, an earlier choice first.
+
+    With limits, each configuration runs again until there are `FINALISTS`.
+    """
     first = None if previous_choice is None else previous_choice.config
     feasible = [step for step in trace if math.isfinite(step.objective)]
     feasible.sort(key=lambda step: (step.config != first, step.objective))
@@ -401,14 +451,21 @@ def _finalists(
     if is_known_winner:
         feasible = [step for step in feasible if step.config == first] or feasible
 
-    within_limits = (
-        step.config for step in feasible if not _broken_limits(job, problem, step.config)
-    )
-    return list(islice(within_limits, FINALISTS))
+    # Finalists have to keep the limits in new runs, too.
+    finalists: list[Configuration] = []
+    for step in feasible:
+        if len(finalists) == FINALISTS:
+            break
+        if not _measure_broken_limits(job, problem, step.config):
+            finalists.append(step.config)
+    return finalists
 
 
-def _broken_limits(job: TuningJob, problem: Problem, config: Configuration) -> str:
-    """Run a configuration again; return the limits that it violates, empty if none."""
+def _measure_broken_limits(job: TuningJob, problem: Problem, config: Configuration) -> str:
+    """Run a configuration `LIMIT_CHECK_RUNS` times; return the limits that it violates as text.
+
+    The text is empty if it violates none. Without limits, nothing runs.
+    """
     limits = job.constrained_objectives[0].limits
     if not limits:
         return ""
@@ -417,7 +474,7 @@ def _broken_limits(job: TuningJob, problem: Problem, config: Configuration) -> s
 
 
 def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace") -> None:
-    """Run the search; ``trace`` gets its steps."""
+    """Run the search until the job's budget is spent; ``trace`` gets its steps."""
     job.start_progress(problem, searcher.space)
 
     def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
@@ -426,35 +483,45 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
             trace.add(measurement)
             yield measurement
 
-    measured = job.search(searcher, measure, trace.known).measured
+    new_count = job.search(searcher, measure, trace.stored).measured
 
-    # A search may begin with the default's run; that alone is not worth a word.
+    # Say how much was reused. The stored run of the default alone is not worth a word: a search
+    # may begin with it.
     default = job.kernel.default(problem)
-    if any(m.config != default for m in trace.known):
-        reused = counted(len(trace.known), "measurement")
-        summary = f"{measured} new" if measured else "nothing new is measured"
+    if any(m.config != default for m in trace.stored):
+        reused = counted(len(trace.stored), "measurement")
+        summary = f"{new_count} new" if new_count else "nothing new is measured"
         job.progress.say(f"{problem}: {reused} reused from the store, {summary}")
 
 
 class _Trace:
-    """The steps of one search, its incumbent, and the predictor corrected by them."""
+    """The steps of one search and its incumbent.
 
-    def __init__(self, job: TuningJob, known: list[Measurement], guide: Guide | None) -> None:
+    The guide is for reporting only: it gives the prediction beside each new measurement, and is
+    corrected by the measurements so far. The searcher does not use these predictions.
+
+    Attributes:
+        stored: measurements of earlier searches, which are the first steps.
+        steps: all measurements in order, the stored ones first.
+        incumbent: the best measurement so far; None if none is within the limits.
+    """
+
+    def __init__(self, job: TuningJob, stored: list[Measurement], guide: Guide | None) -> None:
         self._job = job
         self._objective = job.constrained_objectives[0]
         self._guide = guide
-        self._successful = [m for m in known if m.ok]
+        self._successful = [m for m in stored if m.ok]
         self._best_value = math.inf
-        self.known = known
-        self.steps = [make_step(m, self._objective, known=True) for m in known]
+        self.stored = stored
+        self.steps = [make_step(m, self._objective, known=True) for m in stored]
         self.incumbent: Measurement | None = None
-        for measurement in known:
+        for measurement in stored:
             self._update_incumbent(measurement)
 
     @property
-    def measured(self) -> int:
-        """Number of new measurements."""
-        return len(self.steps) - len(self.known)
+    def new_count(self) -> int:
+        """Number of measurements of this search."""
+        return len(self.steps) - len(self.stored)
 
     @property
     def incumbent_upper_ms(self) -> float:
@@ -464,10 +531,12 @@ class _Trace:
         return median_interval(np.array(self.incumbent.time_ms_samples))[1]
 
     def add(self, measurement: Measurement) -> None:
-        """Record a measurement, and correct the predictor after some of them."""
+        """Record a measurement with the time that the guide predicted for it."""
         job = self._job
         self.steps.append(make_step(measurement, self._objective, self._guide))
         self._update_incumbent(measurement)
+
+        # After some of the measurements, they correct the predictions of the next ones.
         if measurement.ok:
             self._successful.append(measurement)
             if self._guide is not None and len(self._successful) in CORRECTION_COUNTS:
@@ -492,10 +561,20 @@ def make_step(
     guide: Guide | None = None,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with the guide's prediction."""
+    """Return a measurement as a step of a search, with the guide's prediction.
+
+    ``known`` marks a measurement of an earlier search.
+    """
     predicted = {} if guide is None else guide.prediction_of(m)
     status = step_status(m, objective.limits)
     value = objective.value_of(m)
     return SearchStep(
-        m.config, status, m.time_ms, m.power_w, value, known=known, error=m.error, **predicted
+        config=m.config,
+        status=status,
+        time_ms=m.time_ms,
+        power_w=m.power_w,
+        objective=value,
+        known=known,
+        error=m.error,
+        **predicted,
     )

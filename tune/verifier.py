@@ -25,7 +25,7 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.job import TuningJob
-from foretune.tune.results import Comparison, NoiseEstimate
+from foretune.tune.results import WORTH_HAVING, Comparison, NoiseEstimate
 
 ERROR = 0.005
 """One-sided error of a verification: the probability that an equal contender seems to win."""
@@ -38,6 +38,8 @@ QUANTILE = 0.1
 NOISE_SHARE = 0.75
 """Variance of a candidate's ratio to the mean of two defaults, relative to the variance of the
 ratio of the two defaults: 1.5 launches' variances over 2."""
+SEPARATE_NOISE = 0.02
+"""Least deviation of the log ratio of contenders in processes of their own, in few rounds."""
 NOISE_ERROR = 0.025
 """One-sided error of the interval of the noise, which is a 95 % interval."""
 BUILD_LAUNCHES = 2
@@ -70,6 +72,7 @@ class Evidence:
         self.rounds = 0
         self.failures: dict[str, str] = {}
         self._checked_on: dict[str, None] = {}
+        self._separate: list[dict[str, float]] = []
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -85,6 +88,13 @@ class Evidence:
         self.failures.update(rounds.failures)
         self._checked_on |= dict.fromkeys(rounds.checked_on)
         self.rounds += max(map(len, rounds.time_ms.values()), default=0)
+        self._separate.append(
+            {
+                key: float(np.nanquantile(times, QUANTILE))
+                for key, times in rounds.separate_ms.items()
+                if np.isfinite(times).any()
+            }
+        )
         quantiles = {}
         for key, times in rounds.time_ms.items():
             known = times[~np.isnan(times)]
@@ -107,9 +117,13 @@ class Evidence:
     ) -> Comparison:
         """Compare a contender with ``base``; ``error`` is that of each end of the interval."""
         value = self.value(key)
-        log_ratios = self._log_ratios(base, key)
+        log_ratios = self._log_ratios(base, key, self._processes)
         if key in self.failures or len(log_ratios) < 2:
             reason = self.failures.get(key, "measured in too few processes")
+            return Comparison(name, config, value, np.nan, np.nan, np.nan, failure=reason)
+
+        if self._needs_default(base, key, log_ratios):
+            reason = "it is faster only if the default runs in the same process"
             return Comparison(name, config, value, np.nan, np.nan, np.nan, failure=reason)
 
         # A few processes may agree by chance: the variance is at least that of two equals.
@@ -143,14 +157,30 @@ class Evidence:
         keys = {key for process in self._processes for key in process}
         return sorted(key for key in keys if key.startswith(LIBRARY_PREFIX))
 
-    def _log_ratios(self, base: str, key: str) -> np.ndarray:
+    def _needs_default(self, base: str, key: str, log_ratios: np.ndarray) -> bool:
+        """Whether a gain surely disappears if each contender has a process of its own."""
+        separate = self._log_ratios(base, key, self._separate)
+        gain = float(log_ratios.mean())
+        if len(separate) < 2 or gain < np.log1p(WORTH_HAVING):
+            return False
+        interval = _student_interval(
+            separate.mean(),
+            variance=max(separate.var(ddof=1), SEPARATE_NOISE**2),
+            n=len(separate),
+            error=NOISE_ERROR,
+        )
+        return bool(np.log(interval.high) < gain / 2)
+
+    def _log_ratios(
+        self, base: str, key: str, processes: Sequence[Mapping[str, float]]
+    ) -> np.ndarray:
         """Return log(base / contender) of each process that has both.
 
         The repeated contenders are equal, so their mean is a better base than either.
         """
         bases = self._repeated if base in self._repeated else (base,)
         ratios = []
-        for process in self._processes:
+        for process in processes:
             if base in process and key in process:
                 log_base = np.mean([np.log(process[b]) for b in bases if b in process])
                 ratios.append(log_base - np.log(process[key]))

@@ -20,7 +20,7 @@ from foretune.result import Result
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
 from foretune.tune.job import SearchOptions, TuningJob
 from foretune.tune.results import SearchStep, TuneResult, results_frame
-from foretune.tune.tuner import VerificationPlan, make_step, verify_and_store
+from foretune.tune.tuner import VerificationOptions, make_step, verify_and_store
 from foretune.tune.verifier import MIN_VERIFY_S
 
 DEFAULT_BUDGET = 100  # default number of measurements of a workload
@@ -118,16 +118,20 @@ def tune_workload(
     search = _WorkloadSearch(by_problem, [_workload_problem(w, runner) for w in workload])
     search.run()
     if verify_s is None:  # together, the verifications may take as long as the search
-        verify_s = max(MIN_VERIFY_S, (time.perf_counter() - start) / len(workload))
-    plan = VerificationPlan(seconds=verify_s, again=verify_again)
-    results = [search.verify(number, plan, start) for number in range(len(workload))]
+        search_s = time.perf_counter() - start - search.waited_s
+        verify_s = max(MIN_VERIFY_S, search_s / len(workload))
+    verification_options = VerificationOptions(seconds=verify_s, again=verify_again)
+    results = [
+        search.verify(number, verification_options, start) for number in range(len(workload))
+    ]
     return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
 
 
 class _WorkloadSearch:
     """The search over all problems, with the job of each.
 
-    The key has the problem, too: kernels of one name may hold other arguments.
+    The key has the problem, too: kernels of one name may hold other arguments. ``waited_s`` is how
+    long `run` waited for an idle machine, in seconds.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class _WorkloadSearch:
         (self._objective,) = self._job.constrained_objectives
         self._searcher = WorkloadSearcher(parts, self._objective, self._job.seed, self._job.device)
         self._traces: dict[tuple[str, Problem], list[SearchStep]] = defaultdict(list)
+        self.waited_s = 0.0
 
     def run(self) -> None:
         job, parts = self._job, self._parts
@@ -146,14 +151,18 @@ class _WorkloadSearch:
         known = [m for p in parts for m in self._job_of(p).known(p.problem, p.space)]
         for m in known:
             self._add(m, known=True)
+        wait_start = time.perf_counter()
         job.wait_until_idle()
+        self.waited_s = time.perf_counter() - wait_start
         total = job.stopping.measurements
         if total is None:
             total = sum(len(part.space) for part in parts)
         job.progress.start(f"tuning {len(parts)} problems", total)
         job.search(self._searcher, self._measure, known)
 
-    def verify(self, number: int, plan: VerificationPlan, start: float) -> TuneResult:
+    def verify(
+        self, number: int, verification_options: VerificationOptions, start: float
+    ) -> TuneResult:
         """Verify the best of a problem; ``start`` is the search's by `time.perf_counter`."""
         part = self._parts[number]
         choice = self._searcher.choice(number)
@@ -167,7 +176,7 @@ class _WorkloadSearch:
             self._searcher.searcher(number),
             trace=trace,
             previous_choice=job.cache.choice(part.problem, self._objective),
-            plan=plan,
+            verification_options=verification_options,
             start=start,
         )
 

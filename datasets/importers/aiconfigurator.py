@@ -20,6 +20,7 @@ from foretune.datasets.importers.columns import (
     relabel,
 )
 from foretune.datasets.importers.files import Request, WrongFile, read_table, require
+from foretune.datasets.text_tables import Dialect
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -217,7 +218,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     if op is not None and request.kernel and KERNELS.get(op, op) not in ("", request.kernel):
         return pd.DataFrame()
     needed = ["kernel_source", *REQUIRED_COLUMNS.get(op or "", ())]
-    table = read_table(path, needed)
+    table = read_table(path, needed, Dialect(separator=",", decimal="."))
     op = op or operation_of_columns(table, path)
     what = f"AIConfigurator's table of {op}"
     require(table, needed, path, what)

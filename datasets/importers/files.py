@@ -25,6 +25,8 @@ TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
 """Suffixes of the tables that `read_table` reads."""
 JSON = (".json", ".json.gz")
 """Suffixes of the files that `read_json` reads."""
+JSON_LINES = (*JSON, ".jsonl", ".jsonl.gz", ".log")
+"""Suffixes of files with a record a line, or a list of them."""
 
 
 class WrongFile(RunTableError):

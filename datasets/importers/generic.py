@@ -4,7 +4,7 @@ A source is a column (``m``) or an expression over columns (``latency_us*0.001``
 Columns that already have a run-table name (``problem.M``, ``time_ms``) need no mapping.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from foretune.datasets.importers.files import Request, read_table
 from foretune.datasets.plain_tables import typed_runs
 from foretune.datasets.schema import NUMBERS, PLAIN_GROUPS, TEXT, is_run_column
 from foretune.datasets.status_words import combined_status, status_columns, statuses
-from foretune.datasets.time_units import MS_PER_UNIT, has_unit, in_milliseconds, times_of_runs
+from foretune.datasets.time_units import MS_PER_UNIT, has_unit, in_milliseconds, times_with_units
 from foretune.errors import SpaceError, UsageError
 from foretune.support.expression import Expression
 
@@ -43,7 +43,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     if request.device:
         given["device"] = request.device
     said = {*sources, *given, *request.constants}
-    if "time_ms" not in said and (column := time_column(table.columns, path)) is not None:
+    if "time_ms" not in said and (column := time_column(table, path)) is not None:
         sources["time_ms"] = column
     _check({*sources, *given, *request.constants}, table, path)
 
@@ -62,9 +62,9 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     return typed_runs(rows, {"source": f"generic {path.name}"}, given)
 
 
-def time_column(columns: Iterable[str], where: object) -> str | None:
-    """Return the one column that names a time of a run and its unit; UsageError if several do."""
-    found = times_of_runs(columns)
+def time_column(table: pd.DataFrame, where: object) -> str | None:
+    """Return the one column that is the time of a run, with its unit; UsageError if several are."""
+    found = times_with_units(table)
     if len(found) > 1:
         raise UsageError(
             f"time_ms has no source: add --map time_ms=COLUMN*FACTOR; {where} has the times "
@@ -159,7 +159,7 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
     tool = tool_of_columns(set(map(str, table.columns)))
     for needed in ("time_ms", "kernel", "device"):
         if needed not in sources and tool is not None:
-            raise UsageError(f"{path} is {tool}: give --map {needed}=COLUMN; it has {has}")
+            raise UsageError(f"{path} is {tool}; else give --map {needed}=COLUMN; it has {has}")
         if needed not in sources:
             hint = "COLUMN*FACTOR" if needed == "time_ms" else "COLUMN"
             raise UsageError(

@@ -88,7 +88,7 @@ class Guide(Protocol):
     def calibrated(self, runs: "pd.DataFrame") -> Self:
         """Return the guide calibrated with ``runs`` on its device; itself if it cannot be."""
 
-    def unlearned(self, measurements: "Sequence[Measurement]") -> "list[Measurement]":
+    def not_trained_on(self, measurements: "Sequence[Measurement]") -> "list[Measurement]":
         """Return the measurements that it was not trained on."""
 
     def training_runs(self) -> "pd.DataFrame":
@@ -186,7 +186,7 @@ class TrainedGuide:
         """Return the guide with its predictor calibrated."""
         return replace(self, predictor=self.predictor.calibrate(runs))
 
-    def unlearned(self, measurements: "Sequence[Measurement]") -> "list[Measurement]":
+    def not_trained_on(self, measurements: "Sequence[Measurement]") -> "list[Measurement]":
         """Return the measurements that are not among the predictor's training runs.
 
         A predictor errs less on its own runs than elsewhere: a search that learned the errors from

@@ -133,7 +133,7 @@ class UserGuide:
         """Return itself: a user's model cannot be calibrated."""
         return self
 
-    def unlearned(self, measurements: "Sequence[Measurement]") -> "list[Measurement]":
+    def not_trained_on(self, measurements: "Sequence[Measurement]") -> "list[Measurement]":
         """Return all measurements: what a user's model was trained on is unknown."""
         return list(measurements)
 

@@ -42,8 +42,10 @@ SAMPLING_BYTES = 14.0
 """Bytes per request and word of the vocabulary while sampling: logits in 16 and 32 bits, sorted."""
 STEP_BYTES = 0.125 * GIB
 """Bytes of a step in addition to its widest tensors."""
-ENGINE_BYTES, RANKS_BYTES = 0.25 * GIB, 2.12 * GIB
-"""Bytes that an engine uses outside of PyTorch: on a single GPU, and with collectives."""
+ENGINE_BYTES = 0.25 * GIB
+"""Bytes that an engine uses outside of PyTorch on a single GPU."""
+RANKS_BYTES = 2.12 * GIB
+"""The same on each of several GPUs, with collectives."""
 
 
 class Memory:
@@ -196,7 +198,7 @@ def request_bytes(
 ) -> float:
     """Return the cache bytes of a request of ``tokens`` on one rank of the fullest stage."""
     share = math.ceil(model.layers / layout.pp) / model.layers
-    kind = find_format(formats.kv, cache=True)
+    cache_format = find_format(formats.kv, cache=True)
     if model.compressed:
         return share * model.compressed.request_bytes(tokens, model.head_dim, model.index)
     cache = 0.0
@@ -207,8 +209,9 @@ def request_bytes(
         else:
             values = math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
             width = heads.cached_width / 2  # of key and value, which have a scale each
-        caching = layers if window else layers - model.cross_attention_layers
-        cache += caching * min(tokens, window or tokens) * values * kind.bytes_per_value(width)
+        caching_layers = layers if window else layers - model.cross_attention_layers
+        cached_values = caching_layers * min(tokens, window or tokens) * values
+        cache += cached_values * cache_format.bytes_per_value(width)
     cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
     if draft_model := model.draft_model:
         cache += request_bytes(draft_model, Layout(layout.tp), formats, tokens)
@@ -236,14 +239,15 @@ def activation_bytes(
     """
     if model.mla:
         heads = model.heads / layout.tp
-        width = heads * (2 * (model.mla.qk_nope + model.mla.qk_rope) + 2 * model.mla.v_head)
+        attention = heads * (2 * (model.mla.qk_nope + model.mla.qk_rope) + 2 * model.mla.v_head)
     else:
-        width = max(
-            (h.heads / layout.tp + math.ceil(h.kv_heads / layout.tp)) * h.cached_width
-            for _, _, h in model.softmax_groups()
+        attention = max(
+            (shape.heads / layout.tp + math.ceil(shape.kv_heads / layout.tp)) * shape.cached_width
+            for _, _, shape in model.softmax_groups()
         )
-    dense = 3 * max(model.intermediate if model.mlp_layers else 0, model.shared_width) / layout.tp
-    layer = BF16_BYTES * tokens * (2 * model.hidden + max(width, dense))
+    mlp_width = model.intermediate if model.mlp_layers else 0
+    mlp = 3 * max(mlp_width, model.shared_width) / layout.tp
+    layer = BF16_BYTES * tokens * (2 * model.hidden + max(attention, mlp))
     sampling = BF16_BYTES * tokens * model.hidden + SAMPLING_BYTES * requests * model.vocab
     return np.maximum(layer, sampling) + _expert_bytes(model, layout, tokens) + STEP_BYTES
 
@@ -252,10 +256,12 @@ def _expert_bytes(model: ModelDescription, layout: Layout, tokens: float) -> flo
     """Return the bytes of the experts' two buffers, for tokens of all attention-DP groups."""
     if not model.is_moe:
         return 0.0
-    outer, inner = model.expert_hidden or model.hidden, model.moe_intermediate / layout.moe_tp
+    outer = model.expert_hidden or model.hidden
+    inner = model.moe_intermediate / layout.moe_tp
     pairs = layout.dp * model.experts_per_token / layout.moe_ep
+    both_buffers = max(2 * inner, outer) + max(inner, outer)
     gathered = model.hidden * layout.dp if layout.dp > 1 else 0
-    return BF16_BYTES * tokens * (pairs * (max(2 * inner, outer) + max(inner, outer)) + gathered)
+    return BF16_BYTES * tokens * (pairs * both_buffers + gathered)
 
 
 def engine_bytes(layout: Layout) -> float:

@@ -69,8 +69,8 @@ class OperatorPower:
         self.device = device
         self.system = system
         self._models = shipped_models() if models is None else models
-        similar = self._similar_systems(METERED_SYSTEMS)
-        self.active_idle_share = float(np.mean([METERED_SYSTEMS[name][1] for name in similar]))
+        idle_shares = [METERED_SYSTEMS[name][1] for name in self._similar_systems(METERED_SYSTEMS)]
+        self.active_idle_share = float(np.mean(idle_shares))
         """Share of the limit that the GPU draws while it waits for its next operator."""
         self.limit_w = device.specs.get("power_limit_w", float("nan"))
         """Power limit of the board in watts; NaN if unknown."""

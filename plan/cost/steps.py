@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
+from foretune.plan.cost.attention import attention_operators
+from foretune.plan.cost.decoder import mixed_operators, phase_of
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.power import OperatorPower

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import find_device, find_device_or_none
@@ -31,13 +30,19 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     short = _short_name(name, known)
     if short is None:
         raise UnknownName("system", name, known_systems())
-    row, device = known[short], find_device(known[short]["device"])
-    cost = published_prices() if prices is None else prices
-    links = ("intra_node_gbps", "inter_node_gbps", "host_gbps", "memory_gib")
-    numbers: dict[str, Any] = {name: float(row[name]) for name in links}
-    numbers |= {name: int(row[name]) for name in ("gpus_per_node", "domain_gpus")}
-    bare = System.from_device(device, name=short)
-    return replace(bare, price_per_hour=cost.get(short), **numbers)
+    row = known[short]
+    price_of_system = published_prices() if prices is None else prices
+    bare = System.from_device(find_device(row["device"]), name=short)
+    return replace(
+        bare,
+        gpus_per_node=int(row["gpus_per_node"]),
+        domain_gpus=int(row["domain_gpus"]),
+        intra_node_gbps=float(row["intra_node_gbps"]),
+        inter_node_gbps=float(row["inter_node_gbps"]),
+        host_gbps=float(row["host_gbps"]),
+        memory_gib=float(row["memory_gib"]),
+        price_per_hour=price_of_system.get(short),
+    )
 
 
 def known_systems() -> list[str]:
@@ -65,12 +70,12 @@ def _parse_prices(text: str, name: str) -> dict[str, float]:
     prices = {}
     for i, row in enumerate(parse_rows(text, name, PRICE_COLUMNS), 1):
         try:
-            system, price = row["system"], float(row["usd_per_gpu_hour"])
+            price = float(row["usd_per_gpu_hour"])
         except ValueError as e:
             raise RunTableError(f"{name}, row {i}: the price is not a number ({e})") from e
         if not 0 < price < float("inf"):
             raise RunTableError(f"{name}, row {i}: the price must be positive, not {price}")
-        prices[system] = price
+        prices[row["system"]] = price
     return prices
 
 
@@ -81,8 +86,10 @@ def _short_name(name: str, known: Mapping[str, Mapping[str, str]]) -> str | None
         if candidate in known:
             return candidate
     device = find_device_or_none(name)
-    found = [short for short in known if device and known[short]["device"] == device.name]
-    return found[0] if found else None
+    if device is None:
+        return None
+    of_device = (short for short, row in known.items() if row["device"] == device.name)
+    return next(of_device, None)
 
 
 @cache

@@ -206,6 +206,16 @@ class ParameterCounts:
         return sum(vars(self).values())
 
 
+@dataclass(frozen=True)
+class _LayerWeights:
+    """Numbers of weights of one kind of attention in all layers, by how ranks split them."""
+
+    by_heads: int = 0
+    by_key_heads: int = 0
+    replicated: int = 0
+    scales: int = 0  # of norms and convolutions
+
+
 GATED_MATRICES = 3
 """Matrices of a gated MLP: gate, up and down projection."""
 
@@ -400,21 +410,21 @@ class ModelDescription:
 
     def weights(self) -> ParameterCounts:
         """Return the numbers of weights, by kind."""
-        kind = self._compressed if self.compressed else self._latent if self.mla else self._softmax
-        attention, key_value, latent = kind()
-        linear, linear_replicated, scales = self._linear()
-        index, index_replicated = self._index()
+        attention = self._attention()
+        linear = self._linear()
+        index = self._index()
         widths = sum(width * layers for width, layers in self.dense_widths)
         expert_projections = self.moe_layers * 2 * self.hidden * self.expert_hidden
+        replicated = attention.replicated + linear.replicated + index.replicated
         return ParameterCounts(
-            attention=attention + linear,
-            key_value=key_value + index,
-            replicated=latent + linear_replicated + index_replicated + expert_projections,
+            attention=attention.by_heads + linear.by_heads,
+            key_value=attention.by_key_heads + index.by_key_heads,
+            replicated=replicated + expert_projections,
             mlp=self.mlp_matrices * self.hidden * widths,
             shared=self.moe_layers * self.expert_matrices * self.hidden * self.shared_width,
             experts=self.moe_layers * self.experts * self.expert_parameters,
             router=self.moe_layers * self.hidden * self.experts,
-            norms=self.norms * self.hidden + scales,
+            norms=self.norms * self.hidden + linear.scales,
             embedding=self.vocab * self.hidden,
             head=0 if self.tied_embeddings else self.vocab * self.hidden,
         )
@@ -434,19 +444,23 @@ class ModelDescription:
         unused_embedding = 0 if self.tied_embeddings else weights.embedding
         return weights.total - idle - unused_embedding
 
-    def _softmax(self) -> tuple[int, int, int]:
-        """Return weights of softmax layers: split by heads, by key heads, replicated."""
-        attention = key_value = 0
+    def _attention(self) -> "_LayerWeights":
+        if self.compressed:
+            return self._compressed(self.compressed)
+        if self.mla:
+            return self._latent(self.mla)
+        return self._softmax()
+
+    def _softmax(self) -> "_LayerWeights":
+        attention = 0
+        key_value = 0
         for layers, _, heads in self.softmax_groups():
             gates = heads.value_dim if self.gated_attention else 0
             attention += layers * heads.heads * (heads.cached_width + gates)
             key_value += layers * heads.kv_heads * heads.projected_width
-        return self.hidden * attention, self.hidden * key_value, 0
+        return _LayerWeights(by_heads=self.hidden * attention, by_key_heads=self.hidden * key_value)
 
-    def _latent(self) -> tuple[int, int, int]:
-        """Return weights of latent attention, split in the same way."""
-        assert self.mla is not None
-        mla, layers = self.mla, self.softmax_layers
+    def _latent(self, mla: Mla) -> "_LayerWeights":
         gates = self.hidden * mla.v_head if self.gated_attention else 0
         latent = self.hidden * (mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope)
         attention = self.heads * (
@@ -455,12 +469,12 @@ class ModelDescription:
             + mla.v_head * self.hidden
             + gates
         )
-        return layers * attention, 0, layers * latent
+        layers = self.softmax_layers
+        return _LayerWeights(by_heads=layers * attention, replicated=layers * latent)
 
-    def _compressed(self) -> tuple[int, int, int]:
-        """Return weights of compressed attention and its indexers, split in the same way."""
-        assert self.compressed is not None
-        shape, width = self.compressed, self.heads * self.head_dim
+    def _compressed(self, shape: CompressedAttention) -> "_LayerWeights":
+        """Return weights of compressed attention and its indexers."""
+        width = self.heads * self.head_dim
         each = width * (shape.q_lora_rank + shape.o_lora_rank)
         each += shape.o_groups * shape.o_lora_rank * self.hidden
         replicated = self.layers * self.hidden * (shape.q_lora_rank + self.head_dim)
@@ -469,29 +483,32 @@ class ModelDescription:
             replicated += layers * self.hidden * shape.compressor_width(ratio, self.head_dim, index)
             if index:
                 replicated += layers * shape.q_lora_rank * index.heads * index.head_dim
-        return self.layers * each, 0, replicated
+        return _LayerWeights(by_heads=self.layers * each, replicated=replicated)
 
-    def _index(self) -> tuple[int, int]:
-        """Return weights of all indexers: split by key heads, replicated."""
-        if self.index is None or self.compressed:
-            return 0, 0
-        index, layers = self.index, self.indexed_layers
-        ranks = self.mla.q_lora_rank if self.mla else self.hidden
-        queries = layers * ranks * index.heads * index.head_dim
+    def _index(self) -> "_LayerWeights":
+        """Return weights of all indexers, except those of compressed attention."""
+        index = self.index
+        if index is None or self.compressed:
+            return _LayerWeights()
+        layers = self.indexed_layers
+        query_inputs = self.mla.q_lora_rank if self.mla else self.hidden
+        queries = layers * query_inputs * index.heads * index.head_dim
         keys = layers * self.hidden * (index.head_dim + index.score_weights)
-        return (queries, keys) if index.selects_blocks else (0, queries + keys)
+        if index.selects_blocks:
+            return _LayerWeights(by_key_heads=queries, replicated=keys)
+        return _LayerWeights(replicated=queries + keys)
 
-    def _linear(self) -> tuple[int, int, int]:
-        """Return weights of linear layers: split by heads, replicated, other scales."""
+    def _linear(self) -> "_LayerWeights":
         if self.linear is None:
-            return 0, 0, 0
+            return _LayerWeights()
         linear = self.linear
         values = linear.value_heads * linear.value_dim
         gates = linear.gate_rank * linear.key_heads * linear.key_dim
         gates += linear.output_gate_rank * values
         scales = linear.channels * linear.convolution + 2 * linear.value_heads + linear.value_dim
-        return (
-            linear.layers * (self.hidden * (linear.split_inputs + values) + gates),
-            linear.layers * self.hidden * linear.compressed_gates,
-            linear.layers * scales,
+        projections = self.hidden * (linear.split_inputs + values) + gates
+        return _LayerWeights(
+            by_heads=linear.layers * projections,
+            replicated=linear.layers * self.hidden * linear.compressed_gates,
+            scales=linear.layers * scales,
         )

@@ -10,7 +10,7 @@ from math import inf, isqrt
 from typing import Self
 
 from foretune.errors import ProblemError, UsageError
-from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.description import LinearAttention, ModelDescription
 from foretune.plan.describe.formats import Formats, draft_formats, find_format
 from foretune.values import counted
 
@@ -68,19 +68,27 @@ class Layout:
         means ``g`` ranks: deployments labeled 16 ranks, 4 x 4, are as fast as those on 4 ranks, and
         slower than those on 8.
         """
-        tp, pp, dp = max(tp, 1), max(pp, 1), max(dp, 1)
+        tp, pp, dp, moe_tp, moe_ep = (max(degree, 1) for degree in (tp, pp, dp, moe_tp, moe_ep))
         if not model.is_moe:
-            return cls(tp, pp, dp)
-        moe_tp, moe_ep = max(moe_tp, 1), max(moe_ep, 1)
+            return cls(tp=tp, pp=pp, dp=dp)
         ranks = tp * dp
-        if moe_tp == moe_ep > 1 and ranks == moe_tp * moe_ep:
-            return cls(1 if dp > 1 else moe_ep, pp, moe_ep if dp > 1 else 1, 1, moe_ep)
-        if moe_tp * moe_ep > ranks and moe_tp * moe_ep % tp == 0:
-            return cls(tp, pp, moe_tp * moe_ep // tp, moe_tp, moe_ep)
-        if moe_tp * moe_ep != ranks:
+        expert_ranks = moe_tp * moe_ep
+
+        # A wrong label: both expert degrees are the number of ranks.
+        if moe_tp == moe_ep > 1 and ranks == expert_ranks:
+            if dp > 1:
+                return cls(tp=1, pp=pp, dp=moe_ep, moe_tp=1, moe_ep=moe_ep)
+            return cls(tp=moe_ep, pp=pp, dp=1, moe_tp=1, moe_ep=moe_ep)
+
+        # More expert ranks than attention has: attention-DP.
+        if expert_ranks > ranks and expert_ranks % tp == 0:
+            return cls(tp=tp, pp=pp, dp=expert_ranks // tp, moe_tp=moe_tp, moe_ep=moe_ep)
+
+        # An omitted degree.
+        if expert_ranks != ranks:
             moe_ep = moe_ep if ranks % moe_ep == 0 else 1
             moe_tp = ranks // moe_ep
-        return cls(tp, pp, dp, moe_tp, moe_ep)
+        return cls(tp=tp, pp=pp, dp=dp, moe_tp=moe_tp, moe_ep=moe_ep)
 
 
 def illegal_because(
@@ -100,35 +108,44 @@ def legal_layouts(
     model: ModelDescription, gpus: int, formats: Formats | None = None
 ) -> list[Layout]:
     """Return every legal layout of one replica on exactly ``gpus`` GPUs."""
-    found = []
+    layouts = []
     for pp in divisors(gpus):
         ranks = gpus // pp
         for tp in divisors(ranks):
             dp = ranks // tp
-            found += (
-                [Layout(tp, pp, dp, ranks // moe_ep, moe_ep) for moe_ep in divisors(ranks)]
-                if model.is_moe
-                else [Layout(tp, pp, dp)]
-            )
-    return [layout for layout in found if illegal_because(model, layout, formats) is None]
+            if not model.is_moe:
+                layouts.append(Layout(tp, pp, dp))
+                continue
+            layouts += [
+                Layout(tp, pp, dp, moe_tp=ranks // moe_ep, moe_ep=moe_ep)
+                for moe_ep in divisors(ranks)
+            ]
+    return [layout for layout in layouts if illegal_because(model, layout, formats) is None]
 
 
 def _attention(model: ModelDescription, layout: Layout) -> str | None:
-    tp, linear = layout.tp, model.linear
+    tp = layout.tp
     if model.heads % tp:
         return f"{model.heads} heads cannot be split over tp={tp}"
-    for _, _, heads in () if model.mla else model.softmax_groups():
-        if heads.kv_heads % tp and tp % heads.kv_heads:
-            return f"{heads.kv_heads} key heads can neither be split over nor copied to tp={tp}"
-    copied = linear is not None and linear.kind == "mamba2" and linear.key_heads == 1
-    if linear and ((linear.key_heads % tp and not copied) or linear.value_heads % tp):
-        return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
+    if not model.mla:
+        for _, _, shape in model.softmax_groups():
+            key_heads = shape.kv_heads
+            if key_heads % tp and tp % key_heads:
+                return f"{key_heads} key heads can neither be split over nor copied to tp={tp}"
+    if model.linear and not _splits_linear(model.linear, tp):
+        return f"{model.linear.key_heads} linear-attention heads cannot be split over tp={tp}"
     if model.compressed and model.compressed.o_groups % tp:
         return f"{model.compressed.o_groups} groups of heads cannot be split over tp={tp}"
     for width, layers in model.dense_widths:
         if layers and width % tp:
             return f"an MLP {width} wide cannot be split over tp={tp}"
     return None
+
+
+def _splits_linear(linear: LinearAttention, tp: int) -> bool:
+    """Return whether ranks can split a linear layer's heads; Mamba-2's single group is copied."""
+    copied = linear.kind == "mamba2" and linear.key_heads == 1
+    return linear.value_heads % tp == 0 and (copied or linear.key_heads % tp == 0)
 
 
 def _experts(model: ModelDescription, layout: Layout) -> str | None:
@@ -151,12 +168,15 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
 
 def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | None:
     """Return the split that divides a weight block with a common scale."""
-    cuts = [(formats.mlps(model), width, layout.tp, n > 0) for width, n in model.dense_widths]
+    splits = [
+        (formats.mlps(model), width, layout.tp) for width, layers in model.dense_widths if layers
+    ]
     # Shared experts are small: engines replicate them if they cannot be split.
-    cuts.append((formats.moe, model.moe_intermediate, layout.moe_tp, model.is_moe))
-    for name, width, parts, used in cuts:
+    if model.is_moe:
+        splits.append((formats.moe, model.moe_intermediate, layout.moe_tp))
+    for name, width, parts in splits:
         block = find_format(name).block
-        if used and parts > 1 and width // parts % block:
+        if parts > 1 and width // parts % block:
             return f"{width} / {parts} columns split {name}'s blocks of {block}"
     return None
 

@@ -66,9 +66,12 @@ def stored_formats(config: Fields, quantization: Fields, model: ModelDescription
     that are not understood.
     """
     stored = quantization.get("quantization")
+    if stored is None and "quant_algo" in quantization:
+        stored = quantization
     if stored is None:
         stored = next(filter(None, map(config.get, DESCRIPTION_FIELDS)), None)
     if stored is None:
+        _require_unquantized(config, quantization, model.name)
         return Formats()
     if not isinstance(stored, Mapping):
         raise UsageError(f"{model.name}: its quantization is not an object: correct the file")
@@ -83,6 +86,18 @@ def stored_formats(config: Fields, quantization: Fields, model: ModelDescription
     raise UsageError(f"{model.name}: {reason}: plan its unquantized model with --formats")
 
 
+def _require_unquantized(config: Fields, quantization: Fields, name: str) -> None:
+    """Raise UsageError if files without a description still say that weights are quantized."""
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
+    if quantization:
+        raise UsageError(f"{name}: its quantization file has no field quantization: correct it")
+    if dtype.startswith(("float8", "int8", "uint8", "float4")):
+        raise UsageError(
+            f"{name}: weights in {dtype} without a quantization_config cannot be planned yet: plan "
+            "its unquantized model with --formats"
+        )
+
+
 def _scheme(stored: Fields) -> Scheme:
     """Return the formats that a description gives to modules."""
     method = str(stored.get("quant_method") or "").lower().replace("_", "-")
@@ -91,7 +106,8 @@ def _scheme(stored: Fields) -> Scheme:
         raise NotPlannedError(f"sparse weights, {sparsity.get('format', 'sparsity_config')}")
 
     # ModelOpt's and compressed-tensors' fields are exact, whatever the method is called.
-    if stored.get("quantized_layers") or stored.get("quant_algo"):
+    mixed = stored.get("quant_algo") == "MIXED_PRECISION" and not stored.get("quantized_layers")
+    if (stored.get("quantized_layers") or stored.get("quant_algo")) and not mixed:
         return _modelopt(stored)
     if stored.get("config_groups"):
         return _compressed_tensors(stored)

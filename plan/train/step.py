@@ -97,18 +97,22 @@ class TimedSteps:
 
     def _look_up_micro_batches(self) -> dict[tuple[object, ...], dict[str, float]]:
         """Return the milliseconds of every kind of micro-batch in all layers, in one look-up."""
-        kinds = {_micro_batch_key(recipe): recipe for recipe in self.recipes}
+        recipe_of_key = {_micro_batch_key(recipe): recipe for recipe in self.recipes}
         works: list[list[Operator]] = []
         groups: list[tuple[Exchange, ...]] = []
-        for recipe in kinds.values():
+        for recipe in recipe_of_key.values():
             works += micro_batch_operators(self.model, recipe, self.task)
             groups += layer_exchanges(self.model, recipe, self.task)
-        computed_ms = self._timer.times(works)["total"].to_numpy().reshape(len(kinds), -1)
-        exchanged_ms = np.reshape(self._exchange_times(groups), (len(kinds), -1))
+
+        # One row per kind of micro-batch, one column per list of operators or exchanges.
+        computed_ms = self._timer.times(works)["total"].to_numpy()
+        computed_rows = computed_ms.reshape(len(recipe_of_key), -1)
+        exchanged_rows = np.reshape(self._exchange_times(groups), (len(recipe_of_key), -1))
         names = (*MicroBatch._fields, *LayerExchanges._fields)
+        rows = np.hstack([computed_rows, exchanged_rows])
         return {
-            key: dict(zip(names, (*computed, *exchanged), strict=True))
-            for key, computed, exchanged in zip(kinds, computed_ms, exchanged_ms, strict=True)
+            key: dict(zip(names, row, strict=True))
+            for key, row in zip(recipe_of_key, rows, strict=True)
         }
 
     def _exchange_times(self, groups: Sequence[tuple[Exchange, ...]]) -> list[float]:

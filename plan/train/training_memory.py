@@ -105,15 +105,21 @@ def stage_parameters(
     model: ModelDescription, layout: TrainingLayout, stage: int
 ) -> StageParameters:
     """Return the parameters of one rank of a stage."""
-    weights, tp = model.weights(), layout.tp
+    weights = model.weights()
+    tp = layout.tp
+
+    # Layers: a stage has its share of those that ranks split, copy or hold whole.
     share = stage_layers(model, layout)[stage] / model.layers
     split = weights.attention + weights.mlp + weights.shared
     replicated = weights.replicated + weights.router + weights.norms
+    key_value = weights.key_value / min(tp, model.kv_heads)
+    layers = share * (split / tp + key_value + replicated)
+
+    # Tables: the first and the last stage have one each.
     tables = weights.embedding if stage == 0 else 0
     if stage == layout.pp - 1:
         # A tied table is stored twice if its two uses are on different stages.
         tables += weights.head or (weights.embedding if layout.pp > 1 else 0)
-    layers = share * (split / tp + weights.key_value / min(tp, model.kv_heads) + replicated)
     return StageParameters(layers + tables / tp, share * weights.experts / layout.ep, tables / tp)
 
 

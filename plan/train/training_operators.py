@@ -12,7 +12,8 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from foretune.plan.cost.decoder import attention_operators, dense_operators
+from foretune.plan.cost.attention import attention_operators
+from foretune.plan.cost.decoder import dense_operators
 from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
@@ -171,11 +172,15 @@ def _casts(forward: Iterable[Operator], tp: int) -> list[Operator]:
 
 @lru_cache(2**14)
 def _gemm_backward(op: Operator) -> tuple[Operator, ...]:
-    m, n, k = op.problem["M"], op.problem["N"], op.problem["K"]
-    kind = str(op.config["format"])
-    inputs = gemm(f"{op.name}_input", op.phase, op.count, m, k, n, kind)
-    weights = gemm(f"{op.name}_weight", op.phase, op.count, n, k, m, kind)
-    added = rowwise("elementwise", "accumulate", op.phase, ACCUMULATE_PASSES * op.count, n, k, 1)
+    """Return the products for the gradients of input and weight, and the latter's accumulation."""
+    m = op.problem["M"]
+    n = op.problem["N"]
+    k = op.problem["K"]
+    weight_format = str(op.config["format"])
+    inputs = gemm(f"{op.name}_input", op.phase, op.count, m, k, n, weight_format)
+    weights = gemm(f"{op.name}_weight", op.phase, op.count, n, k, m, weight_format)
+    passes = ACCUMULATE_PASSES * op.count
+    added = rowwise("elementwise", "accumulate", op.phase, passes, n, k, 1)
     if op.name in SELECTIVE_RECOMPUTE["unfused"]:  # both factors are activations
         return inputs, weights
     return inputs, weights, added

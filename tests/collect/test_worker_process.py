@@ -17,7 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.collect.worker_process import _HEADER, WORKER_VARIABLE, Channel, WorkerProcess
+from foretune.collect.message_channel import _HEADER, Channel
+from foretune.collect.worker_environment import WORKER_VARIABLE
+from foretune.collect.worker_process import WorkerProcess
 from foretune.errors import MeasurementError, UsageError
 
 ADVICE = ("it", "send something else")

@@ -161,7 +161,7 @@ def sends_a_pickle(x):
     """Send an answer of its own over the connection, with the code to run in it."""
     import pickle
 
-    from foretune.collect.worker_process import Channel
+    from foretune.collect.message_channel import Channel
 
     for channel in gc.get_objects():
         if type(channel) is Channel:

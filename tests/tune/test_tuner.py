@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,7 +16,7 @@ from foretune.errors import ForetuneWarning, MeterUnavailable, PredictorError
 from foretune.models import Predictor
 from foretune.models.guides.guide import TrainedGuide
 from foretune.objective import Objective
-from foretune.tune import job, tune_problem, verifier
+from foretune.tune import job, tune_problem, tuner, verifier
 from foretune.tune.job import TuningJob
 from foretune.tune.results import TuneResult
 from foretune.tune.store import Store
@@ -229,6 +230,30 @@ def test_tune_problem_waits_for_idle_machine_twice(monkeypatch):
     assert result.verified
     noise = result.summary()["noise"]
     assert noise["disturbed"].startswith("other processes kept the CPU busy for 50%")
+
+
+def test_tune_one_idle_wait_is_not_search_time(monkeypatch, tmp_path):
+    """By default, a verification may take as long as the search, which is two runs of 7 s."""
+    clock = SimpleNamespace(now=0.0)
+
+    def wait(self):
+        clock.now += 1000.0
+
+    class SlowRunner(FakeRunner):
+        def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+            for m in super().run(kernel, problem, configs, incumbent_ms):
+                clock.now += 7.0
+                yield m
+
+    monkeypatch.setattr(tuner, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(TuningJob, "wait_until_idle", wait)
+    store = Store(tmp_path / "store.db")
+
+    tune_problem(KERNEL, PROBLEM, SlowRunner(), budget=2, searcher="random", store=store)
+
+    (subject,) = store.subjects()
+    verification = store.choice(subject, PROBLEM).verification
+    assert verification["allowed_s"] == 2 * 7.0
 
 
 class OnlyDefaultRunner(FakeRunner):

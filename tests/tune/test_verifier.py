@@ -354,3 +354,30 @@ def test_comparison_verdict_follows_interval(low, high, verdict):
 def test_verify_flat_space_has_no_winner():
     outcome = verified(FlatRunner(noise=0.002), config(), config(work=2))
     assert [c.verdict for c in outcome.contenders[1:]] == ["no_win", "no_win"]
+
+
+@pytest.mark.parametrize(
+    ("separate_ratios", "fails"),
+    [
+        ([1.0, 1.01, 0.99], True),  # the gain is gone
+        ([1.9, 2.1, 2.0], False),
+        ([0.8, 1.6, 1.3], False),  # too noisy to tell
+        ([], False),  # this kernel cannot be forked
+    ],
+)
+def test_evidence_gain_must_hold_in_separate_processes(separate_ratios, fails):
+    evidence = Evidence("default", DEFAULT_REPEATED)
+    for number in range(3):
+        times = {"default": 2.0, DEFAULT_REPEATED: 2.0, "candidate": 1.0}
+        separate = {}
+        if separate_ratios:
+            separate = times | {"candidate": 2.0 / separate_ratios[number]}
+        evidence.add(
+            Rounds(
+                {key: np.array([ms]) for key, ms in times.items()},
+                separate_ms={key: np.array([ms]) for key, ms in separate.items()},
+            )
+        )
+    compared = evidence.compare("default", "candidate", "candidate", None, 0.01)
+    assert compared.wins != fails
+    assert ("in the same process" in compared.failure) == fails

@@ -1,5 +1,8 @@
 """Tuning all that a program calls, in Python and from the command line."""
 
+import math
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from commands import fails, run_json
@@ -10,6 +13,8 @@ from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import UsageError
 from foretune.tune import Calls, tune_workload, verifier
+from foretune.tune.job import TuningJob
+from foretune.tune.store import Store
 
 KERNEL = Toy()
 
@@ -29,6 +34,32 @@ def test_a_problem_given_twice_is_refused():
     for workload in ([], [calls, calls]):
         with pytest.raises(UsageError, match="at least one problem, each of them once"):
             tune_workload(workload, FakeRunner(), store=False)
+
+
+def test_tune_workload_idle_wait_is_not_search_time(monkeypatch, tmp_path):
+    """By default, the verification of one problem may take as long as the search: two runs."""
+    clock = SimpleNamespace(now=0.0)
+
+    def wait(self):
+        clock.now += 1000.0
+
+    class SlowRunner(FakeRunner):
+        def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+            for m in super().run(kernel, problem, configs, incumbent_ms):
+                clock.now += 7.0
+                yield m
+
+    fake_time = SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr("foretune.tune.workload.time", fake_time)
+    monkeypatch.setattr(TuningJob, "wait_until_idle", wait)
+    store = Store(tmp_path / "store.db")
+    problem = KERNEL.problem(n=100)
+
+    tune_workload([Calls(KERNEL, problem, 1.0)], SlowRunner(), budget=2, store=store)
+
+    (subject,) = store.subjects()
+    verification = store.choice(subject, problem).verification
+    assert verification["allowed_s"] == 2 * 7.0
 
 
 def test_functions_of_one_name_get_their_own_arguments(monkeypatch):

@@ -132,7 +132,7 @@ def _tune_on(
     if not spent and _was_interrupted(job, wanted):
         spent = 1  # the default was measured before the interruption
     remaining = _without_spent(job.stopping, spent, time.monotonic() - started_at)
-    job = replace(job, kernel=kernel, stopping=remaining, allowed=job.allowance)
+    job = replace(job.with_remaining_budget(remaining), kernel=kernel)
 
     result = tune_one(
         job,

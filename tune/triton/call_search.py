@@ -1,7 +1,8 @@
 """Which candidate of a call to measure next, and whether to stop.
 
-`foretune.search.loop` asks this object and tells it. It forwards both to an `OrderedSearcher`,
-which it keeps up to date with the history; with ``budget="all"``, candidates come in their order.
+`foretune.search.loop` asks this object for candidates and tells it their measurements. Those go to
+the history. An `OrderedSearcher` proposes the candidates; it is brought up to date with the history
+before each use. With ``budget="all"``, candidates come in the order of the list instead.
 """
 
 import math
@@ -38,13 +39,14 @@ class CallSearch:
         self._priors = priors
         self._asked: set[Configuration] = set()
         self._searcher: OrderedSearcher | None = None
-        self._changes_told = -1
-        """`CallHistory.changes` when the searcher was last told."""
+        self._version_told = -1
+        """`CallHistory.version` when the searcher was last told."""
 
     def start(self, parallel: int | None = None) -> SearchLoop[Configuration]:
         """Return the search loop of this call.
 
-        By default it runs one measurement at a time here, besides those of other processes.
+        By default it runs one measurement at a time here, besides those of other processes. A
+        number of measurements is exceeded until the first candidate runs.
         """
         history = self._history
         return search(
@@ -58,10 +60,12 @@ class CallSearch:
     def ask(self, n: int = 1) -> list[Configuration]:
         """Return up to ``n`` candidates to measure, each once.
 
-        If all of them are measured, they come in the order of the list.
+        With ``budget="all"``, candidates come in the order of the list.
         """
-        in_order = self._options.measures_all
-        proposed = self._not_asked()[:n] if in_order else self.searcher.ask(n)
+        if self._options.measures_all:
+            proposed = self._not_asked()[:n]
+        else:
+            proposed = self.updated_searcher().ask(n)
         self._asked.update(proposed)
         return proposed
 
@@ -73,16 +77,19 @@ class CallSearch:
         """Return the expected regret of `best`, relative; infinite if too little was measured."""
         if self._options.measures_all:
             return math.inf if self._history.unmeasured() else 0.0
-        return self.searcher.expected_regret()
+        return self.updated_searcher().expected_regret()
 
     def expected_improvement(self) -> float:
         """Return the expected gain of one more measurement, relative."""
         if self._options.measures_all:
             return math.inf
-        return self.searcher.expected_improvement()
+        return self.updated_searcher().expected_improvement()
 
-    def is_sure(self) -> bool:
-        """Whether the expected regret is small enough to stop, or more measurements gain little."""
+    def meets_stopping_rule(self) -> bool:
+        """Whether the options accept a regret, and the search may stop now.
+
+        Its expected regret is small enough, more measurements gain little, or the budget is spent.
+        """
         stopping = self._options.stopping
         if stopping.regret is None:
             return False
@@ -100,8 +107,10 @@ class CallSearch:
         if count <= 0:
             return []
 
-        posterior = self.searcher.search_posterior
-        is_free = ~np.isin(posterior.indices, list(self.searcher.proposed))
+        # The fastest of those that the searcher has not proposed yet.
+        searcher = self.updated_searcher()
+        posterior = searcher.search_posterior
+        is_free = ~np.isin(posterior.indices, list(searcher.proposed))
         fastest_first = np.argsort(np.where(is_free, posterior.log_mean, np.inf), kind="stable")
         chosen = posterior.indices[fastest_first[: min(count, int(is_free.sum()))]]
         return [history.space[int(index)] for index in chosen]
@@ -112,49 +121,58 @@ class CallSearch:
 
         Of equally fast candidates it is the one whose quantiles are lower.
         """
-        ran = {}
+        rank = {}
         for m in self._history.measured():
             value = self._history.value_of(m)
             if math.isfinite(value):
-                ran[m.config] = (value, m.time_ms_samples)
-        if not ran:
-            return self.searcher.choice()
-        return min(ran, key=lambda config: ran[config])
+                rank[m.config] = (value, m.time_ms_samples)
+        if not rank:
+            return self.updated_searcher().choice()
+        return min(rank, key=lambda config: rank[config])
 
-    @property
-    def searcher(self) -> OrderedSearcher:
-        """The underlying searcher, which has every measurement with a known objective."""
+    def updated_searcher(self) -> OrderedSearcher:
+        """Bring the underlying searcher up to date with the history, and return it.
+
+        It then has every measurement with a known objective.
+        """
         history = self._history
-        if self._searcher is not None and self._changes_told == history.changes:
+        if self._searcher is not None and self._version_told == history.version:
             return self._searcher
 
-        # Runs of other problems are part of a searcher. If there are new ones, make another.
-        other_runs = [m for m in history.runs if not history.is_candidate(m)]
+        # A searcher gets the measurements that do not count for the search when it is made: those
+        # of other problems, and those of this one that are unlisted or were not compared. If there
+        # are new ones, make another searcher.
+        other_measurements = [m for m in history.all_measurements if not history.counts(m)]
         searcher = self._searcher
-        if searcher is None or len(other_runs) != len(searcher.other_measurements):
-            searcher = self._make_searcher(other_runs)
+        if searcher is None or len(other_measurements) != len(searcher.other_measurements):
+            searcher = self._make_searcher(other_measurements)
             searcher.proposed.update(history.space.index(config) for config in self._asked)
 
         # A candidate without the objective, such as energy, may be measured again.
-        known = [m for m in history.measured() if not math.isnan(history.value_of(m))]
-        searcher.tell(known)
+        with_objective = [m for m in history.measured() if not math.isnan(history.value_of(m))]
+        searcher.tell(with_objective)
         self._searcher = searcher
-        self._changes_told = history.changes
+        self._version_told = history.version
         return searcher
 
     def _make_searcher(self, other_measurements: Sequence[Measurement]) -> OrderedSearcher:
+        """Return a new searcher, and let the features remember what its prior expects."""
         call = self._history.call
         candidates = self._history.candidates
         statics = [self._features.of(config) for config in candidates]
         rows = KernelRuns([call.problem] * len(candidates), candidates, statics)
         prior = self._priors.make_prior(call, rows)
+
+        # What an order expects is stored with each measurement: without the call, it cannot be
+        # computed later.
         if prior is not None and not self._priors.predicts:
-            ratios = prior.log_mean.tolist()
-            self._features.expected_log_ratios = dict(zip(candidates, ratios, strict=True))
+            self._features.expect(candidates, prior.log_mean)
+
+        seed = 0
         return OrderedSearcher(
             self._history.space,
             self._options.parsed_objective,
-            0,
+            seed,
             prior,
             call.problem,
             call.device,

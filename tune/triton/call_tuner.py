@@ -1,6 +1,14 @@
 """The tuner of one call, in three parts, and the state that all calls of a kernel share.
 
-`CallHistory` is what is known, `CallSearch` what to measure next, `ChoiceRule` what to run.
+`CallHistory` is what is known, `CallSearch` what to measure next, `ChoiceRule` what to run. A
+driver takes them in this order:
+
+1. `ChoiceRule.stored_choice`; if it `suffices`, the call runs with it, and that is all.
+2. `CallSearch.start`: the loop that says what to measure, and records it in the history.
+3. `ChoiceRule.choose_best`: the best candidate is stored as the new choice.
+
+The drivers are `stalled.py`, where the call waits, and `online.py`, where calls carry the trials.
+`inductor.py` lets torch's Inductor measure, and stores the choice with `ChoiceRule.store_choice`.
 """
 
 import dataclasses

@@ -1,7 +1,9 @@
 """Features of a candidate that are known without a launch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
 
 from foretune.space import Configuration
 from foretune.tune.triton.prior import EXPECTED_LOG_RATIO
@@ -14,14 +16,19 @@ PROGRAMS = "programs"
 class CandidateFeatures:
     """The known features of one call's candidates, as stored in `Measurement.static`.
 
-    ``expected_log_ratios`` is the log time of each candidate relative to the fastest, as the order
-    of launches expects it. It is empty until a search has made its prior, and stays empty if a
-    predictor made it.
+    They include the log time relative to the fastest candidate, if `expect` was told it.
     """
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self.expected_log_ratios: Mapping[Configuration, float] = {}
+        self._expected_log_ratios: dict[Configuration, float] = {}
+
+    def expect(self, candidates: Sequence[Configuration], log_ratios: np.ndarray) -> None:
+        """Remember the log times relative to the fastest candidate, as an order expects them.
+
+        A search tells them when it has made its prior; never if a predictor made it.
+        """
+        self._expected_log_ratios = dict(zip(candidates, log_ratios.tolist(), strict=True))
 
     def of(self, config: Configuration) -> dict[str, float]:
         """Return what is known of a candidate."""
@@ -29,6 +36,6 @@ class CandidateFeatures:
         programs = self._call.programs(config)
         if not math.isnan(programs):
             features[PROGRAMS] = programs
-        if config in self.expected_log_ratios:
-            features[EXPECTED_LOG_RATIO] = self.expected_log_ratios[config]
+        if config in self._expected_log_ratios:
+            features[EXPECTED_LOG_RATIO] = self._expected_log_ratios[config]
         return features

@@ -13,34 +13,16 @@ from foretune.tune.triton.options import Options
 
 
 class ChoiceRule:
-    """Decides whether a stored choice suffices, and stores a new one."""
+    """Decides whether a stored choice suffices, and stores a new one.
+
+    A driver reads `stored_choice` and asks whether it `suffices`. If it does not, the driver
+    searches, and calls `choose_best` with the choice that it read.
+    """
 
     def __init__(self, history: CallHistory, search: CallSearch, options: Options) -> None:
         self._history = history
         self._search = search
         self._options = options
-        self._previous_choice: Choice | None = None
-
-    def sufficient_choice(self) -> Choice | None:
-        """Return the stored choice if it meets the options and no measurement refutes it."""
-        choice = self.stored_choice()
-        self._previous_choice = choice
-        if choice is None or self._is_refuted(choice) or self._has_failed(choice):
-            return None
-
-        # Every candidate was measured: nothing is left to do.
-        if choice.how == "all":
-            return choice
-
-        # The expected regret is small enough, unless every candidate must be measured.
-        is_sure = choice.how == "verified" or choice.regret <= self._options.regret
-        if is_sure and not self._options.measures_all:
-            return choice
-
-        # The budget is spent, so another search would measure nothing.
-        if self._options.is_spent(choice.measured):
-            return choice
-        return None
 
     def stored_choice(self) -> Choice | None:
         """Return the stored choice among these candidates, also if it was made among others."""
@@ -48,47 +30,72 @@ class ChoiceRule:
         problem = self._history.call.problem
         objective = self._history.objective
         candidates = self._history.candidates
-        choice = cache.choice(problem, objective, candidates=self._id, among=candidates)
+        choice = cache.choice(problem, objective, candidates=self._candidates_id, among=candidates)
         if choice is None and objective == LEAST_TIME:
             choice = cache.choice(problem, among=candidates)
         return choice
 
-    def choose(self) -> Choice:
-        """Choose the best candidate; return another process's choice if it was stored first."""
-        unmeasured = len(self._history.unmeasured())
-        measured = len(self._history.candidates) - unmeasured
+    def suffices(self, stored: Choice) -> bool:
+        """Whether a stored choice meets the options, and no measurement refutes it."""
+        if self._is_refuted(stored) or self._has_failed(stored):
+            return False
+
+        # Every candidate was measured: nothing is left to do.
+        if stored.how == "all":
+            return True
+
+        # The expected regret is small enough, unless every candidate must be measured.
+        is_good_enough = stored.how == "verified" or stored.regret <= self._options.regret
+        if is_good_enough and not self._options.measures_all:
+            return True
+
+        # The budget is spent, so another search would measure nothing.
+        return self._options.is_spent(stored.measured)
+
+    def choose_best(self, *, replacing: Choice | None) -> Choice:
+        """Choose the best candidate and store the choice; see `store_choice`."""
+        # How it was chosen: after measuring all candidates, some, or none.
+        n_unmeasured = len(self._history.unmeasured())
+        n_measured = len(self._history.candidates) - n_unmeasured
         method: ChoiceMethod
-        if not unmeasured:
+        if not n_unmeasured:
             method = "all"
-        elif measured:
+        elif n_measured:
             method = "measured"
         else:
             method = "predicted"
-        regret = 0.0 if method == "all" else self.promised_regret()
-        return self.settle(Choice(self._search.best, measured, regret, method))
 
-    def settle(self, choice: Choice) -> Choice:
-        """Store a choice, or return one that another process stored in the meantime."""
+        regret = 0.0 if method == "all" else self.promised_regret()
+        choice = Choice(self._search.best, measured=n_measured, regret=regret, how=method)
+        return self.store_choice(choice, replacing=replacing)
+
+    def store_choice(self, choice: Choice, *, replacing: Choice | None) -> Choice:
+        """Store a choice, and return it.
+
+        If another process has stored one since ``replacing`` was read, return that one instead.
+        ``replacing`` is None if there was none.
+        """
         history = self._history
         return history.cache.choose(
             history.call.problem,
             history.objective,
             choice,
-            self._previous_choice,
-            candidates=self._id,
+            replacing,
+            candidates=self._candidates_id,
         )
 
     def promised_regret(self) -> float:
         """Return the expected regret to store with a choice; NaN if unknown."""
-        regret = float(self._search.searcher.search_posterior.expected_regret)
+        regret = float(self._search.updated_searcher().search_posterior.expected_regret)
         return regret if math.isfinite(regret) else math.nan
 
     @property
-    def _id(self) -> str:
+    def _candidates_id(self) -> str:
         """Identifies the candidates, and whether their results are compared."""
         return _digest(tuple(self._history.candidates), str(self._options.check))
 
     def _has_failed(self, choice: Choice) -> bool:
+        """Whether the chosen configuration failed on this problem, compared or not."""
         runs = self._history.cache.known(self._history.call.problem)
         return any(m.config == choice.config and not m.ok for m in runs)
 
@@ -99,11 +106,17 @@ class ChoiceRule:
         """
         if choice.how == "verified":
             return False
-        values = {m.config: self._history.value_of(m) for m in self._history.measured()}
+
+        # Unmetered runs have no objective.
+        objectives = {m.config: self._history.value_of(m) for m in self._history.measured()}
+        known = {config: value for config, value in objectives.items() if not math.isnan(value)}
+        if choice.config not in known:
+            return False
+
+        # The regret that was promised, or the one that the user accepts if that is larger.
         promised = choice.regret if math.isfinite(choice.regret) else 0.0
         allowed = max(promised, self._options.regret)
-        limit = (1.0 + allowed) * min(values.values(), default=math.nan)
-        return values.get(choice.config, math.nan) > limit
+        return known[choice.config] > (1.0 + allowed) * min(known.values())
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,8 @@
 """What is known of one call: measurements of its candidates, and who measures which.
 
 A failure tells nothing about a configuration if nothing else runs either: the call may be at fault.
-Failures are therefore held back until one candidate has run.
+Until one candidate has run, measurements are therefore held back: this process uses them, but they
+are not recorded in the store.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ class CallHistory:
     Attributes:
         new_count: number of measurements by this process in this search.
         claimed_by_others: candidates of the search that other processes are measuring.
-        changes: how often measurements were added or read again.
+        version: rises whenever `all_measurements` may have changed.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class CallHistory:
         self.objective = objective
         self.new_count = 0
         self.claimed_by_others: list[Configuration] = []
-        self.changes = 0
+        self.version = 0
         self._check = check
         self._features = features
-        self._held_back: list[Measurement] = []
+        self._pending: list[Measurement] = []  # not recorded yet
 
     @property
     def needs_power(self) -> bool:
@@ -65,14 +66,20 @@ class CallHistory:
         return self.objective.value_of(measurement)
 
     @cached_property
-    def runs(self) -> list[Measurement]:
-        """All measurements of the kernel on this device, including failures held back."""
+    def all_measurements(self) -> list[Measurement]:
+        """All measurements of the kernel on this device, for any problem, recorded or not.
+
+        They include failures, and runs of this problem that do not count for the search.
+        """
         of_this_problem = self.cache.known(self.call.problem)
         of_other_problems = self.cache.known_for_other_problems(self.call.problem)
-        return [*of_other_problems, *of_this_problem, *self._held_back]
+        return [*of_other_problems, *of_this_problem, *self._pending]
 
-    def is_candidate(self, measurement: Measurement) -> bool:
-        """Whether a run is of a candidate, with its output compared if that is required."""
+    def counts(self, measurement: Measurement) -> bool:
+        """Whether a measurement counts for this search.
+
+        It is of this problem and of a candidate. If outputs are compared, its output was right.
+        """
         if measurement.problem != self.call.problem or measurement.config not in self.space:
             return False
         if self._check is None or not measurement.ok:
@@ -80,26 +87,29 @@ class CallHistory:
         return measurement.relative_error <= self._check
 
     def measured(self) -> list[Measurement]:
-        """Return all known measurements of the candidates, in the order of the candidates."""
-        found = {m.config: m for m in self.runs if self.is_candidate(m)}
-        return [found[config] for config in self.candidates if config in found]
+        """Return the measurements that count, one per candidate, in the order of the candidates."""
+        newest = {m.config: m for m in self.all_measurements if self.counts(m)}
+        return [newest[config] for config in self.candidates if config in newest]
 
     def unmeasured(self) -> list[Configuration]:
-        """Return the candidates whose objective is unknown, in their order."""
-        known = {m.config for m in self.measured() if not math.isnan(self.value_of(m))}
-        return [config for config in self.candidates if config not in known]
+        """Return the candidates whose objective is unknown, in their order.
+
+        The objective of a failure is known: it is infinite.
+        """
+        with_objective = {m.config for m in self.measured() if not math.isnan(self.value_of(m))}
+        return [config for config in self.candidates if config not in with_objective]
 
     def was_measured(self, config: Configuration) -> bool:
         """Whether a candidate has a measurement, even one that does not count."""
         problem = self.call.problem
-        return any(m.problem == problem and m.config == config for m in self.runs)
+        return any(m.problem == problem and m.config == config for m in self.all_measurements)
 
     def best_measured(self) -> Configuration | None:
         """Return the best candidate that was measured; None if none ran."""
-        ran = [m for m in self.measured() if m.ok and not math.isnan(self.value_of(m))]
-        if not ran:
+        successes = [m for m in self.measured() if m.ok and not math.isnan(self.value_of(m))]
+        if not successes:
             return None
-        return min(ran, key=self.value_of).config
+        return min(successes, key=self.value_of).config
 
     @property
     def all_failed(self) -> bool:
@@ -116,13 +126,16 @@ class CallHistory:
         return self.candidates[0]
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Record measurements of this process; hold failures back until a candidate has run."""
+        """Record measurements of this process; hold them back until a candidate has run."""
+        # Whatever they show, this process learns from them.
         self.new_count += len(measurements)
-        self._held_back += [
+        self._pending += [
             dataclasses.replace(m, static={**m.static, **self._features(m.config)})
             for m in measurements
         ]
-        self._read_again()
+        self._invalidate()
+
+        # A candidate has run, so the call is right: failures are those of configurations.
         if any(m.ok for m in self.measured()):
             self.record_pending()
             return
@@ -133,20 +146,20 @@ class CallHistory:
 
     def add_reported(self, measurements: Sequence[Measurement]) -> None:
         """Record measurements of the search; those of other processes are recorded already."""
-        own = [m for m in measurements if m.config not in self.claimed_by_others]
+        made_here = [m for m in measurements if m.config not in self.claimed_by_others]
         self.forget_claims([m.config for m in measurements])
-        self.add(own)
+        self.add(made_here)
 
     def record_pending(self) -> None:
-        """Record the failures that were held back."""
-        self._record(self._held_back)
-        self._held_back = []
+        """Record the measurements that were held back."""
+        self._record(self._pending)
+        self._pending = []
 
     def record_crashes(self) -> None:
         """Record candidates that crashed two other processes as failed."""
-        known = {m.config for m in self.measured()}
+        measured = {m.config for m in self.measured()}
         for config in self.cache.crashed_configurations(self.call.problem):
-            if config in self.space and config not in known:
+            if config in self.space and config not in measured:
                 reason = "two processes died while measuring it"
                 self._record([self.call.failure(config, Status.RUNTIME_ERROR, reason)])
 
@@ -155,11 +168,14 @@ class CallHistory:
 
         With ``remeasure``, a candidate that is already measured can be claimed, too.
         """
-        claimed = self.cache.try_claim(self.call.problem, config, remeasure=remeasure)
-        self.forget_claims([config])
-        if not claimed:
-            self.claimed_by_others.append(config)
-        return claimed
+        is_claimed_here = self.cache.try_claim(self.call.problem, config, remeasure=remeasure)
+
+        # The list has a candidate once, at the end if it was refused again.
+        still_claimed = [c for c in self.claimed_by_others if c != config]
+        if not is_claimed_here:
+            still_claimed.append(config)
+        self.claimed_by_others = still_claimed
+        return is_claimed_here
 
     def forget_claims(self, configs: Sequence[Configuration]) -> None:
         """Expect no results of these candidates from other processes any more."""
@@ -167,15 +183,15 @@ class CallHistory:
 
     def results_of_others(self) -> list[Measurement]:
         """Return new measurements that other processes made of `claimed_by_others`."""
-        self._read_again()
-        found = [m for m in self.measured() if m.config in self.claimed_by_others]
-        return [m for m in found if not math.isnan(self.value_of(m))]
+        self._invalidate()
+        of_others = [m for m in self.measured() if m.config in self.claimed_by_others]
+        return [m for m in of_others if not math.isnan(self.value_of(m))]
 
     def _record(self, measurements: Sequence[Measurement]) -> None:
         self.cache.append(*measurements)
-        self._read_again()
+        self._invalidate()
 
-    def _read_again(self) -> None:
-        """Let `runs` be read again at its next use."""
-        self.__dict__.pop("runs", None)
-        self.changes += 1
+    def _invalidate(self) -> None:
+        """Let `all_measurements` be read again at its next use."""
+        self.__dict__.pop("all_measurements", None)
+        self.version += 1

@@ -181,7 +181,7 @@ class InductorChooser:
             listed = search.listed
             regret = search.tuner.rule.promised_regret()
             choice = Choice(best.config, measured=len(measurements), regret=regret, how="measured")
-        self._tuner_factory.make_tuner(call, listed).rule.settle(choice)
+        self._tuner_factory.make_tuner(call, listed).rule.store_choice(choice, replacing=None)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:

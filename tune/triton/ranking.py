@@ -34,7 +34,7 @@ def rank_configurations(
     tuner: CallTuner, configs: Sequence[triton.Config]
 ) -> list[RankedConfiguration]:
     """Return ``configs``, best first: measured ones, predicted ones, failures."""
-    posterior = tuner.search.searcher.search_posterior
+    posterior = tuner.search.updated_searcher().search_posterior
     is_measured = np.isfinite(posterior.objective)
     is_unknown = np.isnan(posterior.objective)
     group = np.select([is_measured, is_unknown], [MEASURED, PREDICTED], default=FAILED)

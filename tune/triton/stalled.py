@@ -1,4 +1,9 @@
-"""Driver of a stalled call: compile ahead, claim, measure, choose."""
+"""Driver of a call that waits while its configuration is chosen (``mode="stall"``).
+
+Its steps: take the stored choice if it suffices; else search, and store the best. In the search,
+each batch is compiled ahead, its candidates are claimed from other processes, and measured. Online
+tuning (`foretune.tune.triton.online`) takes single steps from this driver.
+"""
 
 import math
 import threading
@@ -13,6 +18,7 @@ from foretune.errors import UsageError, warn
 from foretune.measurement import Measurement, Status
 from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
+from foretune.tune.store.subject import Choice
 from foretune.tune.triton.benchmark import ConfigurationBenchmark, UserKernelError
 from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
 from foretune.tune.triton.kernel import CompileAhead, KernelCall, to_configuration
@@ -25,7 +31,7 @@ POLL_S = 0.02
 
 
 class StalledCallDriver:
-    """Searches for the configuration of one call.
+    """Searches for the configuration of one call, which is stalled until `tune` returns.
 
     Args:
         kernel: the call and its options.
@@ -54,6 +60,7 @@ class StalledCallDriver:
         self.new_count = 0
         self.all_failed = False
         self._ignore_known = ignore_known
+        self._stored_choice: Choice | None = None  # when `sufficient_choice` looked
         self._comparison_failed = False
         self._configurations = [to_configuration(c) for c in self.configs]
         self.triton_configs: dict[Configuration, triton.Config] = {}
@@ -76,10 +83,17 @@ class StalledCallDriver:
         return self._tuner_factory.lock
 
     def sufficient_choice(self) -> triton.Config | None:
-        """Return the stored choice if it meets the options."""
+        """Return the stored choice if it meets the options.
+
+        `store_best` replaces the choice that was stored at this moment, and no later one.
+        """
         with self.lock:
-            choice = self.tuner.rule.sufficient_choice()
-        return None if choice is None else self.triton_configs[choice.config]
+            rule = self.tuner.rule
+            stored = rule.stored_choice()
+            self._stored_choice = stored
+            if stored is None or not rule.suffices(stored):
+                return None
+        return self.triton_configs[stored.config]
 
     def predicted_best(self) -> triton.Config:
         """Return the incumbent, else the candidate predicted to be fastest."""
@@ -123,7 +137,8 @@ class StalledCallDriver:
         """Choose the best candidate, store the choice and failures, and return it."""
         with self.lock:
             self.tuner.history.record_pending()
-            return self.triton_configs[self.tuner.rule.choose().config]
+            choice = self.tuner.rule.choose_best(replacing=self._stored_choice)
+        return self.triton_configs[choice.config]
 
     def collect_timings(self) -> dict[triton.Config, Any]:
         """Return the times of all measured candidates, in the order of the list."""
@@ -180,7 +195,8 @@ class StalledCallDriver:
             with self.lock:
                 loop = self.tuner.search.start()
             batch = self.advance(loop, None)
-            while batch is not None and (batch.start or not self._is_sure()):
+            # With nothing to start here, only wait for other processes while that may help.
+            while batch is not None and (batch.start or not self._meets_stopping_rule()):
                 self.compile((*batch.start, *batch.likely))
                 measured = [self._measure(c) for c in batch.start if self._try_claim(c)]
                 measured += self._results_of_others(wait=not batch.start)
@@ -218,9 +234,9 @@ class StalledCallDriver:
                 )
             )
 
-    def _is_sure(self) -> bool:
+    def _meets_stopping_rule(self) -> bool:
         with self.lock:
-            return self.tuner.search.is_sure()
+            return self.tuner.search.meets_stopping_rule()
 
     def _try_claim(self, config: Configuration) -> bool:
         """Claim a candidate; False if another process measures it or has measured it."""

@@ -81,7 +81,7 @@ def _read_csv_file(
     table = read_table(file).rename(columns=str)
     columns = list(map(str, table.columns))
     if not {"time_ms"} & {*sources, *constants, *columns}:
-        found = time_column(columns, file)
+        found = time_column(table, file)
         if found is not None:
             sources["time_ms"] = found
     if "status" not in sources:

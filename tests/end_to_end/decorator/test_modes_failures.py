@@ -168,7 +168,7 @@ class TestFailures:
         def broken(self):
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(choice.ChoiceRule, "sufficient_choice", broken)
+        monkeypatch.setattr(choice.ChoiceRule, "stored_choice", broken)
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             assert call(make(budget=0), device, tensors, 1024) == 0
 
@@ -193,7 +193,7 @@ class TestFailures:
         def broken(self):
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(choice.ChoiceRule, "sufficient_choice", broken)
+        monkeypatch.setattr(choice.ChoiceRule, "stored_choice", broken)
         kernel = make(configs(64, 256))
         with pytest.warns(ForetuneWarning, match="fell back to stock Triton: ZeroDivisionError"):
             assert call(kernel, device, tensors, 1024) == 2

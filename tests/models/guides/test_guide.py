@@ -79,14 +79,14 @@ def test_log_spread_of_users_model_comes_from_predictions(users):
     assert users.log_spread(predicted) == pytest.approx(1 / (2 * 1.645))
 
 
-def test_unlearned_leaves_training_runs_out(trained, learned):
+def test_not_trained_on_leaves_training_runs_out(trained, learned):
     new = dataclasses.replace(learned, problem=Problem({**learned.problem, "M": 7}))
 
-    assert trained.unlearned([learned, new]) == [new]
+    assert trained.not_trained_on([learned, new]) == [new]
 
 
-def test_unlearned_of_users_model_is_everything(users, learned):
-    assert users.unlearned([learned]) == [learned]
+def test_not_trained_on_users_model_is_everything(users, learned):
+    assert users.not_trained_on([learned]) == [learned]
 
 
 def test_training_runs_of_users_model_are_none(users, trained, runs):

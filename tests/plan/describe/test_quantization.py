@@ -38,7 +38,7 @@ def formats_of(quantization, config=DENSE):
 
 
 def group(weights, inputs=None, **more):
-    return {"weights": weights, "input_activations": inputs, "targets": ["Linear"], **more}
+    return {"weights": weights, "input_activations": inputs, "targets": ["Linear"]} | more
 
 
 def compressed_tensors(weights, inputs=None, **more):
@@ -270,6 +270,35 @@ def test_read_folder_with_an_older_tools_file(tmp_path, file, content, expected)
     (tmp_path / "config.json").write_text(json.dumps(DENSE))
     (tmp_path / file).write_text(json.dumps(content))
     assert checkpoint_formats(describe_model(str(tmp_path))) == Formats(expected)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}}, "fp8"),
+        ({"hf_quant_config.json": {"quant_algo": "FP8"}}, "fp8"),
+        ({"hf_quant_config.json": {"producer": {"name": "modelopt"}}}, None),
+        ({"config.json": {**DENSE, "dtype": "float8_e4m3fn"}}, None),
+        ({"config.json": {**DENSE, "torch_dtype": "float16"}}, "bf16"),
+    ],
+)
+def test_read_folder_describes_its_formats_or_is_refused(tmp_path, files, expected):
+    for file, content in {"config.json": DENSE, **files}.items():
+        (tmp_path / file).write_text(json.dumps(content))
+    if expected is None:
+        with pytest.raises(UsageError, match=r"no field quantization|float8_e4m3fn without"):
+            describe_model(str(tmp_path))
+    else:
+        assert checkpoint_formats(describe_model(str(tmp_path))) == Formats(expected)
+
+
+def test_stored_formats_mixed_precision_by_groups():
+    groups = {
+        "group_0": group(FP8, FP8, targets=["re:.*self_attn.*"]),
+        "group_1": group(FP4, FP4, targets=["re:.*mlp.*"]),
+    }
+    quantization = {"quant_algo": "MIXED_PRECISION", "config_groups": groups}
+    assert formats_of(quantization) == Formats("fp8", moe="nvfp4")
 
 
 def test_read_folder_of_mlx(tmp_path):

@@ -1,0 +1,78 @@
+"""TVM: tuning records of the auto-scheduler (Ansor) and of AutoTVM, one JSON object a line."""
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.datasets.importers.columns import table_from_records
+from foretune.datasets.importers.files import Request, WrongFile
+from foretune.datasets.importers.json_records import read_records
+from foretune.measurement import Status
+
+STATUSES = {
+    0: Status.OK,
+    1: Status.INVALID,
+    2: Status.COMPILE_ERROR,
+    3: Status.COMPILE_ERROR,
+    4: Status.RUNTIME_ERROR,
+    5: Status.WRONG_RESULT,
+    6: Status.TIMEOUT,
+    7: Status.TIMEOUT,
+}
+"""TVM's MeasureErrorNo -> status; other numbers are runtime errors."""
+
+_WHAT = "tuning records of TVM"
+_MS = 1e3  # per second
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return one row per record: the mean of its repeats, which are seconds."""
+    device = request.given("device", path)
+    records = []
+    for record in read_records(path, (), _WHAT):
+        if {"i", "r"} <= set(record):
+            task, config = _ansor(record)
+            costs, error = record["r"][0], record["r"][1]
+        elif {"input", "config", "result"} <= set(record):
+            task, config = _autotvm(record)
+            costs, error = record["result"][0], record["result"][1]
+        else:
+            raise WrongFile(f"{path} is not {_WHAT}: expected i and r, or input and result")
+        name, *arguments = task
+        status = STATUSES.get(error, Status.RUNTIME_ERROR)
+        row: dict[str, Any] = {
+            "kernel": request.kernel or str(name),
+            "device": device,
+            **{f"problem.arg_{i}": _plain(a) for i, a in enumerate(arguments)},
+            **config,
+            "status": status.value,
+        }
+        if not arguments:
+            row["problem.workload"] = str(name)
+        if status is Status.OK:
+            row["time_ms"] = statistics.mean(costs) * _MS
+            row["time_ms_samples"] = [cost * _MS for cost in costs]
+        records.append(row)
+    return table_from_records(records, {"source": f"tvm {path.name}", "environment": "TVM"})
+
+
+def _ansor(record: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return a record's task, a name and its arguments, and its schedule."""
+    (key, *_), (_, steps, *_) = record["i"]
+    task = json.loads(key) if key.startswith("[") else [key]
+    return task, {"config.schedule": json.dumps(steps)}
+
+
+def _autotvm(record: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return a record's task, a name and its arguments, and its knobs."""
+    _, name, arguments, *_ = record["input"]
+    knobs = {f"config.{knob}": _plain(value) for knob, _, value in record["config"]["entity"]}
+    return [name, *arguments], knobs
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
