@@ -135,8 +135,9 @@ class SurrogateSearcher(Searcher):
             log_promise = self._log_promise(self._pool)
             return int(self._pool[np.argmax(np.where(free, log_promise, -np.inf))])
 
-        # 4. Neither: the initial design. It starts at the extremes of the space. After a failure,
-        # it draws a random configuration, because other extremes are likely to fail as well.
+        # 4. Neither a prior nor evidence: the initial design. It starts at the extremes of the
+        # space. After a failure, it draws a random configuration, because other extremes are likely
+        # to fail as well.
         if self.observed and not math.isfinite(next(reversed(self.observed.values()))):
             return int(self.rng.choice(self._pool[free]))
         return self._farthest_in_codes(free, chosen)
