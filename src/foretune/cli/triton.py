@@ -16,7 +16,7 @@ from foretune.support.lazy import require
 from foretune.values import counted
 
 if TYPE_CHECKING:
-    from foretune.collect.compiled.compile_pool import CompileResult
+    from foretune.collect.compiled.compile_result import CompileResult
 
 
 def inspect(

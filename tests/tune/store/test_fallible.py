@@ -35,7 +35,9 @@ class AwayStore(Store):
 
 
 @pytest.fixture
-def away(file):
+def away(file, monkeypatch):
+    # Stores of other tests may still have something to write.
+    monkeypatch.setattr(fallible_module, "_UNWRITTEN", type(fallible_module._UNWRITTEN)())
     return AwayStore(file)
 
 
