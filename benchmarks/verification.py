@@ -21,7 +21,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,10 @@ def inputs_of_temporaries(total=1, seed=0):
     return (np.random.default_rng(seed).random(total),)
 
 
-FUNCTIONS = {"roots": (roots, inputs), "temporaries": (temporaries, inputs_of_temporaries)}
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "roots": (roots, inputs),
+    "temporaries": (temporaries, inputs_of_temporaries),
+}
 
 
 def problem_of(kernel: FunctionKernel, time_ms: float) -> ft.Problem:

@@ -6,10 +6,13 @@ from typing import Any
 PARQUET = b"PAR1"
 """First bytes of a Parquet file."""
 
+SQLITE = b"SQLite format 3\0"
+"""First bytes of an SQLite database."""
+
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 _BEGINNINGS = {
-    b"SQLite format 3\0": "an SQLite database: --format optuna reads studies",
+    SQLITE: "an SQLite database: --format optuna reads studies",
     PARQUET: "a Parquet file: let its name end with .parquet",
     b"\x1f\x8b": "compressed with gzip: let its name end with .gz",
     b"PK\x03\x04": "a ZIP archive or a spreadsheet: save the table as CSV",

@@ -16,6 +16,8 @@ def subclasses(kind):
 def example(kind):
     if kind is UnknownName:
         return kind("kernel", "matmull", ["matmul", "softmax"])
+    if kind.__name__ == "UnknownModel":  # of the plans
+        return kind("llama-4-70b", ["llama-3-70b"])
     if kind is MissingExtra:
         return kind("torch", "gpu", "a GPU kernel")
     return kind("it went wrong: do that")

@@ -27,15 +27,15 @@ if __name__ == "__main__":
 def test_limit_shows_first_lines():
     limit = _Limit(lines=3, length=100)
     assert limit.take(b"a\nb\n") == b"a\nb\n"
-    assert not limit.is_reached
+    assert not limit.is_reached()
     assert limit.take(b"c\nd\ne\n") == b"c\n"
-    assert limit.is_reached
+    assert limit.is_reached()
 
 
 def test_limit_shows_beginning_of_long_line():
     limit = _Limit(lines=3, length=5)
     assert limit.take(b"123456789\n") == b"12345"
-    assert limit.is_reached
+    assert limit.is_reached()
 
 
 def test_printed_output_never_blocks_who_prints():

@@ -6,7 +6,7 @@ from time import perf_counter
 import numpy as np
 import pandas as pd
 import pytest
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from foretune.collect import cpu
 from foretune.collect.kernels.numba_codegen import compile_function, function_source
@@ -67,6 +67,8 @@ def cpu_cases():
     for dtype, name in ((np.float32, "fp32"), (np.float64, "fp64")):
         call, flops = independent_chains(dtype)
         yield "compute", name, flops, 64.0, call
+        if not blas_has_widest_vectors():
+            continue  # then a product is far from the rate that this core can reach
         m = np.full((384, 384), 0.1, dtype)
         out = m.copy()
         yield (
@@ -86,6 +88,17 @@ def cpu_cases():
         yield "latency", "fp64", 2.0 * STEPS, 8.0, lambda chain=chain: chain(0.5, STEPS)
     few = np.ones(8)
     yield "latency", "fp64", 8.0, 192.0, lambda: np.add(few, few, out=few)
+
+
+def blas_has_widest_vectors():
+    """Whether NumPy's BLAS uses vectors of 512 bits, if this CPU has them.
+
+    ``OPENBLAS_CORETYPE=Haswell`` and old versions keep it to 256.
+    """
+    if cpu.vector_bits(cpu.host_features()) < 512:
+        return True
+    used = {library.get("architecture") for library in threadpool_info()}
+    return bool(used & {"SkylakeX", "Cooperlake", "Sapphirerapids"})
 
 
 def fastest_ms(call):
@@ -123,7 +136,7 @@ def rightly_named(time_ms, rates, expected, dtypes, flops, moved):
 
 
 def test_bottlenecks_of_kernels_on_this_cpu(monkeypatch):
-    """Ten of twelve, by the best of up to twelve attempts: others may use the memory any time."""
+    """All but two, by the best of up to twelve attempts: others may use the memory any time."""
     monkeypatch.setattr(cpu, "available_cores", lambda: 1)
     *known, calls = zip(*cpu_cases(), strict=True)
     time_ms, rates = np.inf, 0.0
@@ -134,9 +147,9 @@ def test_bottlenecks_of_kernels_on_this_cpu(monkeypatch):
             new_ms, new_rates = measured(calls)
             time_ms, rates = np.minimum(time_ms, new_ms), np.maximum(rates, new_rates)
             right, shares = rightly_named(time_ms, rates, *known)
-            if right >= 10:
+            if right >= len(calls) - 2:
                 break
-    assert right >= 10, shares
+    assert right >= len(calls) - 2, shares
 
 
 @pytest.fixture(scope="module")

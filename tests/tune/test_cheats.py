@@ -146,6 +146,7 @@ def test_what_is_refused_wins_nothing(name, monkeypatch):
     assert all(step.status != "ok" for step in best.result.trace if step.config["cheats"])
 
 
+@pytest.mark.filterwarnings("ignore:.*pinned=:foretune.errors.ForetuneWarning")
 @pytest.mark.parametrize("name", NEEDS_FRESH_INPUTS)
 def test_what_is_fast_until_its_arguments_change_wins_nothing(name, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))

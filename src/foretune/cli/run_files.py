@@ -58,7 +58,7 @@ def read_files(
 
 def _read_run_table(file: Path) -> "pd.DataFrame":
     """Return a run table; if it is none, the error says what the file is."""
-    from foretune.datasets.file_contents import PARQUET, require_text_table
+    from foretune.datasets.file_contents import PARQUET, SQLITE, require_text_table
     from foretune.datasets.runs import read_runs
     from foretune.support.files import read_bytes
 
@@ -68,6 +68,12 @@ def _read_run_table(file: Path) -> "pd.DataFrame":
         content = read_bytes(file) if file.is_file() else PARQUET
         if content.startswith(PARQUET):
             raise
+        if content.startswith(SQLITE):
+            raise RunTableError(
+                f"{file} is an SQLite database, not a run table: 'foretune store --store {file} "
+                f"--export {file.stem}.parquet' exports a tuning store, 'foretune import --format "
+                "optuna' reads studies"
+            ) from None
         try:
             require_text_table(content)
         except ValueError as e:

@@ -34,10 +34,14 @@ class AwayStore(Store):
         return super().choose(subject, problem, choice, replacing)
 
 
+@pytest.fixture(autouse=True)
+def _only_own_stores(monkeypatch):
+    """Stores of other tests may still have something to write."""
+    monkeypatch.setattr(fallible_module, "_UNWRITTEN", set())
+
+
 @pytest.fixture
-def away(file, monkeypatch):
-    # Stores of other tests may still have something to write.
-    monkeypatch.setattr(fallible_module, "_UNWRITTEN", type(fallible_module._UNWRITTEN)())
+def away(file):
     return AwayStore(file)
 
 
