@@ -318,13 +318,15 @@ class Tunable:
             own = {name: value for name, value in kwargs.items() if name not in self.knobs}
             kernel = self.kernel(args, own)
             default = kernel.decode(kernel.default(kernel.problem()))
+            self._checked[key].add(floats)
+            if chosen == default:
+                return chosen
             self._is_tuning = True
             try:
                 with _same_random_numbers():
                     reason = _disagreement(kernel, args, own, chosen)
             finally:
                 self._is_tuning = False
-            self._checked[key].add(floats)
             if not reason:
                 return chosen
 
