@@ -58,7 +58,7 @@ class Preset:
         tune_problems: number of problems to tune, none of which was profiled.
         budget: measurements of each search.
         box_s: maximum seconds of timing per configuration.
-        verify_s: maximum seconds of a verification.
+        verify_s: maximum seconds of all processes of a verification.
     """
 
     train_problems: int
@@ -82,7 +82,7 @@ PRESETS = {
         tune_problems=2,
         budget=10,
         box_s=0.05,
-        verify_s=0.5,
+        verify_s=30.0,
     ),
     "full": Preset(
         train_problems=32,
@@ -91,7 +91,7 @@ PRESETS = {
         tune_problems=12,
         budget=10,
         box_s=0.25,
-        verify_s=0.8,
+        verify_s=60.0,
     ),
 }
 GUIDED_POOL_SIZE = 30_000
