@@ -33,7 +33,7 @@ def end(code):
         ("os.kill(os.getpid(), signal.SIGTERM)", -15),
         ("os.killpg(0, signal.SIGKILL)", -9),
         ("os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)", -9),
-        ("[os.fork() or time.sleep(60) for _ in range(10)]; time.sleep(60)", -9),
+        ("[os.fork() or time.sleep(60) for _ in range(30)]; time.sleep(60)", -9),
     ],
 )
 def test_it_ends_like_its_worker(code, expected):
