@@ -149,6 +149,9 @@ class TuneResult(Result):
         default_breaks: limits that the default violates, such as ``power_w 12.5 > 10``; empty if
             none.
         checked_on: the inputs on which outputs were compared in the final comparison.
+        reused_because: why the stored comparison counts; empty if it was made now.
+        not_confirmed: the earlier winner that this comparison did not confirm, in words; empty if
+            there is none.
     """
 
     kernel: str
@@ -165,6 +168,8 @@ class TuneResult(Result):
     default_breaks: str = ""
     noise: NoiseEstimate = NoiseEstimate()
     checked_on: str = ""
+    reused_because: str = ""
+    not_confirmed: str = ""
 
     @property
     def measured(self) -> int:
@@ -314,6 +319,8 @@ class TuneResult(Result):
             "rounds": self.rounds,
             "noise": asdict(self.noise),
             "checked_on": self.checked_on,
+            "reused_because": self.reused_because,
+            "not_confirmed": self.not_confirmed,
             "library": library
             and {
                 "name": library.name,

@@ -113,6 +113,11 @@ class Best(Result):
         """Number of configurations that the search measured."""
         return self.result.measured
 
+    @property
+    def reused_because(self) -> str:
+        """Why a stored result counts, in words; empty if the comparison was made now."""
+        return self.result.reused_because
+
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as text; with a path, also write a page (OutputError if that fails)."""
         if path is not None:
@@ -121,6 +126,7 @@ class Best(Result):
         lines = [self.headline, *("  ".join(row) for row in self.rows())]
         if checked:
             lines.append(f"outputs were compared on {checked}")
+        lines += filter(None, [self.result.reused_because, self.result.not_confirmed])
         return "\n".join(lines)
 
     @property
