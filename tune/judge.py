@@ -60,7 +60,8 @@ class ProblemVerdict:
     """The comparison on one problem, with the candidate's largest error over all checked outputs.
 
     `against` compares the candidate with each rival, the fastest first; a comparison's ``value`` is
-    the candidate's time in ms. `time_ms` has the times by name of implementation.
+    the candidate's time in ms. `time_ms` has the times by name of implementation. `process_ratios`
+    has the speed-up in each process, by rival.
     """
 
     problem: Problem
@@ -70,6 +71,7 @@ class ProblemVerdict:
     rounds: int
     noise: NoiseEstimate
     relative_error: float
+    process_ratios: Mapping[str, tuple[float, ...]]
 
     @property
     def candidate(self) -> Comparison:
@@ -333,6 +335,7 @@ class JudgeBenchmark:
             rounds=evidence.rounds,
             noise=evidence.noise(watch.load),
             relative_error=self.max_error,
+            process_ratios={rival: evidence.process_ratios(rival, CANDIDATE) for rival in rivals},
         )
 
     def _calls_per_burst(self, problem: Problem) -> int:

@@ -135,6 +135,10 @@ class Evidence:
         )
         return Comparison(name, config, value, interval.ratio, interval.low, interval.high)
 
+    def process_ratios(self, base: str, key: str) -> tuple[float, ...]:
+        """Return the ratio of ``base`` to a contender in each process that has both."""
+        return tuple(np.exp(self._log_ratios(base, key, self._processes)).tolist())
+
     def noise(self, load: MachineLoad) -> NoiseEstimate:
         """Return the ratio of the two equal contenders, and the machine's load."""
         noise = self._noise()
