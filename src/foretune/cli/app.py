@@ -18,6 +18,7 @@ from foretune.cli import (
     export,
     importing,
     judge,
+    mcp,
     plan,
     predict,
     predictors,
@@ -43,7 +44,7 @@ HELP = """Predict before you measure, verify before you trust.
   foretune plan MODEL --system …    plan the deployment of a language model
 """
 PANELS = {
-    "Tune": ("tune", "campaign", "judge", "replay"),
+    "Tune": ("tune", "campaign", "judge", "replay", "mcp"),
     "Tune Triton kernels": ("inspect", "warm-up"),
     "Learn": ("collect", "import", "train", "evaluate", "predict", "calibrate"),
     "Plan": ("plan",),
@@ -125,6 +126,7 @@ _COMMANDS = (
     campaign.campaign,
     judge.judge,
     replay.replay,
+    mcp.mcp,
     triton.inspect,
     triton.warm_up,
     collect.collect,
