@@ -67,6 +67,30 @@ class Timed:
     calls: int
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a call has to do at least: bytes of inputs and outputs, and operations.
+
+    ``operations`` is NaN if they cannot be counted; ``precision`` is that of the largest array:
+    ``fp64``, ``fp32``, ``fp16``, ``bf16``, ``fp8`` or ``int8``.
+    """
+
+    bytes: int
+    operations: float
+    precision: str
+
+
+_PRECISIONS = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int8": "int8",
+}
+
+
 class IsolatedImplementation:
     """Calls one implementation.
 
@@ -141,6 +165,34 @@ class IsolatedImplementation:
 
     def idle(self) -> None:
         """Do nothing; the judge times how long it takes to ask."""
+
+    def work(self) -> Work:
+        """Return what the first of the prepared calls has to do; it is called once more."""
+        args, function = self._args[0], self._function
+        assert function is not None
+        torch = sys.modules.get("torch")
+        operations = float("nan")
+        if torch is None:
+            returned = function(*args)
+        else:
+            from torch.utils.flop_counter import FlopCounterMode
+
+            with FlopCounterMode(display=False) as counter:
+                returned = function(*args)
+            operations = float(counter.get_total_flops()) or operations
+        moved = [
+            leaf
+            for value in (args, returned)
+            for leaf in arrays.leaves(value)
+            if arrays.is_array(leaf) and not isinstance(leaf, list)
+        ]
+        largest = max(moved, key=lambda leaf: leaf.nbytes, default=None)
+        dtype = str(getattr(largest, "dtype", "")).removeprefix("torch.")
+        return Work(
+            bytes=sum(leaf.nbytes for leaf in moved),
+            operations=operations,
+            precision=_PRECISIONS.get(dtype, "fp32"),
+        )
 
     def outputs(self, number: int) -> CallOutputs:
         """Return the outputs of one of the last calls, which cannot know that it is checked."""

@@ -52,6 +52,7 @@ class Terms:
     session_s: float
     backward: bool = False
     solution: str = ""
+    tune_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)

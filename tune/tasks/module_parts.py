@@ -50,6 +50,15 @@ class ParsedModule:
                 return [argument.arg for argument in every]
         return []
 
+    def is_decorated(self, function: str) -> bool:
+        """Whether a function at the top has a decorator, or the name is assigned a value."""
+        for statement in self._tree.body:
+            if isinstance(statement, ast.FunctionDef) and statement.name == function:
+                return bool(statement.decorator_list)
+            if _assigned_name(statement) == function:
+                return True
+        return False
+
     def constant(self, name: str) -> Any:
         """Return the value of a top-level constant, which is written as a literal; else None."""
         for statement in self._tree.body:

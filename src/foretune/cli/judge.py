@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output
+from foretune.cli.output import Output, format_config
 from foretune.errors import UsageError
 from foretune.problem import Problem
 from foretune.registry import is_code_location
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.tune.judge import Verdict
     from foretune.tune.receipt import Terms
+    from foretune.tune.roofline_share import RooflineShare
     from foretune.tune.tasks.task import Task
 
 CANNOT_TELL_EXIT_CODE = 2
@@ -43,6 +44,10 @@ def judge(
     device: str = options.DEVICE,
     solution: str = typer.Option("", help="Name of the solution, if a folder has several."),
     backward: bool = typer.Option(False, help="Also judge the gradients of a folder's models."),
+    explain: bool = typer.Option(False, help="Say what limits the candidate, and what to try."),
+    tune_seconds: float = typer.Option(
+        10.0, help="Seconds to tune a candidate with knobs (@tunable) per problem; 0: its defaults."
+    ),
     receipt: Path | None = typer.Option(None, help="Write a receipt that others can verify."),
     sign: Path | None = typer.Option(None, help="Sign the receipt with this private SSH key."),
     verify_receipt: Path | None = typer.Option(
@@ -71,7 +76,7 @@ def judge(
         raise UsageError("--signers is for --verify-receipt FILE")
     output = Output(options.root_options(context).as_json)
     problems = [Problem.parse(text) for text in problem]
-    terms = receipts.Terms(tolerance, max_seconds, backward, solution)
+    terms = receipts.Terms(tolerance, max_seconds, backward, solution, tune_seconds)
     known = None
     if verify_receipt is not None:
         known = receipts.read_receipt(verify_receipt, signers)
@@ -82,15 +87,19 @@ def judge(
     with _task(candidate, reference, inputs, problems, terms, judged_on) as task:
         if known is not None:
             receipts.check_files(known, task)
-        verdict = _verdict(task, rivals, terms, judged_on)
+        verdict = _verdict(output, task, rivals, terms, judged_on, explain)
         _print_verdict(output, task, verdict)
+        shares = _roofline_shares(verdict, device) if explain else []
+        for share in shares:
+            output.say(share.headline, wrapped=True)
         if receipt is not None:
             made = receipts.make_receipt(task, verdict, terms, judged_on)
             receipts.write_receipt(receipt, made, sign)
             output.say(f"receipt: {receipt}")
 
     if known is None:
-        output.result(verdict.to_dict())
+        explained = {"roofline": [s.to_dict() for s in shares]} if explain else {}
+        output.result({**verdict.to_dict(), **explained})
         if verdict.refused:
             raise typer.Exit(1)
         return
@@ -139,21 +148,61 @@ def _task(
         yield task
 
 
-def _verdict(task: "Task", rivals: dict[str, str], terms: "Terms", device: "Device") -> "Verdict":
+def _verdict(
+    output: Output,
+    task: "Task",
+    rivals: dict[str, str],
+    terms: "Terms",
+    device: "Device",
+    explain: bool,
+) -> "Verdict":
+    """Judge a task; a candidate with knobs is checked with its defaults, then tuned."""
     from foretune.tune.judge import judge as judged
+    from foretune.tune.tasks.knobs import TunedCode, may_have_knobs, tuned_task
 
     with progress_bar() as progress:
-        return judged(
-            task.candidate,
-            task.reference,
-            task.problems,
-            inputs=task.inputs,
-            rivals=rivals,
-            tolerance=terms.tolerance,
-            session_s=terms.session_s,
-            device=device,
-            progress=progress,
-        )
+
+        def judge_task(task: "Task", check_only: bool = False) -> "Verdict":
+            return judged(
+                task.candidate,
+                task.reference,
+                task.problems,
+                inputs=task.inputs,
+                rivals=rivals,
+                tolerance=terms.tolerance,
+                session_s=terms.session_s,
+                device=device,
+                check_only=check_only,
+                explain=explain,
+                progress=progress,
+            )
+
+        if not terms.tune_s or not may_have_knobs(task):
+            return judge_task(task)
+        defaults = judge_task(task, check_only=True)
+        if defaults.refused:
+            return defaults
+        progress.start("tuning the candidate", 1)
+        tuned = tuned_task(task, terms.tune_s)
+        if tuned is None:
+            return judge_task(task)
+        assert isinstance(tuned.candidate, TunedCode)
+        for problem, choice in tuned.candidate.choices:
+            output.say(f"tuned, {problem}: {format_config(dict(choice))}")
+        return judge_task(tuned)
+
+
+def _roofline_shares(verdict: "Verdict", device: str) -> "list[RooflineShare]":
+    from foretune.collect.devices import local_device
+    from foretune.tune.judge import CANDIDATE
+    from foretune.tune.roofline_share import roofline_share
+
+    measured = local_device(device)
+    return [
+        roofline_share(ruling.problem, ruling.work, ruling.time_ms[CANDIDATE], measured)
+        for ruling in verdict.problem_verdicts
+        if ruling.work is not None
+    ]
 
 
 def _print_verdict(output: Output, task: "Task", verdict: "Verdict") -> None:
