@@ -142,7 +142,7 @@ def import_runs(
         device=device,
         mapping=mapping or {},
         constants=fixed,
-        dialect=_dialect(separator, decimal),
+        dialect=checked_dialect(separator, decimal),
     )
 
     # Read every file. Those of another format are skipped, unless the user named them.
@@ -177,7 +177,7 @@ def import_runs(
     return ImportResult(runs=runs, rejected=rejected, skipped=skipped, notes=notes)
 
 
-def _dialect(separator: str | None, decimal: str | None) -> Dialect:
+def checked_dialect(separator: str | None, decimal: str | None) -> Dialect:
     """Return what the user says about text tables; UsageError if it makes no sense."""
     if decimal is not None and decimal not in MARKS:
         raise UsageError(f"the decimal mark {decimal!r} is neither . nor ,")
