@@ -34,7 +34,7 @@ Row = Sequence[str]
 def summary_start(rows: Sequence[Row], mark: str) -> int:
     """Return the number of rows above the lines at the end that sum them up."""
     end = len(rows)
-    while end > MIN_ROWS and _first_word(rows[end - 1]) in SUMMARIES | OPERATIONS:
+    while end > MIN_ROWS and _first_word(rows[end - 1], mark) in SUMMARIES | OPERATIONS:
         end -= 1
     if end == len(rows) and _leaves_cells_out(rows):
         end -= 1
@@ -42,7 +42,7 @@ def summary_start(rows: Sequence[Row], mark: str) -> int:
     above = rows[:end]
     for line in rows[end:]:
         is_summary = (
-            _first_word(line) in SUMMARIES
+            _first_word(line, mark) in SUMMARIES
             or _word_among_numbers(line, above, mark)
             or _is_computed(line, above, mark)
         )
@@ -51,14 +51,15 @@ def summary_start(rows: Sequence[Row], mark: str) -> int:
     return end
 
 
-def _first_cell(row: Row) -> int | None:
-    """Return the position of the first cell that is not empty."""
-    return next((i for i, cell in enumerate(row) if cell.strip()), None)
+def _first_text(row: Row, mark: str) -> int | None:
+    """Return the position of the first cell with a text that is not a number."""
+    is_text = (bool(cell.strip()) and _number(cell, mark) is None for cell in row)
+    return next((i for i, text in enumerate(is_text) if text), None)
 
 
-def _first_word(row: Row) -> str:
+def _first_word(row: Row, mark: str) -> str:
     """Return the first word of a line, in lower case."""
-    position = _first_cell(row)
+    position = _first_text(row, mark)
     if position is None:
         return ""
     words: list[str] = re.findall(r"[^\W_]+", row[position].lower())
@@ -66,16 +67,16 @@ def _first_word(row: Row) -> str:
 
 
 def _leaves_cells_out(rows: Sequence[Row]) -> bool:
-    """Whether only the last line has empty cells, the first one among them."""
-    if len(rows) <= MIN_ROWS or not rows[-1] or rows[-1][0].strip():
+    """Whether only the last line has empty cells."""
+    if len(rows) <= MIN_ROWS or all(cell.strip() for cell in rows[-1]):
         return False
     return all(cell.strip() for row in rows[:-1] for cell in row)
 
 
 def _word_among_numbers(line: Row, above: Sequence[Row], mark: str) -> bool:
     """Whether a line's first word stands in a column of numbers."""
-    position = _first_cell(line)
-    if position is None or _number(line[position], mark) is not None:
+    position = _first_text(line, mark)
+    if position is None:
         return False
     return all(_number(row[position], mark) is not None for row in above)
 

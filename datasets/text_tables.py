@@ -80,12 +80,13 @@ def read_text_table(path: Path, dialect: Dialect = Dialect()) -> TextTable:
     distinct = [set(map(str.strip, column)) for column in columns]
     mark = dialect.decimal or _mark(distinct, separator=split.separator, path=path)
 
-    # What stands below the runs is none.
+    # What stands below the runs is none. Without it, a column may be of numbers, which count.
     n_runs = summary_start(body.rows, mark)
-    summaries = [row[0].strip() or "without a name" for row in body.rows[n_runs:]]
+    summaries = [_first_cell(row) for row in body.rows[n_runs:]]
     if summaries:
         columns = _columns(body.rows[:n_runs], len(header))
         distinct = [set(map(str.strip, column)) for column in columns]
+        mark = dialect.decimal or _mark(distinct, separator=split.separator, path=path)
 
     names = _names(header, body.units)
     table = _typed_table(names, columns, distinct=distinct, mark=mark)
@@ -123,6 +124,11 @@ def _require_header(header: Row, rows: Sequence[Row], separator: str) -> None:
         raise ValueError("its first line has numbers: add a line with the columns' names")
 
 
+def _first_cell(row: Row) -> str:
+    """Return the first cell that is not empty."""
+    return next((cell.strip() for cell in row if cell.strip()), "")
+
+
 def _columns(rows: Sequence[Row], width: int) -> list[Sequence[str]]:
     """Return the cells of each column."""
     return list(zip(*rows, strict=True)) if rows else [()] * width
@@ -150,26 +156,36 @@ def _body(header: Row, lines: Sequence[Row], path: Path) -> _Body:
     rows: list[Row] = []
     units: Row | None = None
     runs = 1
-    for number, cells in enumerate(lines):
+    is_below_header = True
+    for cells in lines:
         stripped = [cell.strip() for cell in cells]
         if stripped == names or (len(names) > 1 and sorted(stripped) == sorted(names)):
             # Appended runs may have another order of columns.
             if len(set(names)) == len(names):
                 order = [stripped.index(name) for name in names]
             runs += 1
+            is_below_header = True
             continue
         if _is_another_header(stripped, names):
             raise RunTableError(
                 f"{path}: a second header, {', '.join(stripped[:4])}, …, has other columns than "
                 "the first: give each table as a file of its own"
             )
-        if _is_line_of_units(stripped):
-            if number == 0:
-                units = [*stripped, *[""] * (len(header) - len(cells))]
-            if number == 0 or cells == units:
-                continue
         padded = [*cells, *[""] * (len(header) - len(cells))]
-        rows.append([padded[i] for i in order])
+        ordered = [padded[i] for i in order]
+        if is_below_header and _is_line_of_units(stripped):
+            is_below_header = False
+            if runs == 1:
+                units = ordered
+                continue
+            if list(map(str.strip, ordered)) == list(map(str.strip, units or ())):
+                continue
+            raise RunTableError(
+                f"{path}: a second line of units, {', '.join(stripped[:4])}, …, differs from the "
+                "first: give each table as a file of its own"
+            )
+        is_below_header = False
+        rows.append(ordered)
     return _Body(rows=rows, units=units, runs=runs)
 
 
@@ -199,8 +215,9 @@ def _names(header: Row, units: Row | None) -> list[str]:
     """Return the columns' names, with the units of the second line."""
     names = [name.strip() for name in header]
     for i, unit in enumerate(units or ()):
-        if unit.strip("()[]") in MS_PER_UNIT:
-            names[i] = f"{names[i]} [{unit.strip('()[]')}]"
+        word = unit.strip().strip("()[]")
+        if word in MS_PER_UNIT:
+            names[i] = f"{names[i]} [{word}]"
     return names
 
 

@@ -136,6 +136,18 @@ def test_a_drawn_or_commented_table_is_read(tmp_path, text):
     assert found.table.to_dict("list") == {"tile": ["my tile", "b"], "time_ms": [0.5, 1.25]}
 
 
+def test_an_appended_run_may_repeat_its_line_of_units(tmp_path):
+    found = read(tmp_path, "M,time\n-,us\n64,1.5\ntime,M\nus,-\n2.5,128\n")
+    assert found.table.to_dict("list") == {"M": [64, 128], "time [us]": [1.5, 2.5]}
+    with pytest.raises(RunTableError, match="a second line of units"):
+        read(tmp_path, "M,time\n-,us\n64,1.5\nM,time\n-,ms\n128,2.5\n")
+
+
+def test_a_total_does_not_hide_an_ambiguous_number(tmp_path):
+    with pytest.raises(UsageError, match=r"1\.000 may be 1\.000 or 1000"):
+        read(tmp_path, '"time_us","M"\n"230","1.000"\n"323","64"\n"553","Total"\n')
+
+
 def test_a_kernel_called_like_a_summary_is_a_run(tmp_path):
     found = read(tmp_path, "kernel,M,time_ms\nmin,64,0.5\nmax,64,0.75\nmean,64,0.4\n")
     assert found.table["kernel"].tolist() == ["min", "max", "mean"]
