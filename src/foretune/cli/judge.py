@@ -22,12 +22,13 @@ def judge(
         None, help="Maximum relative error of an output. Default: by the type of its numbers."
     ),
     max_seconds: float = typer.Option(0.5, help="Seconds of timed rounds per process and problem."),
+    strict: bool = typer.Option(False, "--strict", help="End with exit code 2 if inconclusive."),
     device: str = options.DEVICE,
 ) -> None:
     """Check whether a function is correct, and faster than another.
 
     Each runs in a separate process, on inputs that it has never seen. Code that only looks fast is
-    rejected with the reason and exit code 1.
+    rejected with the reason and exit code 1; slower code is exit code 1, too.
 
     Example: foretune judge new.py:sums old.py:sums --problem N=1000
     """
@@ -58,5 +59,7 @@ def judge(
         output.table("Times in ms", ["problem", *names, "speed-up (99 %)"], rows)
     output.say(verdict.headline)
     output.result(verdict.to_dict())
-    if verdict.refused:
+    if verdict.refused or verdict.outcome == "slower":
         raise typer.Exit(1)
+    if strict and verdict.outcome == "inconclusive":
+        raise typer.Exit(2)
