@@ -16,6 +16,7 @@ from foretune.cli import (
     collect,
     doctor,
     export,
+    gate,
     importing,
     judge,
     plan,
@@ -43,7 +44,7 @@ HELP = """Predict before you measure, verify before you trust.
   foretune plan MODEL --system …    plan the deployment of a language model
 """
 PANELS = {
-    "Tune": ("tune", "campaign", "judge", "replay"),
+    "Tune": ("tune", "campaign", "judge", "gate", "replay"),
     "Tune Triton kernels": ("inspect", "warm-up"),
     "Learn": ("collect", "import", "train", "evaluate", "predict", "calibrate"),
     "Plan": ("plan",),
@@ -55,6 +56,7 @@ FIRST_COMMANDS = (
     "tune",
     "campaign",
     "judge",
+    "gate",
     "collect",
     "train",
     "predict",
@@ -124,6 +126,7 @@ app = typer.Typer(
 _COMMANDS = (
     campaign.campaign,
     judge.judge,
+    gate.gate,
     replay.replay,
     triton.inspect,
     triton.warm_up,
