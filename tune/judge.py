@@ -118,7 +118,7 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the candidate beats every rival over all problems."""
+        """Whether the candidate beats every rival over all problems, or is slower than the best."""
         if self.refused:
             return "no_win"
         return Comparison("", None, math.nan, self.speedup, *self.interval).verdict
@@ -134,11 +134,8 @@ class Verdict(Result):
         if self.refused:
             return f"refused: {self.refused}"
         low, high = self.interval
-        words = {"win": "faster", "no_win": "no faster", "inconclusive": "inconclusive"}
-        return (
-            f"correct, and {words[self.outcome]}: {self.speedup:.2f}× the best rival "
-            f"({low:.2f}–{high:.2f})"
-        )
+        words = {"win": "faster", "no_win": "no faster"}.get(self.outcome, self.outcome)
+        return f"correct, and {words}: {self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f})"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per problem: its times by implementation, and the speed-up."""

@@ -187,9 +187,10 @@ def compare_with_receipt(receipt: Mapping[str, Any], verdict: Verdict) -> Receip
 
     low, high = verdict.interval
     now = f"{verdict.speedup:.2f}× ({low:.2f}–{high:.2f}) now, {then['speedup']:.2f}× then"
-    if then["verdict"] == verdict.outcome:
+    outcomes = (then["verdict"], verdict.outcome)
+    if outcomes[0] == outcomes[1] or set(outcomes) == {"no_win", "slower"}:
         return ReceiptCheck("agrees", now)
-    if "inconclusive" in (then["verdict"], verdict.outcome):
+    if "inconclusive" in outcomes:
         return ReceiptCheck("cannot tell", now)
     return ReceiptCheck("disagrees", now)
 

@@ -336,7 +336,7 @@ def gather(
             break
 
         # Stop once the best candidate wins, or none can win.
-        active = [key for key in active if comparisons[key].verdict != "no_win"]
+        active = [key for key in active if comparisons[key].verdict in ("win", "inconclusive")]
         if not active:
             break
         leader = max((comparisons[key] for key in active), key=lambda c: c.ratio)

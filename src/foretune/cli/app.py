@@ -16,6 +16,7 @@ from foretune.cli import (
     collect,
     doctor,
     export,
+    gate,
     importing,
     judge,
     mcp,
@@ -44,7 +45,7 @@ HELP = """Predict before you measure, verify before you trust.
   foretune plan MODEL --system …    plan the deployment of a language model
 """
 PANELS = {
-    "Tune": ("tune", "campaign", "judge", "replay", "mcp"),
+    "Tune": ("tune", "campaign", "judge", "gate", "replay", "mcp"),
     "Tune Triton kernels": ("inspect", "warm-up"),
     "Learn": ("collect", "import", "train", "evaluate", "predict", "calibrate"),
     "Plan": ("plan",),
@@ -56,6 +57,7 @@ FIRST_COMMANDS = (
     "tune",
     "campaign",
     "judge",
+    "gate",
     "collect",
     "train",
     "predict",
@@ -125,6 +127,7 @@ app = typer.Typer(
 _COMMANDS = (
     campaign.campaign,
     judge.judge,
+    gate.gate,
     replay.replay,
     mcp.mcp,
     triton.inspect,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from foretune.tune.tasks.task import Task
 
 CANNOT_TELL_EXIT_CODE = 2
-"""Exit code if a new verdict neither confirms nor refutes a receipt."""
+"""Exit code of ``--strict``, and of a verdict that neither confirms nor refutes a receipt."""
 
 
 def judge(
@@ -41,6 +41,7 @@ def judge(
         None, help="Maximum relative error of an output. Default: by the type of its numbers."
     ),
     max_seconds: float = typer.Option(0.5, help="Seconds of timed rounds per process and problem."),
+    strict: bool = typer.Option(False, "--strict", help="End with exit code 2 if inconclusive."),
     device: str = options.DEVICE,
     solution: str = typer.Option("", help="Name of the solution, if a folder has several."),
     backward: bool = typer.Option(False, help="Also judge the gradients of a folder's models."),
@@ -60,7 +61,7 @@ def judge(
     """Check whether a function is correct, and faster than another.
 
     Each runs in a separate process, on inputs that it has never seen. Code that only looks fast is
-    rejected with the reason and exit code 1.
+    rejected with the reason and exit code 1; slower code is exit code 1, too.
 
     Example: foretune judge new.py:sums old.py:sums --problem N=1000
 
@@ -100,8 +101,10 @@ def judge(
     if known is None:
         explained = {"roofline": [s.to_dict() for s in shares]} if explain else {}
         output.result({**verdict.to_dict(), **explained})
-        if verdict.refused:
+        if verdict.refused or verdict.outcome == "slower":
             raise typer.Exit(1)
+        if strict and verdict.outcome == "inconclusive":
+            raise typer.Exit(CANNOT_TELL_EXIT_CODE)
         return
     check = receipts.compare_with_receipt(known, verdict)
     output.say(f"receipt {check.headline}")
