@@ -48,14 +48,14 @@ def mean_ratio(winners: Sequence[Comparison]) -> MeanRatio:
 def outcome(results: Sequence[TuneResult], what: str = "problem") -> str:
     """Return how many problems have a verified winner, by how much, and how many are open.
 
-    For example ``1 of 2 problems faster than the default: 1.20× (1.10–1.31) in the geometric mean,
+    For example ``1 of 2 problems faster than the default: 1.20× (1.10–1.31) on average,
     1 inconclusive``. A default that stays counts as 1. ``what`` is the noun, in the singular.
     """
     n_improved = sum(result.verified for result in results)
     text = f"{n_improved} of {counted(len(results), what)} {OUTCOME_TEXT[results[0].objective]}: "
     if n_improved:
         text += str(mean_ratio([result.winner for result in results]))
-        text += " in the geometric mean" if len(results) > 1 else ""
+        text += " on average" if len(results) > 1 else ""
     else:
         text += "no measurable win"
     n_open = sum(result.verdict == "inconclusive" for result in results)

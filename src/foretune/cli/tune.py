@@ -72,7 +72,7 @@ VERIFY_AGAIN = typer.Option(
 EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
     [],
-    help="KNOB=VALUE,VALUE, or 0..3, 0..100:10, 8..256:x2 (repeatable).",
+    help="KNOB=1,2 or 0..3 or 8..256:x2 (repeatable).",
     rich_help_panel=KNOB_PANEL,
 )
 RESTRICT = typer.Option(

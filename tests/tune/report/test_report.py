@@ -206,7 +206,7 @@ def test_sections_state_what_was_found(tmp_path):
     [
         (
             [result(), result(64, speedup=6.0)],
-            "2 of 2 unseen problems faster than the default: 3.00× (2.94–3.06) in the geometric mean",
+            "2 of 2 unseen problems faster than the default: 3.00× (2.94–3.06) on average",
             "2 measurements each",
         ),
         (
@@ -221,7 +221,7 @@ def test_sections_state_what_was_found(tmp_path):
         ),
         (
             [result(speedup=4.0), result(64, speedup=0.9, failed=True)],
-            "1 of 2 unseen problems faster than the default: 2.00× (1.97–2.03) in the geometric mean",
+            "1 of 2 unseen problems faster than the default: 2.00× (1.97–2.03) on average",
             "2 to 3 measurements each",
         ),
     ],
@@ -471,8 +471,7 @@ def test_an_inconclusive_comparison_is_no_win(tmp_path):
     noisy = result(n=128, speedup=1.01)
     page = Page(written(tmp_path, [result(n=64, speedup=4.0), noisy]))
     assert (
-        "1 of 2 unseen problems faster than the default: 2.00× (1.97–2.03) in the geometric mean"
-        in page.text
+        "1 of 2 unseen problems faster than the default: 2.00× (1.97–2.03) on average" in page.text
     )
     assert "1 inconclusive" in page.text
     assert "the interval includes 1 and a relevant gain" in page.text
