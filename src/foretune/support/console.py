@@ -168,6 +168,7 @@ class _Lines:
         self._stage = stage
         self._done = 0
         self._total = total
+        self._last_note = ""
         self._stage_start = time.monotonic()
         self.say(f"{stage} …")
 
