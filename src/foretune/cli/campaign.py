@@ -13,7 +13,7 @@ from foretune.cli.output import METRIC_COLUMNS, Output, format_config, metric_ro
 from foretune.errors import require_known
 from foretune.objective import Objective
 from foretune.problem import Problem, shared_values, shown_values
-from foretune.registry import load
+from foretune.registry import load, registered
 from foretune.support.console import progress_bar
 from foretune.support.lazy import require
 from foretune.values import short_number
@@ -63,10 +63,15 @@ def campaign(
     if report is not None or track is not None:
         _revisit(output, report, track)
         return
+    # What can be wrong with the line is checked before imports that take seconds.
+    chosen = options.read_kernel(kernel)
+    parsed_objective = Objective.parse(objective)
+    stop = options.parse_budget(budget)
+    require_known("model", model, registered("models"))
+    require_known("searcher", searcher, registered("searchers"))
+
     from foretune.tune.campaign.campaign import PRESETS, run_campaign
 
-    chosen = options.read_kernel(kernel)
-    parsed_objective, stop = Objective.parse(objective), options.parse_budget(budget)
     search: SearchOptions = {**root.search, **stop, "searcher": searcher}
     require_known("preset", preset, PRESETS)
     load("models", model)

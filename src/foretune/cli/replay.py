@@ -8,10 +8,10 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.cli.run_files import read_files
-from foretune.errors import UsageError
+from foretune.cli.run_files import read_files, require_files
+from foretune.errors import UsageError, require_known
 from foretune.objective import Objective
-from foretune.registry import load
+from foretune.registry import load, registered
 from foretune.support.console import progress_bar
 from foretune.support.lazy import require
 from foretune.values import counted, short_number
@@ -60,6 +60,10 @@ def replay(
     A searcher learns a configuration's time only by spending an evaluation on it. --prior trains a
     predictor on the runs of other devices, or names one that was not trained on the space.
     """
+    require_files(files)
+    for name in searcher:
+        require_known("searcher", name, registered("searchers"))
+
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
     from foretune.search.replay.replay import check_prior_source, prior_from_source
