@@ -38,7 +38,7 @@ TABLE = (
     ".output :is(td, th) {padding: 0 .6em}</style>"
 )
 """How tables of notebooks look: wide ones scroll."""
-TAGLINE = "Predicts how fast a kernel configuration runs, measures the few that matter, and verifies a gain."
+TAGLINE = "Predicts how fast a kernel runs, measures what matters, and verifies every gain."
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 

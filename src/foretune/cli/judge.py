@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 CANNOT_TELL_EXIT_CODE = 2
 """Exit code of ``--strict``, and of a verdict that neither confirms nor refutes a receipt."""
 
+EXIT_CODES = {"agrees": 0, "disagrees": 1, "cannot tell": CANNOT_TELL_EXIT_CODE}
+"""Exit code by how a new verdict compares with a receipt."""
+
 
 def judge(
     context: typer.Context,
@@ -98,20 +101,24 @@ def judge(
             receipts.write_receipt(receipt, made, sign)
             output.say(f"receipt: {receipt}")
 
-    if known is None:
-        explained = {"roofline": [s.to_dict() for s in shares]} if explain else {}
-        output.result({**verdict.to_dict(), **explained})
-        if verdict.refused or verdict.outcome == "slower":
-            raise typer.Exit(1)
-        if strict and verdict.outcome == "inconclusive":
-            raise typer.Exit(CANNOT_TELL_EXIT_CODE)
-        return
-    check = receipts.compare_with_receipt(known, verdict)
-    output.say(f"receipt {check.headline}")
-    output.result({**verdict.to_dict(), "receipt": check.to_dict()})
-    exit_codes = {"agrees": 0, "disagrees": 1, "cannot tell": CANNOT_TELL_EXIT_CODE}
-    if exit_codes[check.outcome]:
-        raise typer.Exit(exit_codes[check.outcome])
+    result = verdict.to_dict()
+    if explain:
+        result["roofline"] = [share.to_dict() for share in shares]
+    exit_code = _exit_code(verdict, strict)
+    if known is not None:
+        check = receipts.compare_with_receipt(known, verdict)
+        output.say(f"receipt {check.headline}")
+        result["receipt"] = check.to_dict()
+        exit_code = EXIT_CODES[check.outcome]
+    output.result(result)
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _exit_code(verdict: "Verdict", strict: bool) -> int:
+    if verdict.refused or verdict.outcome == "slower":
+        return 1
+    return CANNOT_TELL_EXIT_CODE if strict and verdict.outcome == "inconclusive" else 0
 
 
 @contextmanager
