@@ -218,12 +218,13 @@ class TuneResult(Result):
     def winner(self) -> Comparison:
         """The best candidate that significantly beats the default, otherwise the default.
 
-        If the default violates a limit, any candidate beats it.
+        Candidates are compared by their ratios, which come from the same rounds; values also have
+        the drift between processes. If the default violates a limit, any candidate beats it.
         """
         better = [
-            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.value))
+            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.ratio))
         ]
-        return min(better, key=lambda c: c.value, default=self.baseline)
+        return max(better, key=lambda c: c.ratio, default=self.baseline)
 
     @property
     def verified(self) -> bool:

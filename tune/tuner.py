@@ -30,8 +30,9 @@ from foretune.tune.verification import StoredVerification
 from foretune.tune.verifier import MIN_VERIFY_S, verify
 from foretune.values import counted, short_number
 
-FINALISTS = 3
-"""Number of candidates that are compared with the default."""
+FINALISTS = 5
+"""Number of the fastest measured candidates that are compared with the default, and with each
+other, in the same rounds; see docs/decisions/finalists.md."""
 LIMIT_CHECK_RUNS = 3
 """New runs of a finalist whose medians must satisfy the limits."""
 
