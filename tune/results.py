@@ -69,8 +69,11 @@ def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
     )
 
 
-Outcome = Literal["win", "no_win", "inconclusive"]
-"""Whether a contender is significantly better, surely has no relevant gain, or neither."""
+Outcome = Literal["win", "no_win", "slower", "inconclusive"]
+"""Whether a contender is significantly better, surely has no relevant gain, is significantly worse,
+or none of these."""
+Change = Literal["faster", "slower", "same", "unknown"]
+"""The change against the default that an interval shows, where less time or energy is faster."""
 WORTH_HAVING = 0.01  # relative difference below which a contender counts as equal
 
 
@@ -105,13 +108,30 @@ class Comparison(Result):
         """The ratio with its interval."""
         return f"{self.ratio:.2f}× ({self.ratio_low:.2f}–{self.ratio_high:.2f})"
 
+    def change(self, relevant: float) -> Change:
+        """Return the change that the interval shows; ``relevant`` is the least that counts.
+
+        Faster and slower: the interval excludes 1, and the ratio differs by at least ``relevant``.
+        Same: the whole interval is within 1 ± ``relevant``.
+        """
+        if self.ratio_low > 1.0 and self.ratio >= 1.0 + relevant:
+            return "faster"
+        if self.ratio_high < 1.0 and self.ratio <= 1.0 - relevant:
+            return "slower"
+        if self.ratio_low >= 1.0 - relevant and self.ratio_high <= 1.0 + relevant:
+            return "same"
+        return "unknown"
+
     @property
     def verdict(self) -> Outcome:
-        """The outcome by the interval; a gain below `WORTH_HAVING` is not a win."""
-        if self.ratio_low > 1.0 and self.ratio >= 1.0 + WORTH_HAVING:
+        """The outcome by the interval; a change below `WORTH_HAVING` is neither win nor loss."""
+        change = self.change(WORTH_HAVING)
+        if change == "faster":
             return "inconclusive" if self.while_busy else "win"
-        equal = self.ratio_low >= 1.0 - WORTH_HAVING and self.ratio_high <= 1.0 + WORTH_HAVING
-        return "no_win" if self.failure or equal or self.ratio_high < 1.0 else "inconclusive"
+        if change == "slower":
+            return "slower"
+        no_gain = change == "same" or self.ratio_high < 1.0
+        return "no_win" if self.failure or no_gain else "inconclusive"
 
     @property
     def wins(self) -> bool:

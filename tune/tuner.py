@@ -308,7 +308,7 @@ def verify_and_store(
     reused_because = ""
     if verification is not None and previous_choice is not None:
         reused_because = _reason_to_reuse(job, trace, previous_choice, verification)
-        job.progress.say(f"{problem}: verified before, with the same measurements")
+        job.progress.say(f"{problem.shown}: verified before, with the same measurements")
     else:
         verification = _verify(
             job, problem, trace, previous_choice, seconds=verification_options.budget_s
@@ -541,7 +541,7 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
     if any(m.config != default for m in trace.stored):
         reused = counted(len(trace.stored), "measurement")
         summary = f"{new_count} new" if new_count else "nothing new is measured"
-        job.progress.say(f"{problem}: {reused} reused from the store, {summary}")
+        job.progress.say(f"{problem.shown}: {reused} reused from the store, {summary}")
 
 
 class _Trace:

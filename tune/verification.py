@@ -35,7 +35,7 @@ class StoredVerification:
         candidates = [c for c in self.contenders[1:] if c.config is not None]
         if any(candidate.wins for candidate in candidates):
             return True
-        return all(candidate.verdict == "no_win" for candidate in candidates)
+        return all(candidate.verdict != "inconclusive" for candidate in candidates)
 
     @property
     def needs_quiet_machine(self) -> bool:

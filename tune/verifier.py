@@ -144,6 +144,10 @@ class Evidence:
         )
         return Comparison(name, config, value, interval.ratio, interval.low, interval.high)
 
+    def process_ratios(self, base: str, key: str) -> tuple[float, ...]:
+        """Return the ratio of ``base`` to a contender in each process that has both."""
+        return tuple(np.exp(self._log_ratios(base, key, self._processes)).tolist())
+
     def is_less_exposed(self, base: str, key: str) -> str:
         """Return in words that a contender needs less of the CPU at a time; empty if it does not.
 
@@ -332,7 +336,7 @@ def gather(
             break
 
         # Stop once the best candidate wins, or none can win.
-        active = [key for key in active if comparisons[key].verdict != "no_win"]
+        active = [key for key in active if comparisons[key].verdict in ("win", "inconclusive")]
         if not active:
             break
         leader = max((comparisons[key] for key in active), key=lambda c: c.ratio)

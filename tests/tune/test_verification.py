@@ -73,10 +73,19 @@ def test_stored_verification_damaged_record_is_none(name, value):
 
 @pytest.mark.parametrize(
     ("verdicts", "is_decided"),
-    [(["win", "inconclusive"], True), (["no_win", "no_win"], True), (["inconclusive"], False)],
+    [
+        (["win", "inconclusive"], True),
+        (["no_win", "slower"], True),
+        (["inconclusive"], False),
+    ],
 )
-def test_stored_verification_is_decided_by_win_or_no_win(verdicts, is_decided):
-    interval = {"win": (1.5, 1.4, 1.6), "no_win": (0.8, 0.7, 0.9), "inconclusive": (1.0, 0.5, 2.0)}
+def test_stored_verification_is_decided_unless_inconclusive(verdicts, is_decided):
+    interval = {
+        "win": (1.5, 1.4, 1.6),
+        "no_win": (1.0, 0.999, 1.001),
+        "slower": (0.8, 0.7, 0.9),
+        "inconclusive": (1.0, 0.5, 2.0),
+    }
     candidates = [Comparison("candidate", config(), 1.0, *interval[v]) for v in verdicts]
     found = dataclasses.replace(STORED, contenders=(STORED.contenders[0], *candidates))
     assert found.is_decided == is_decided
