@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options, run_files
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.errors import PredictorError, UsageError, require_known
-from foretune.registry import load
+from foretune.registry import load, registered
 from foretune.values import percent
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ def train(
     out: Path = typer.Option(..., help="Folder for the predictor."),
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
+    run_files.require_files(files)
+    require_known("model", model, registered("models"))
+
     from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models.card import CARD, require_writable_folder
     from foretune.models.predictor import Predictor, require_single_kernel
@@ -187,6 +190,8 @@ def evaluate(
     ),
 ) -> None:
     """Score a saved predictor on runs it never saw."""
+    run_files.require_files(files)
+
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.validation.evaluation import evaluate_predictor, score_simulator
 

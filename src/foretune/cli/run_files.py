@@ -25,6 +25,13 @@ DECIMAL = typer.Option("", help="Decimal mark of CSV files, . or ,; found if lef
 MAP = typer.Option([], "--map", help="A CSV column: 'time_ms=latency_us*0.001' (repeatable).")
 
 
+def require_files(files: Sequence[Path]) -> None:
+    """Raise RunTableError for the first file that does not exist, before imports take seconds."""
+    for file in files:
+        if not file.exists():
+            raise RunTableError(f"{file} cannot be read: there is no such file")
+
+
 def read_files(
     files: list[Path],
     kernel: str | None,
