@@ -28,6 +28,9 @@ ATTENTION = ("attention_prefill", "attention_decode", "mla_prefill", "mla_decode
 """Kernels that reach a product's shares of the peak rates. Nothing measured says so."""
 LAW_KERNELS = ("gemm", "moe", *ATTENTION)
 """Kernels with a law."""
+PADDED_FORMAT = "mxfp4"
+PADDED_EDGE = 256
+"""ROCm pads both sides of experts in this format to a multiple (vLLM, ``mxfp4.py``)."""
 PRODUCTS_OF_EXPERTS = 2
 """Products of a layer of experts: up and down, one after the other."""
 
@@ -105,6 +108,7 @@ def law_ms(
 ) -> np.ndarray:
     """Return the milliseconds of operators of one of `LAW_KERNELS`, given as run-table rows."""
     tiles, depth, launches = _shape(kernel, rows)
+    limits_ms = limits_ms * _padding(kernel, rows)[:, None]
     cores = device.specs.get("cores", 1.0)
     formats = rows["config.format"].astype(str).to_numpy()
     ms = np.zeros(len(rows))
@@ -114,6 +118,20 @@ def law_ms(
         one_launch = law.ms(limits_ms[of_format], tiles[of_format], depth[of_format], cores)
         ms[of_format] = one_launch + (launches - 1) * law.launch_ms
     return ms
+
+
+def _padding(kernel: str, rows: pd.DataFrame) -> np.ndarray:
+    """Return how many times more work operators do because their kernel pads the weights."""
+    factor = np.ones(len(rows))
+    if kernel != "moe":
+        return factor
+    padded = rows["config.format"].astype(str).str.contains(PADDED_FORMAT).to_numpy()
+    inner = rows["problem.intermediate"].to_numpy(dtype=float)
+    if "config.tp" in rows:
+        inner = inner / rows["config.tp"].to_numpy(dtype=float)
+    for side in (rows["problem.hidden"].to_numpy(dtype=float), inner):
+        factor = factor * np.ceil(side / PADDED_EDGE) * PADDED_EDGE / side
+    return np.where(padded, factor, 1.0)
 
 
 def _shape(kernel: str, rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, int]:
