@@ -16,11 +16,13 @@ MIN_FACTOR = 3.0
 
 def warn_of_repeated_values(kernel: WrappedKernel, result: TuneResult) -> None:
     """Warn if a configuration was much faster in the search than with new values."""
-    if not isinstance(kernel, FunctionKernel) or not result.checked_on.startswith("new values"):
+    if not isinstance(kernel, FunctionKernel) or result.checked_on.startswith(
+        "the given values only"
+    ):
         return
     searched = {step.config: step.objective for step in result.trace}
     for candidate in result.candidates:
-        if candidate.config is None or candidate.failure or candidate.wins:
+        if candidate.config is None or candidate.failure or candidate.ratio_low > 1.0:
             continue
         in_search = searched.get(candidate.config, 0.0)
         if not in_search > 0.0:
