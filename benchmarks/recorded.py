@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import recorded_tables
-from launch_training import fit_order
+from launch_training import fit_orders
 from machine import markdown
 from recorded_replay import BUDGETS, Chosen, Kept, Replayed
 from recorded_tables import Recorded
@@ -36,7 +36,7 @@ from recorded_tables import Recorded
 from foretune.errors import UsageError
 from foretune.search.encoding import nearest_first
 from foretune.space import Configuration
-from foretune.tune.triton.launch_order import LaunchOrder
+from foretune.tune.triton.launch_order import LaunchOrders
 
 AFTER = (12, 30)
 TRAP = 20
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def learned(
     known: Sequence[Recorded], judged: Recorded, options: argparse.Namespace
-) -> LaunchOrder:
+) -> LaunchOrders:
     """Return a prior that learned from the tables that are not held out.
 
     Raises:
@@ -103,11 +103,11 @@ def learned(
     ]
     if not left:
         raise UsageError("no table is left to learn from: give more, or --learn-from TABLE")
-    return fit_order(left)
+    return fit_orders(left)
 
 
 def judge(
-    problems: Sequence[Recorded], order: LaunchOrder | None, options: argparse.Namespace
+    problems: Sequence[Recorded], order: LaunchOrders | None, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return summaries by state and budget, and those of the baselines."""
     dtype, m = options.leave_dtype_out, options.leave_rows_out
@@ -133,7 +133,7 @@ def judge(
 
 
 def learn(
-    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrders | None
 ) -> tuple[Kept, dict[str, list[Case]]]:
     """Tune other problems one after the other, in several orders.
 
@@ -154,7 +154,7 @@ def learn(
 
 
 def trap(
-    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrder | None
+    judged: Sequence[Recorded], others: Sequence[Recorded], order: LaunchOrders | None
 ) -> dict[str, list[Case]]:
     """Return the 32-bit problems, for a decorator that knows `TRAP` of other types; or nothing."""
     narrow = [r for r in others if r.dtype != "float32"][:TRAP]

@@ -1,37 +1,15 @@
-"""Orders of candidates that other tools use, for kernels that multiply tiles.
+"""A formula that orders candidates without learning, for kernels that multiply tiles.
 
-`plain_ranking` is what a tuning service learns first: boosted trees on sizes and configuration, as
-FlagTune's. `roofline_log_time` is a formula without any learning, in the manner of
-tritonBLAS/Origami (arXiv 2512.04226): the time of one tile, times the waves of tiles.
+It is in the manner of tritonBLAS/Origami (arXiv 2512.04226): the time of one tile, times the waves
+of tiles.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from recorded_calls import Recorded
 
+from foretune.device import Device
 from foretune.features.launches import TileLaunch
-from foretune.support.lazy import require
-
-Order = Callable[[Recorded], np.ndarray]
-"""Returns a score for each configuration of a problem; the lowest comes first."""
-
-SIZES = ("tile_m", "tile_n", "tile_k", "size_m", "size_n", "size_k", "warps", "steps", "sums")
-"""Columns of the plain ranking, in octaves."""
-NUMBERS = ("stages", "bits_a", "bits_b", "exact")
-"""Columns of the plain ranking as they are."""
-RANKING_ROUNDS = 300
-RANKING_PARAMETERS = {
-    "objective": "rank:ndcg",
-    "ndcg_exp_gain": False,
-    "eta": 0.1,
-    "max_depth": 6,
-    "subsample": 0.8,
-    "seed": 0,
-    "nthread": 1,
-}
-GAIN = 31.0
-"""Relevance of the fastest configuration; others have their relative speed of it."""
 
 L2_SPEEDUP = 2.5
 """Bandwidth of the second-level cache over that of memory."""
@@ -48,31 +26,9 @@ DEFAULT_CORES = 128.0
 """Rates of a device that does not report them."""
 
 
-def plain_ranking(problems: Sequence[Recorded]) -> Order:
-    """Return a ranking learned from sizes, types and configurations; kernels weigh the same."""
-    xgboost = require("xgboost", "learn", "a ranking")
-    kernels, number, counts = np.unique(
-        [p.kernel for p in problems], return_inverse=True, return_counts=True
-    )
-    data = xgboost.DMatrix(
-        np.concatenate([_plain_columns(p.launches) for p in problems]),
-        GAIN * np.concatenate([p.time_ms.min() / p.time_ms for p in problems]),
-        group=[len(p.time_ms) for p in problems],
-        weight=len(problems) / len(kernels) / counts[number],
-    )
-    booster = xgboost.train(RANKING_PARAMETERS, data, RANKING_ROUNDS)
-
-    def order(problem: Recorded) -> np.ndarray:
-        columns = _plain_columns(problem.launches)
-        return -np.asarray(booster.predict(xgboost.DMatrix(columns)), dtype=float)
-
-    return order
-
-
-def roofline_log_time(problem: Recorded) -> np.ndarray:
-    """Return the log of the time that the formula gives each configuration."""
-    launches = problem.launches
-    specs = problem.call.device.specs
+def roofline_log_time(launches: Sequence[TileLaunch], device: Device) -> np.ndarray:
+    """Return the log of the time that the formula gives each launch."""
+    specs = device.specs
     x = {
         name: np.array([getattr(launch, name) for launch in launches])
         for name in TileLaunch.__dataclass_fields__
@@ -106,9 +62,3 @@ def roofline_log_time(problem: Recorded) -> np.ndarray:
     epilogue_s = active * x["tile_m"] * x["tile_n"] * bits / 8.0 / bandwidth
     tile_s = PROLOGUE_STEPS * memory_s + step_s * np.maximum(x["steps"], 1.0) + epilogue_s
     return np.log(tile_s * np.ceil(tiles / cores))
-
-
-def _plain_columns(launches: Sequence[TileLaunch]) -> np.ndarray:
-    sizes = [[max(getattr(launch, name), 1.0) for name in SIZES] for launch in launches]
-    numbers = [[getattr(launch, name) for name in NUMBERS] for launch in launches]
-    return np.column_stack([np.log2(sizes), numbers]).astype(np.float32)

@@ -78,7 +78,7 @@ class Recorded:
 
     @cached_property
     def learned(self) -> MeasuredProblem:
-        """The problem as `launch_training.fit_order` learns from it."""
+        """The problem as `launch_training.fit_orders` learns from it."""
         columns = launch_features(self.launches, self.call.device)
         return MeasuredProblem(self.kernel, columns, self.time_ms)
 

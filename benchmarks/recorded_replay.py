@@ -11,7 +11,7 @@ from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.triton.call_tuner import CallTuner, CallTunerFactory
-from foretune.tune.triton.launch_order import LaunchOrder
+from foretune.tune.triton.launch_order import LaunchOrders
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
 
@@ -56,7 +56,7 @@ class Kept:
 class Replayed:
     """The decorator of one kernel, its history in memory, its launches from a recording."""
 
-    def __init__(self, order: LaunchOrder | None, runs: Iterable[Measurement] = ()) -> None:
+    def __init__(self, order: LaunchOrders | None, runs: Iterable[Measurement] = ()) -> None:
         self._order = order
         self._priors: PriorFactory | None = None
         self.runs = list(runs)

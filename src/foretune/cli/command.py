@@ -21,7 +21,7 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "train": ("target", "map_", "sizes", "validate", "out"),
     "predict": ("problem", "top", "explain", "config", "objective"),
     "calibrate": ("kernel", "choose", "out"),
-    "inspect": ("arg", "config", "target"),
+    "inspect": ("arg", "config", "target", "all_gpus"),
     "store": ("problem", "export", "merge", "forget"),
     "export": ("kernel", "out", "optuna", "max_configs"),
     "plan serve": ("system", "gpus", "isl", "osl", "goal", "ttft", "tpot", "out"),

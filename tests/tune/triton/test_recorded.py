@@ -16,6 +16,7 @@ from replay_driver import ReplayDriver
 
 import foretune
 from foretune.errors import UnknownName
+from foretune.tune.triton.launch_order import shipped_orders
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SIZES = ((64, 4096, 4096), (4096, 4096, 512), (512, 3000, 2048), (4096, 1024, 4096))
@@ -150,27 +151,48 @@ def test_recorded_choice_equals_the_decorators(benchmark, table, budget):
 
 def test_recorded_left_out_judges_the_decorator_beside_baselines(benchmark, table):
     left_out = pytest.importorskip("recorded_left_out")
-    problems = benchmark.recorded_tables.read(table)["made_up"]
-    of_kernel = left_out.List("made_up", "inductor_mm", problems, problems)
-    in_order_of_list = left_out.Learned(None, lambda problem: np.arange(len(problem.configs)))
+    lists = sys.modules["recorded_lists"].read_or_load(None, [table], problems=3)
+    (of_kernel,) = lists
+    learned = left_out.Learned(shipped_orders(), None)
 
-    kept = left_out.judge(of_kernel, in_order_of_list)
+    kept = left_out.judge(of_kernel, of_kernel.problems, learned)
 
-    assert of_kernel.family == "products"
+    assert (of_kernel.kernel, of_kernel.family) == ("inductor_mm", "products")
     assert kept["stock Triton"].summary()["kept_worst"] == 1.0
     assert kept["stock Triton"].summary()["measured"] == len(TILES)
-    first_of_list = kept["first of the list"].share
-    assert kept["plain ranking, first"].share == first_of_list
+    for order in ("ranking on sizes", "formula"):
+        best_of_8 = kept[f"{order}, 8"].share
+        assert all(np.array(best_of_8) >= kept[f"{order}, first"].share)
     assert np.mean(kept["Foretune, 8"].share) >= np.mean(kept["random, as many"].share)
-    for choice in kept.values():
-        assert len(choice.share) == len(problems)
+    for name, choice in kept.items():
+        if name != "most frequent winner":  # of the others, which may not have one
+            assert len(choice.share) == len(of_kernel.problems)
+
+
+def test_recorded_lists_are_kept_in_a_file(benchmark, table, tmp_path):
+    lists = pytest.importorskip("recorded_lists")
+    kept = tmp_path / "lists.pickle"
+
+    (read,) = lists.read_or_load(kept, [table], problems=2)
+    (loaded,) = lists.read_or_load(kept, [], problems=2)
+
+    assert [p.problem for p in loaded.problems] == [p.problem for p in read.problems]
+    for one, other in zip(loaded.problems, read.problems, strict=True):
+        assert one.configs == other.configs
+        np.testing.assert_array_equal(one.time_ms, other.time_ms)
+
+
+def test_recorded_left_out_rule_alone_corrects_nothing(benchmark):
+    left_out = pytest.importorskip("recorded_left_out")
+    scores = left_out.rule_alone().trees.scores(np.ones((3, 10), dtype=np.float32))
+    np.testing.assert_array_equal(scores, np.zeros(3))
 
 
 def test_recorded_left_out_promise_is_broken_by_half_as_much_again(benchmark):
     left_out = pytest.importorskip("recorded_left_out")
 
-    assert left_out.verdict({"promised": 0.02, "lost": 0.03}) == "yes"
-    assert left_out.verdict({"promised": 0.02, "lost": 0.031}) == "no"
+    assert left_out.holds({"promised": 0.02, "lost": 0.03})
+    assert not left_out.holds({"promised": 0.02, "lost": 0.031})
 
 
 def test_recorded_formula_prefers_tiles_that_reuse_what_they_load(benchmark, table):
@@ -178,7 +200,7 @@ def test_recorded_formula_prefers_tiles_that_reuse_what_they_load(benchmark, tab
     problems = benchmark.recorded_tables.read(table)["made_up"]
     large = max(problems, key=lambda problem: problem.rows)  # 4096 rows
 
-    log_time = baselines.roofline_log_time(large)
+    log_time = baselines.roofline_log_time(large.launches, large.call.device)
 
     area = np.array([config["BLOCK_M"] * config["BLOCK_N"] for config in large.configs])
     assert log_time[area == area.max()].min() < log_time[area == area.min()].min()
