@@ -11,10 +11,11 @@ here: all constants are those of the product.
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import exp, log
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from machine import markdown
 
@@ -28,11 +29,11 @@ from foretune.plan.describe.catalog import resolve_system
 from foretune.plan.describe.formats import Formats
 from foretune.plan.prove.command import UserCommand
 from foretune.plan.prove.load import Load
-from foretune.plan.prove.prediction import Observation, ServerPredictor
+from foretune.plan.prove.prediction import Observation, Promise, ServerPredictor
 from foretune.plan.prove.prover import Budget, Prover
 from foretune.plan.prove.searcher import CorrectedSearcher
-from foretune.plan.prove.setting import SettingSpace, around
-from foretune.plan.prove.trial import stored_figures, trial_problem
+from foretune.plan.prove.setting import Setting, SettingSpace, around
+from foretune.plan.prove.trial import PlainFigures, stored_figures, trial_problem
 from foretune.plan.prove.trial_runner import TrialLimits, TrialRunner
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.search.factory import make_searcher
@@ -52,6 +53,8 @@ BLIND = ("random", "tpe", "surrogate")
 """Searchers without the plan's predictor."""
 FIGURES = ("ttft_ms", "tpot_ms", "tokens_per_s")
 NO_LIMITS = Requirements()
+PromiseOf = Callable[[Setting, Load], Promise]
+"""Setting and load -> what is promised."""
 
 
 @dataclass
@@ -168,10 +171,16 @@ def _promises(recorded: Recorded, clocks: StepTimerFactory) -> str:
         cells = [f"{getattr(before[load], name):,.1f}" for name in FIGURES]
         proofs = [f"{getattr(shown[load], name):,.1f}" for name in FIGURES]
         lines.append(["plan's setting", load.name, *_beside(cells, proofs)])
-    for name, corrected in (("before", ServerPredictor(clocks)), ("after one start", predictor)):
-        errors = _errors(recorded, corrected)
+    uncorrected = ServerPredictor(clocks)
+    by_name = {
+        "as planned": uncorrected.promise,
+        "one factor on all times": _one_factor(uncorrected, setting, shown),
+        "three factors of a step": predictor.promise,
+    }
+    for name, promise in by_name.items():
+        errors = _errors(recorded, promise)
         texts = [f"{100 * errors[figure]:.0f} %" for figure in FIGURES]
-        lines.append([f"mean error of other settings, {name}", "all", *texts])
+        lines.append([f"error of other settings: {name}", "all", *texts])
     return markdown(["", "load", "TTFT ms", "TPOT ms", "tokens/s"], lines)
 
 
@@ -179,19 +188,39 @@ def _beside(promised: Sequence[str], proven: Sequence[str]) -> list[str]:
     return [f"{a} → {b}" for a, b in zip(promised, proven, strict=True)]
 
 
-def _errors(recorded: Recorded, predictor: ServerPredictor) -> dict[str, float]:
-    """Return the mean relative error of the settings other than the plan's."""
+def _one_factor(
+    predictor: ServerPredictor, setting: Setting, shown: Mapping[Load, PlainFigures]
+) -> PromiseOf:
+    """Return the simplest correction: the mean error of the plan's setting, on all figures."""
+    logs = [
+        log(of.tpot_ms / predictor.promise(setting, load).tpot_ms) for load, of in shown.items()
+    ]
+    factor = exp(fmean(logs))
+
+    def promise(other: Setting, load: Load) -> Promise:
+        planned = predictor.promise(other, load)
+        return Promise(
+            ttft_ms=planned.ttft_ms * factor,
+            tpot_ms=planned.tpot_ms * factor,
+            tokens_per_s=planned.tokens_per_s / factor,
+        )
+
+    return promise
+
+
+def _errors(recorded: Recorded, promise_of: PromiseOf) -> dict[str, float]:
+    """Return the median relative error of the settings other than the plan's."""
     errors: dict[str, list[float]] = {name: [] for name in FIGURES}
     for config, row in recorded.rows.items():
         if config == recorded.settings.planned or not row.ok:
             continue
         setting = recorded.settings.setting(config)
         for load, shown in stored_figures(row, list(recorded.loads)).items():
-            promise = predictor.promise(setting, load)
+            promise = promise_of(setting, load)
             for name in FIGURES:
                 measured = getattr(shown, name)
                 errors[name].append(abs(getattr(promise, name) / measured - 1.0))
-    return {name: fmean(values) for name, values in errors.items()}
+    return {name: median(values) for name, values in errors.items()}
 
 
 def _searches(recorded: Recorded, clocks: StepTimerFactory, runner: TrialRunner) -> str:

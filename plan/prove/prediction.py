@@ -44,6 +44,8 @@ MIN_SPREAD = 0.05
 """Least deviation: repeats differ."""
 PROMISE_WIDTH = 1.645
 """Half width of a 90 % interval in deviations."""
+MAX_LOGS = np.array([6.0, 6.0, 1e3])
+"""Bounds of the logarithms of the factors, and of ``step_ms`` in predicted steps."""
 FIT_STEP = 0.05
 """Step of the numerical derivatives, in logarithms: the simulation is not smooth."""
 MAX_FITS = 12
@@ -146,7 +148,7 @@ class ServerPredictor:
         fitted = least_squares(
             residuals,
             x0=np.ones(len(PRIOR_SPREADS)),
-            bounds=([-np.inf, -np.inf, 1.0], np.inf),
+            bounds=(1.0 - MAX_LOGS * [1.0, 1.0, 0.0], 1.0 + MAX_LOGS),
             loss="soft_l1",  # a disturbed load counts less
             diff_step=FIT_STEP,
             max_nfev=MAX_FITS,

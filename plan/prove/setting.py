@@ -224,7 +224,7 @@ def around(
     for name in knobs:
         chosen = usual[name]
         if name in given:
-            chosen = [*chosen[:1], *given[name]] if name == DEPLOYMENT else list(given[name])
+            chosen = [*chosen[:1], *given[name]]
         if chosen:
             values[name] = list(dict.fromkeys(chosen))
     return SettingSpace(labels, values, flags)

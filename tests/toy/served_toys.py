@@ -29,7 +29,7 @@ def toy_server(folder: Path, *options: str, grace_s: float = 2.0) -> ServerProce
     return ServerProcess(command, log=folder / "server.log", grace_s=grace_s)
 
 
-def processes_of(port: int) -> list[psutil.Process]:
+def processes_of(port: int | str) -> list[psutil.Process]:
     """Return the living processes that name a port in their command."""
     found = []
     for process in psutil.process_iter():

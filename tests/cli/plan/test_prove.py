@@ -1,6 +1,7 @@
 """``foretune plan serve … --prove`` as people type it, with a toy server."""
 
 import json
+from pathlib import Path
 
 import pytest
 from commands import fails, run_json
@@ -85,4 +86,6 @@ def test_a_server_that_does_not_start_is_an_answer(capsys):
     assert not answer["proof"]["kept"]
     assert answer["proof"]["best"] is None
     assert answer["proof"]["trials"][0]["reason"].startswith("out of memory")
-    assert processes_of("toy_server.py") == []
+    log = Path(answer["proof"]["trials"][0]["log"]).read_text(encoding="utf-8")
+    port = log.partition("--port ")[2].split()[0]
+    assert processes_of(port) == []

@@ -117,7 +117,7 @@ def test_settings_begin_with_the_plans_own(on_gpu):
 
 
 def test_own_values_replace_the_usual_ones(deployment):
-    given = {"requests": [8, 16], "--block-size": [16, 32]}
+    given = {"requests": [16], "--block-size": [16, 32]}
     settings = around([deployment], ("requests",), given, cores=2)
     assert len(settings.space) == 4
     assert settings.setting(settings.planned).others == (("--block-size", 16),)

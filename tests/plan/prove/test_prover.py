@@ -30,7 +30,9 @@ SUBJECT = Subject("serve", "toy", "toy CPU", "toy 1")
 def make_prover(deployment, timers, tmp_path):
     def make(template, given=None, promise=KEPT, requirements=None, url="", **budget):
         maker = UserCommand(template)
-        settings = around([deployment], maker.knobs, given or {}, cores=2)
+        # The plan's own is the first of the given values.
+        planned = replace(deployment, concurrency=(given or {}).get("requests", [8])[0])
+        settings = around([planned], maker.knobs, given or {}, cores=2)
         runner = TrialRunner(
             maker,
             LOADS,
