@@ -103,6 +103,17 @@ def _lead(data: ReportData) -> str:
             f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a relevant "
             "gain. A longer search or a quieter machine may settle that."
         )
+    if busy_wins := sum(r.busy_win is not None for r in data.results):
+        lines.append(
+            f"{busy_wins} of these won on this busy machine only: winner and default use the cores "
+            "differently. A quiet machine decides."
+        )
+    if disturbed := [r.noise for r in data.results if r.noise.disturbed]:
+        most = max(disturbed, key=lambda noise: noise.others)
+        lines.append(
+            f"{counted(len(disturbed), 'verification')} ran beside other load; the most: "
+            f"{most.disturbed}."
+        )
     if 0 < sum(r.verified for r in data.results) < len(data.results):
         lines.append("Without a measurable win, the default stays and counts as 1.00×.")
     against = [r.versus_library for r in data.results if r.versus_library]

@@ -120,6 +120,8 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     rows = []
     for name, r in named:
         gain = r.winner.ratio_text if r.verified else r.verdict.replace("_", " ")
+        if r.busy_win is not None:
+            gain = f"{r.busy_win.ratio_text} while busy"
         versus_library = "–" if r.versus_library is None else r.versus_library.ratio_text
         times = [short_number(c.value) for c in (r.baseline, r.winner)]
         rows.append([name, *times, gain, versus_library])
@@ -134,10 +136,16 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
         if len(results) > 1:
             output.say(f"{name}:")
         output.say(r.explanation)
-        if r.noise.disturbed:
+        if r.noise.disturbed and r.busy_win is None:
             output.say(r.noise.disturbed)
     if open_ones:
         output.say(SETTLE_ADVICE)
+
+    # Load is said beside wins, too: the one that had most of it speaks for all.
+    decided = [r.noise for _, r in named if r.verdict != "inconclusive" and r.noise.disturbed]
+    if decided:
+        most = max(decided, key=lambda noise: noise.others)
+        output.say(f"verified while {most.disturbed}; --wait-quiet SECONDS waits")
 
 
 def _show(output: Output, done: "Campaign", kernel: str) -> None:

@@ -56,6 +56,8 @@ def train(
     model: str = options.MODEL,
     target: list[str] = TARGET,
     map_: list[str] = run_files.MAP,
+    separator: str = run_files.SEPARATOR,
+    decimal: str = run_files.DECIMAL,
     sizes: str = SIZES,
     group: str = GROUP,
     validate: str = VALIDATE,
@@ -90,7 +92,9 @@ def train(
     if resume is not None:
         _check_resume(context)
         resumed = read_predictor(resume)
-    runs = run_files.read_files(files, kernel, map_, resumed, problem)
+    runs = run_files.read_files(
+        files, kernel, map_, resumed, problem, separator=separator, decimal=decimal
+    )
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     extra = tuple(extra_columns)
     template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]

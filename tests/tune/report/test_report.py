@@ -486,6 +486,17 @@ def test_rates_beside_the_roofline(tmp_path):
     assert "foretune tune matmul --problem N=64 --budget" in page.text
 
 
+def test_rates_of_a_busy_machine_are_named_beside_the_roofline(tmp_path):
+    device = dataclasses.replace(DEVICE, source="probe, measured while others kept the CPU busy")
+    data = report_data([result(n=64, speedup=2.0)], rates=[[Rate("tuned", 10.0, 5.0, 0.5, "fp32")]])
+
+    path = write_report(tmp_path / "report.html", dataclasses.replace(data, device=device))
+
+    text = path.read_text("utf-8")
+    assert "Of the roofline of a busy machine" in text
+    assert "they were measured while others kept the CPU busy" in text
+
+
 def test_a_kernel_without_a_cost_has_no_rates(toy_device):
     def rows(x, n=16):
         return x.sum(axis=1)
