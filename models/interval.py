@@ -188,8 +188,9 @@ class LearnedInterval:
             "typical": self.median_half_width,
             "modelled": self.model is not None,
             "usual": None,
-            "beyond": self.beyond,
         }
+        if self.beyond is not None:
+            card["beyond"] = self.beyond
         _write_card(folder, name, card)
         if self.model is not None:
             self.model.save(folder / _model_file(name))
