@@ -5,7 +5,7 @@ them, it says so and stops. Each ``model_type`` that generates text is either pl
 
 - parameters: the class's own, with its default sizes, built without memory;
 - cache: a tiny model with random weights reads `TOKENS` tokens, and its keys and values are
-  counted. Layers with a window may keep one token less than it.
+  counted. Layers with a window may keep one token less than it; indexes and states are left out.
 
 ``--refused`` lists why families are refused, ``--not-run`` why a tiny model did not run.
 """
@@ -52,6 +52,7 @@ TINY = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
     "qk_head_dim": 24,
+    "rotary_dim": 8,
     "sliding_window": WINDOW,
     "max_position_embeddings": 256,
     "pad_token_id": 0,
@@ -182,10 +183,10 @@ def _caches(family: str) -> tuple[int, tuple[float, ...]]:
 
     config = _tiny(transformers.CONFIG_MAPPING[family])
     with contextlib.redirect_stdout(io.StringIO()):
-        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        network = transformers.AutoModelForCausalLM.from_config(config).eval()
     tokens = torch.arange(TOKENS).reshape(1, TOKENS) % 100 + 3
     with torch.no_grad():
-        cache = model(tokens, use_cache=True).past_key_values
+        cache = network(tokens, use_cache=True).past_key_values
     cached = sum(
         tensor.numel()
         for layer in cache.layers
@@ -193,8 +194,11 @@ def _caches(family: str) -> tuple[int, tuple[float, ...]]:
         if isinstance(tensor, torch.Tensor)
     )
     file = _file(config, family)
-    plans = [_planned_numbers(read_config(one, family)) for one in (file, _shorter(file))]
-    return cached, tuple(plans)
+    model = read_config(file, family)
+    shorter = read_config(_shorter(file), family)
+    # Most classes of transformers cache the expanded keys and values of latent attention, engines
+    # the latent ones.
+    return cached, (_planned_numbers(model), _planned_numbers(shorter), _expanded_numbers(model))
 
 
 def _tiny(config_class: Any) -> Any:
@@ -207,6 +211,14 @@ def _tiny(config_class: Any) -> Any:
         for name, value in TINY.items()
         if getattr(text, names.get(name, name), None) is not None
     }
+    # Classes with latent attention keep the width of rotated keys there; others compute it.
+    has_other_width = hasattr(text, "qk_rope_head_dim") or isinstance(
+        getattr(type(text), "head_dim", None), property
+    )
+    if has_other_width:
+        sizes.pop("head_dim", None)
+    if hasattr(text, "kv_lora_rank"):
+        sizes["num_key_value_heads"] = TINY["num_attention_heads"]
     layers = min(getattr(text, "num_hidden_layers", TINY_LAYERS), TINY_LAYERS)
     sizes["num_hidden_layers"] = layers
     for name in ("layer_types", "mlp_layer_types"):
@@ -231,7 +243,18 @@ def _shorter(file: Mapping[str, Any]) -> dict[str, Any]:
 def _planned_numbers(model: ModelDescription) -> float:
     """Return how many keys and values are planned, without states of linear layers."""
     empty = request_bytes(model, Layout(), Formats(), 0)
-    return (request_bytes(model, Layout(), Formats(), TOKENS) - empty) / BF16_BYTES
+    indexed = model.indexed_layers * TOKENS * model.index.token_bytes if model.index else 0.0
+    keys_and_values = request_bytes(model, Layout(), Formats(), TOKENS) - empty - indexed
+    return keys_and_values / BF16_BYTES
+
+
+def _expanded_numbers(model: ModelDescription) -> float:
+    """Return how many numbers latent attention caches without its compression."""
+    if model.mla is None:
+        return 0.0
+    mla = model.mla
+    width = mla.qk_nope + mla.qk_rope + mla.v_head
+    return float(TOKENS * model.layers * model.heads * width)
 
 
 def _print_reasons(reasons: Iterable[tuple[str, str]], title: str) -> None:

@@ -61,11 +61,17 @@ class _Body:
     runs: int
 
 
-def read_text_table(path: Path, dialect: Dialect = Dialect()) -> TextTable:
-    """Return the table in a text file, optionally compressed with gzip."""
+def read_text_table(
+    path: Path, dialect: Dialect = Dialect(), header_words: Sequence[str] = ()
+) -> TextTable:
+    """Return the table in a text file, optionally compressed with gzip.
+
+    Lines above the first one that has all ``header_words`` are left out: programs print there.
+    """
     data = read_bytes(path)
     require_text_table(data)
     text, encoding = decoded_table(data)
+    text = _from_header(text, header_words)
     split = split_rows(text, separator=dialect.separator, where=path)
     rows = split.rows
     if not rows:
@@ -108,6 +114,17 @@ def read_text_table(path: Path, dialect: Dialect = Dialect()) -> TextTable:
     if summaries:
         notes.append(f"lines that sum up are left out: {', '.join(summaries)}")
     return TextTable(table, ", ".join(notes))
+
+
+def _from_header(text: str, words: Sequence[str]) -> str:
+    """Return a text from the first line with all words on, or all of it if there is none."""
+    if not words:
+        return text
+    lines = text.splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if all(word in line for word in words):
+            return "".join(lines[i:])
+    return text
 
 
 def _require_header(header: Row, rows: Sequence[Row], separator: str) -> None:

@@ -169,6 +169,9 @@ class TuneResult(Result):
         default_breaks: limits that the default violates, such as ``power_w 12.5 > 10``; empty if
             none.
         checked_on: the inputs on which outputs were compared in the final comparison.
+        reused_because: why the stored comparison counts; empty if it was made now.
+        not_confirmed: the earlier winner that this comparison did not confirm, in words; empty if
+            there is none.
     """
 
     kernel: str
@@ -185,6 +188,8 @@ class TuneResult(Result):
     default_breaks: str = ""
     noise: NoiseEstimate = NoiseEstimate()
     checked_on: str = ""
+    reused_because: str = ""
+    not_confirmed: str = ""
 
     @property
     def measured(self) -> int:
@@ -218,12 +223,13 @@ class TuneResult(Result):
     def winner(self) -> Comparison:
         """The best candidate that significantly beats the default, otherwise the default.
 
-        If the default violates a limit, any candidate beats it.
+        Candidates are compared by their ratios, which come from the same rounds; values also have
+        the drift between processes. If the default violates a limit, any candidate beats it.
         """
         better = [
-            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.value))
+            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.ratio))
         ]
-        return min(better, key=lambda c: c.value, default=self.baseline)
+        return max(better, key=lambda c: c.ratio, default=self.baseline)
 
     @property
     def verified(self) -> bool:
@@ -333,6 +339,8 @@ class TuneResult(Result):
             "rounds": self.rounds,
             "noise": asdict(self.noise),
             "checked_on": self.checked_on,
+            "reused_because": self.reused_because,
+            "not_confirmed": self.not_confirmed,
             "library": library
             and {
                 "name": library.name,

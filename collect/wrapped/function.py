@@ -338,6 +338,40 @@ class FunctionKernel(WrappedKernel):
             input_elements=arguments.elements,
         )
 
+    def disagreement(self, inputs: Inputs, output: CallResult, default_output: CallResult) -> str:
+        """Return why an output on these arguments is wrong; empty if it is right.
+
+        ``default_output`` is the default's. The default runs again only if they differ, because it
+        may differ from itself: then nobody can tell, and the text is empty.
+        """
+        arguments = Arguments(inputs["args"], inputs["kwargs"])
+        right = default_output
+        if self.check is not None:
+            right = self._output_of_check(arguments)
+        expected = ExpectedResult(
+            right.returned,
+            right.written,
+            effects=default_output.effects,
+            layout=None if self.verify is not None else default_output,
+            input_elements=arguments.elements,
+        )
+        try:
+            error = self.relative_error(output, expected)
+        except (WrongResult, MeasurementError) as e:
+            return first_line(e) if self._repeats(inputs, default_output) else ""
+        limit = self.error_limit(Problem(), self.default(Problem()))
+        return "" if error <= limit else f"relative difference {error:.2g}"
+
+    def _repeats(self, inputs: Inputs, default_output: CallResult) -> bool:
+        """Whether the default gives this output again."""
+        if self.verify is not None:
+            return True
+        try:
+            self._check_repeated(default_output, self._bind(self.default(Problem()), inputs).once())
+        except MeasurementError:
+            return False
+        return True
+
     def _layout(self, inputs: Inputs) -> CallResult | None:
         """Return the default's output, whose classes count; None if the default fails."""
         if self.verify is not None:

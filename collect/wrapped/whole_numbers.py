@@ -121,7 +121,7 @@ def _between_neighbors(numbers: Numbers, rng: np.random.Generator) -> Numbers:
     gaps = (numbers[1:-1] - numbers[:-2]).astype(unsigned, copy=False)
     shares = rng.random(len(gaps))
     steps = np.floor(np.minimum(gaps.astype(np.float64), 2.0**52) * shares).astype(unsigned)
-    new[1:-1] -= steps.astype(numbers.dtype)
+    new[1:-1] = numbers[1:-1] - steps.astype(numbers.dtype)
     return new
 
 

@@ -85,10 +85,12 @@ def read_table(
     expected: Sequence[str] = (),
     dialect: Dialect | None = None,
     notes: list[str] | None = None,
+    header_words: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Read a table in Parquet, text or JSON (also ``.gz``); text columns become categories.
 
-    A line on how an unusual text table was understood is appended to ``notes``. Raises
+    A line on how an unusual text table was understood is appended to ``notes``. For
+    ``header_words``, see `read_text_table`. Raises
     RunTableError if the file is damaged; the message names the ``expected`` columns.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
@@ -101,7 +103,7 @@ def read_table(
         if is_json(beginning) or path.name.lower().endswith(JSON_LINES):
             read = read_json_table(read_bytes(path))
         else:
-            read = read_text_table(path, dialect or Dialect())
+            read = read_text_table(path, dialect or Dialect(), header_words)
     if read.understood and notes is not None:
         notes.append(f"{path}: {read.understood}")
     return as_categories(read.table)

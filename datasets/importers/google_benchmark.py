@@ -43,7 +43,10 @@ def _runs(path: Path, request: Request) -> Iterable[Mapping[str, Any]]:
     if ".json" in path.name.lower():
         runs = read_json(path, ("context", "benchmarks"), _WHAT)["benchmarks"]
         return [run for run in runs if isinstance(run, dict)]
-    table = read_table(path, COLUMNS, dialect=request.dialect, notes=request.notes)
+    # The file begins with what the console shows: the machine, and warnings.
+    table = read_table(
+        path, COLUMNS, dialect=request.dialect, notes=request.notes, header_words=COLUMNS
+    )
     require(set(table.columns), COLUMNS, path, _WHAT)
     return [
         {name: value for name, value in row.items() if not _is_gap(value)}

@@ -72,7 +72,13 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     if read_beginning(path).startswith(SQLITE):
         return table_from_records(_database_rows(path, request), common)
 
-    table = read_table(path, ("Name", "Instances"), dialect=request.dialect, notes=request.notes)
+    table = read_table(
+        path,
+        ("Name", "Instances"),
+        dialect=request.dialect,
+        notes=request.notes,
+        header_words=("Name", "("),
+    )
     columns = set(table.columns)
     if {"Name", "Instances"} <= columns:
         records = list(_summary_rows(table, path, request))

@@ -18,6 +18,7 @@ from foretune.plan.cost.measured_operators import (
     MeasuredOperators,
 )
 from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
+from foretune.plan.cost.product_law import LAW_KERNELS, has_law, law_ms
 from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.describe import shipped_rows
@@ -91,6 +92,7 @@ class OperatorTimer:
             for name in (system, *similar_systems):
                 engines = sorted(tables.backends(name), key=lambda engine: engine != backend)
                 self._system_engines += [(name, engine) for engine in engines]
+        self._has_law = has_law(device)
         self._measured: dict[tuple[str, str, str], MeasuredOperators | None] = {}
         self._predictor_cache = predictors or TrainedPredictorCache()
         self._predictors: dict[str, OperatorPredictor] = {}
@@ -121,6 +123,13 @@ class OperatorTimer:
             attainable = np.nan_to_num(log_bounds, nan=LOG_UNKNOWN_LIMIT)
             attainable_ms = np.exp(attainable).max(axis=1)
             log_ms[index] = np.log(LAUNCH_MS + attainable_ms / DEFAULT_EFFICIENCY)
+            if kernel in LAW_KERNELS and self._has_law:
+                # Between the tables of other makers' GPUs and a law of this one, the law counts.
+                limits_of_work = np.exp(attainable)
+                similar = SIMILAR_FORMATS
+                law = law_ms(kernel, rows, limits_of_work, self.device, similar)
+                log_ms[index] = np.log(law)
+                source[index] = PREDICTED
             queries += self._queries(kernel, rows, log_limits, index, fastest_format)
 
         # 2. The predictors of all tables in question are trained together.
@@ -215,9 +224,12 @@ class OperatorTimer:
 
         candidate_kernels = (kernel, *SIMILAR_KERNELS.get(kernel, ()))
         other_formats = (False,) if KINDS[kernel].strict else (False, True)
+        by_law = self._has_law and kernel in LAW_KERNELS
         for candidate_kernel, allow_other, (system, engine) in product(
             candidate_kernels, other_formats, self._system_engines
         ):
+            if by_law and system != self.system:
+                continue
             table = self._table(candidate_kernel, system, engine)
             if table is None:
                 continue

@@ -52,6 +52,17 @@ def test_google_benchmark_has_a_unit_for_each_row(tmp_path):
     assert runs["error"].tolist()[2] == "too small"
 
 
+def test_google_benchmark_writes_the_machine_above_its_table(tmp_path):
+    machine = "2026-11-29T07:33:05+00:00\nRun on (2 X 2445 MHz CPU s)\nLoad Average: 1, 2, 3\n"
+    runs = imported(tmp_path, "google-benchmark", machine + GOOGLE_BENCHMARK)
+    assert runs["time_ms"].tolist()[:2] == pytest.approx([0.1235, 1.5])
+
+
+def test_nsys_prints_what_it_processes_above_its_table(tmp_path):
+    text = "Processing [x.sqlite] with [kern_sum.py]...\n\nInstances,Med (ns),Name\n2,1200000,k\n"
+    assert imported(tmp_path, "nsys", text)["time_ms"].tolist() == [1.2]
+
+
 def test_google_benchmark_writes_json(tmp_path):
     run = {"name": "BM/8", "run_type": "iteration", "real_time": 2.5, "time_unit": "ns"}
     mean = {**run, "name": "BM/8_mean", "run_type": "aggregate"}

@@ -98,6 +98,8 @@ def test_tune_problem_reuses_verification():
     assert runner.comparisons == 0
     assert second.contenders == first.contenders
     assert (second.processes, second.rounds) == (first.processes, first.rounds)
+    assert first.reused_because == ""
+    assert f"code ({KERNEL.source_hash[:8]}), device" in second.reused_because
 
 
 def test_tune_problem_verifies_again_if_asked():
@@ -130,6 +132,8 @@ def test_tune_problem_verified_again_replaces_refuted_winner():
 
     refuted = tune(CountingRunner(slow_down), verify_again=True)
     assert refuted.verdict == "no_win"
+    assert "the earlier winner, work=1" in refuted.not_confirmed
+    assert "is not confirmed" in refuted.not_confirmed
     again = CountingRunner()
     assert tune(again).winner.config == DEFAULT
     assert again.comparisons == 0
@@ -266,3 +270,13 @@ def test_tune_problem_headline_of_a_win_names_the_load():
 
     assert result.verified
     assert "while others were busy" in result.headline
+
+
+def test_tune_problem_winner_that_is_inconclusive_again_is_named():
+    tune(FakeRunner())
+
+    again = tune(FlatRunner(noise=0.5), verify_again=True)
+
+    assert again.verdict == "inconclusive"
+    assert "is not confirmed (inconclusive" in again.not_confirmed
+    assert tune(CountingRunner()).not_confirmed == ""

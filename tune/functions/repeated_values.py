@@ -28,7 +28,9 @@ def warn_of_repeated_values(kernel: WrappedKernel, result: TuneResult) -> None:
         if not in_search > 0.0:
             continue
         speedup = result.searched_default / in_search
-        if speedup > MIN_FACTOR * max(candidate.ratio, 1.0):
+        # On a busy machine the final interval may include what the search saw.
+        is_surely_less = candidate.ratio_high < speedup
+        if is_surely_less and speedup > MIN_FACTOR * max(candidate.ratio, 1.0):
             knobs = ", ".join(f"{name}={value}" for name, value in candidate.config.items())
             warn(
                 f"{kernel.name} with {knobs} was {speedup:.1f}× as fast for equal arguments, and "

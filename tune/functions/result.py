@@ -113,6 +113,11 @@ class Best(Result):
         """Number of configurations that the search measured."""
         return self.result.measured
 
+    @property
+    def reused_because(self) -> str:
+        """Why a stored result counts, in words; empty if the comparison was made now."""
+        return self.result.reused_because
+
     def to_dict(self) -> dict[str, Any]:
         """Return what `TuneResult.to_dict` has, and the properties above, as plain values."""
         properties = {
@@ -136,6 +141,7 @@ class Best(Result):
         lines = [self.headline, *("  ".join(row) for row in self.rows())]
         if checked:
             lines.append(f"outputs were compared on {checked}")
+        lines += filter(None, [self.result.reused_because, self.result.not_confirmed])
         return "\n".join(lines)
 
     @property
