@@ -28,9 +28,9 @@ COST_PER_OCTAVE = 0.1
 LEARNED_SHARE = 0.0
 """Share of the trees' correction that is applied: none.
 
-On seven kernels that were left out, half of it saved two measurements of eleven. But these are norms
-and softmaxes, and for a kernel that copies elements the correction prefers a quarter of an element
-per thread.
+On seven kernels that were left out, half of it saved two measurements of eleven. But these are
+norms and softmaxes, and for a kernel that copies elements the correction prefers a quarter of an
+element per thread.
 """
 SPREAD = 0.12
 """Standard deviation of the log error, from the same softmaxes."""
