@@ -170,7 +170,7 @@ def test_agent_asv_not_implemented_skips_parameters(agent):
                 pass
         """
     )
-    with pytest.raises(RequestFailed, match="Skipped: its setup does not support .* not here"):
+    with pytest.raises(RequestFailed, match=r"Skipped: its setup does not support .* not here"):
         process.ask("open", limit_s=LIMIT_S, name="bench_it.py::Suite.time_x")
 
 
