@@ -48,12 +48,16 @@ class Rounds:
     round; ``failures`` gives the reason if a contender has no times. ``checked_on`` says on which
     inputs the outputs were compared: the kind of the rounds' values, then special values.
     ``separate_ms`` are times of a few rounds in which each contender had a process of its own.
+    ``cores`` is how many CPU seconds a contender takes in a second, and ``other_threads`` the share
+    of them in other threads than the calling one; both are medians, and NaN if unknown.
     """
 
     time_ms: Mapping[str, np.ndarray]
     failures: Mapping[str, str] = field(default_factory=dict)
     checked_on: tuple[str, ...] = ()
     separate_ms: Mapping[str, np.ndarray] = field(default_factory=dict)
+    cores: Mapping[str, float] = field(default_factory=dict)
+    other_threads: Mapping[str, float] = field(default_factory=dict)
 
 
 def expected_result(kernel: Kernel, inputs: Inputs) -> Any:
@@ -98,12 +102,19 @@ class _RecordingTimer(Timer):
 
     ``cpu_ms`` is NaN unless the host's clock timed the call, which ran in this thread only and
     waited for nothing. Its time is then what it would take if no other process were given the CPU.
+    ``cores`` and ``other_threads`` are those of `Rounds`.
     """
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the last call: launches with clocks of their own do not use this one."""
         self.returned: Any = None
         self.cpu_ms = math.nan
+        self.cores = math.nan
+        self.other_threads = math.nan
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
         def recorded() -> None:
@@ -117,6 +128,8 @@ class _RecordingTimer(Timer):
         thread_ns, total_ns = time.thread_time_ns() - start, time.process_time_ns() - total
         alone = total_ns <= ONE_THREAD * thread_ns and _waits() == waits
         self.cpu_ms = thread_ns * 1e-6 / batch_size if alone else math.nan
+        self.cores = total_ns * 1e-6 / (sample_ms * batch_size)
+        self.other_threads = max(0.0, 1.0 - thread_ns / max(total_ns, 1))
         return sample_ms
 
 
@@ -200,6 +213,8 @@ class InterleavedComparison:
         self.failures: dict[str, Exception] = {}
         self.checked_on: list[str] = []
         self._last: dict[str, _CheckedCall] = {}
+        self._cores: dict[str, list[float]] = {}
+        self._other_threads: dict[str, list[float]] = {}
         expected = expected_result(kernel, self._inputs.new)
         for key in self._shuffled(built):  # each process allocates in another order
             self._attempt(key, partial(self._build, key, built[key], expected))
@@ -252,6 +267,14 @@ class InterleavedComparison:
         kept = self._contenders
         slow = all(c.slow and np.isfinite(cpu_times[key]).mean() > 0.5 for key, c in kept.items())
         return {key: np.array((cpu_times if slow else times)[key]) for key in kept}
+
+    def cores(self) -> dict[str, float]:
+        """Return each contender's CPU seconds per second, see `Rounds`."""
+        return {key: float(np.median(values)) for key, values in self._cores.items()}
+
+    def other_threads(self) -> dict[str, float]:
+        """Return each contender's share of CPU seconds in other threads, see `Rounds`."""
+        return {key: float(np.median(values)) for key, values in self._other_threads.items()}
 
     def _check_calls(self, calls: "Mapping[str, _CheckedCall]") -> None:
         """Check the outputs of a round, each with the inputs of its call."""
@@ -330,9 +353,11 @@ class InterleavedComparison:
         assign_all(inputs.present, inputs.new)
         if isinstance(launch, SelfTimedLaunch):
             launch.reset()
-        self._timer.returned, self._timer.cpu_ms = None, math.nan  # own clocks leave them so
+        self._timer.forget()
         times.append(sample_ms(launch, 1, self._timer))
         cpu_times.append(self._timer.cpu_ms)
+        self._cores.setdefault(key, []).append(self._timer.cores)
+        self._other_threads.setdefault(key, []).append(self._timer.other_threads)
         contender.slow = times[-1] > SLOW_MS
         if outputs is not None and contender.error_limit is not None:
             copy = launch.output if isinstance(launch, SelfTimedLaunch) else copy_arrays

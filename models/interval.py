@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from foretune.models.conformal import (
     CONFIDENCE,
@@ -194,8 +194,8 @@ class RuleInterval:
     @property
     def caution(self) -> float:
         """The width also covers problems that are worse than all seen; see `Interval.caution`."""
-        normal_spread = self.median_error / norm.ppf(0.75)
-        spread = self.median_half_width / norm.ppf((1 + CONFIDENCE) / 2)
+        normal_spread = self.median_error / ndtri(0.75)
+        spread = self.median_half_width / ndtri((1 + CONFIDENCE) / 2)
         return float(spread / normal_spread)
 
     def half_width(

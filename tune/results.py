@@ -85,6 +85,8 @@ class Comparison(Result):
     a process's rounds, the median over processes. `ratio` is the default's objective over the
     contender's, the geometric mean over processes; above 1 is better. `ratio_low` is the lower
     bound of its interval (see `foretune.tune.verifier`). `failure` says why there is no ratio.
+    `while_busy` is how it used the machine in another way than the default while other load
+    disturbed it: it would win, but perhaps not on a quiet machine.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Comparison(Result):
     ratio_low: float
     ratio_high: float
     failure: str = ""
+    while_busy: str = ""
 
     @property
     def headline(self) -> str:
@@ -124,7 +127,7 @@ class Comparison(Result):
         """The outcome by the interval; a change below `WORTH_HAVING` is neither win nor loss."""
         change = self.change(WORTH_HAVING)
         if change == "faster":
-            return "win"
+            return "inconclusive" if self.while_busy else "win"
         if change == "slower":
             return "slower"
         no_gain = change == "same" or self.ratio_high < 1.0
@@ -215,12 +218,13 @@ class TuneResult(Result):
     def winner(self) -> Comparison:
         """The best candidate that significantly beats the default, otherwise the default.
 
-        If the default violates a limit, any candidate beats it.
+        Candidates are compared by their ratios, which come from the same rounds; values also have
+        the drift between processes. If the default violates a limit, any candidate beats it.
         """
         better = [
-            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.value))
+            c for c in self.candidates if c.wins or (self.default_breaks and math.isfinite(c.ratio))
         ]
-        return min(better, key=lambda c: c.value, default=self.baseline)
+        return max(better, key=lambda c: c.ratio, default=self.baseline)
 
     @property
     def verified(self) -> bool:
@@ -236,6 +240,13 @@ class TuneResult(Result):
         return "inconclusive" if open_ones else "no_win"
 
     @property
+    def busy_win(self) -> Comparison | None:
+        """The candidate that wins on this busy machine, where it is not verified; else None."""
+        if self.verdict != "inconclusive" or not self.leader.while_busy:
+            return None
+        return self.leader
+
+    @property
     def explanation(self) -> str:
         """The verdict in words."""
         if self.verified and self.default_breaks:
@@ -247,6 +258,11 @@ class TuneResult(Result):
         if self.verdict == "no_win":
             return "nothing better than the default"
         best = self.leader
+        if best.while_busy:
+            return (
+                f"a win on this busy machine, not verified: {best.ratio_text}; {best.while_busy}, "
+                f"while {self.noise.disturbed}; it is verified again when the machine is quiet"
+            )
         # The interval shrinks with the root of the number of processes.
         gain = max(abs(math.log(best.ratio)), WORTH_HAVING)
         width = math.log(best.ratio_high / best.ratio_low) / 2
@@ -259,12 +275,15 @@ class TuneResult(Result):
         """The verdict and the best configuration in one line."""
         winner, unit = self.winner, self.objective.unit
         config = " ".join(f"{name}={value}" for name, value in (winner.config or {}).items())
+        # Load is said beside every verdict; a busy win says it already.
+        load = f", while {self.noise.disturbed}" if self.noise.disturbed else ""
         if not self.verified:
-            return f"{self.kernel}: {self.explanation}; the default stays: {config}"
+            load = "" if self.busy_win else load
+            return f"{self.kernel}: {self.explanation}{load}; the default stays: {config}"
         return (
             f"{self.kernel}: {winner.ratio:.2f}× the default's speed ({winner.ratio_low:.2f}–"
             f"{winner.ratio_high:.2f}), {short_number(self.baseline.value)} → "
-            f"{short_number(winner.value)} {unit}: {config}"
+            f"{short_number(winner.value)} {unit}{load}: {config}"
         )
 
     @property
@@ -310,6 +329,7 @@ class TuneResult(Result):
             "verified": self.verified,
             "verdict": self.verdict,
             "explanation": self.explanation,
+            "wins_while_busy": self.busy_win is not None,
             "processes": self.processes,
             "rounds": self.rounds,
             "noise": asdict(self.noise),

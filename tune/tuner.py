@@ -8,6 +8,7 @@ from typing import Self, Unpack
 
 import numpy as np
 
+from foretune.collect.machine_load import OBSERVE_S
 from foretune.collect.runner import Runner
 from foretune.collect.timing import median_interval
 from foretune.datasets.run_log import RunLog
@@ -29,8 +30,9 @@ from foretune.tune.verification import StoredVerification
 from foretune.tune.verifier import MIN_VERIFY_S, verify
 from foretune.values import counted, short_number
 
-FINALISTS = 3
-"""Number of candidates that are compared with the default."""
+FINALISTS = 5
+"""Number of the fastest measured candidates that are compared with the default, and with each
+other, in the same rounds; see docs/decisions/finalists.md."""
 LIMIT_CHECK_RUNS = 3
 """New runs of a finalist whose medians must satisfy the limits."""
 
@@ -304,7 +306,7 @@ def verify_and_store(
         job, problem, trace, previous_choice, verification_options
     )
     if verification is not None:
-        job.progress.say(f"{problem}: verified before, with the same measurements")
+        job.progress.say(f"{problem.shown}: verified before, with the same measurements")
     else:
         verification = _verify(
             job, problem, trace, previous_choice, seconds=verification_options.budget_s
@@ -360,11 +362,22 @@ def _reusable_verification(
     if stored.contenders[0].config != default or previous_choice.config not in known_configs:
         return None
 
+    # A win on a busy machine is verified again as soon as the machine is quiet.
+    if stored.needs_quiet_machine and _is_quiet(job):
+        return None
+
     # One that ended without a verdict is repeated only if the user allows more time.
     requested_s = 0.0 if verification_options.seconds is None else verification_options.seconds
     if stored.is_decided or stored.allowed_s >= requested_s:
         return stored
     return None
+
+
+def _is_quiet(job: TuningJob) -> bool:
+    """Observe the measuring machine for a moment; return whether other load leaves it alone."""
+    with job.runner.watch() as monitor:
+        time.sleep(OBSERVE_S)
+    return not monitor.load.disturbance
 
 
 def _verify(
@@ -491,7 +504,7 @@ def _search(job: TuningJob, problem: Problem, searcher: Searcher, trace: "_Trace
     if any(m.config != default for m in trace.stored):
         reused = counted(len(trace.stored), "measurement")
         summary = f"{new_count} new" if new_count else "nothing new is measured"
-        job.progress.say(f"{problem}: {reused} reused from the store, {summary}")
+        job.progress.say(f"{problem.shown}: {reused} reused from the store, {summary}")
 
 
 class _Trace:

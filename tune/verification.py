@@ -37,6 +37,11 @@ class StoredVerification:
             return True
         return all(candidate.verdict != "inconclusive" for candidate in candidates)
 
+    @property
+    def needs_quiet_machine(self) -> bool:
+        """Whether a candidate won on a busy machine only: a quiet one may decide."""
+        return not self.is_decided and any(c.while_busy for c in self.contenders)
+
     def to_record(self) -> dict[str, Any]:
         """Return plain values; None is a number that is not finite."""
         record: dict[str, Any] = plain(self, as_json=True)
@@ -90,6 +95,7 @@ def _comparison(described: Mapping[str, Any], failed: bool) -> Comparison:
         name=str(described["name"]),
         config=None if config is None else Configuration(config),
         failure=str(described["failure"]),
+        while_busy=str(described.get("while_busy", "")),
         **numbers,
     )
 

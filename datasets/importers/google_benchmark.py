@@ -65,6 +65,9 @@ def _record(run: Mapping[str, Any], path: Path, request: Request) -> dict[str, A
     if run.get("error_occurred") in (True, "true"):
         message = str(run.get("error_message", "failed"))
         return {**record, "status": Status.RUNTIME_ERROR.value, "error": message}
+    if run.get("skipped") in (True, "true"):
+        message = str(run.get("skip_message", "skipped"))
+        return {**record, "status": Status.INVALID.value, "error": message}
     unit = str(run.get("time_unit"))
     if unit not in MS_PER_UNIT:
         raise RunTableError(f"{path}: {run.get('name')} has the time unit {unit!r}")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from foretune.measurement import Measurement
     from foretune.models import Predictor, RuntimeRegressor, train_predictor
     from foretune.objective import Limit, Objective
+    from foretune.plan.operators.predicting import predict_operator
     from foretune.problem import Problem, ProblemParameter
     from foretune.registry import get_kernel
     from foretune.search import make_searcher, run_search
@@ -77,6 +78,7 @@ __all__ = [
     "patch_inductor",
     "patch_triton",
     "plot",
+    "predict_operator",
     "read_runs",
     "run_campaign",
     "run_search",
@@ -123,6 +125,7 @@ _MODULE_OF = {
     "patch_inductor": "foretune.tune.triton",
     "patch_triton": "foretune.tune.triton",
     "plot": "foretune.plot",
+    "predict_operator": "foretune.plan.operators.predicting",
     "read_runs": "foretune.datasets",
     "run_campaign": "foretune.tune",
     "run_search": "foretune.search",

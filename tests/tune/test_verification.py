@@ -8,6 +8,7 @@ import pytest
 from toy_kernel import DEVICE, FakeRunner, FlatRunner, Toy, config
 
 from foretune.collect.comparison import Rounds
+from foretune.collect.machine_load import MachineLoad
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.tune import tune_problem, verifier
 from foretune.tune.results import Comparison, NoiseEstimate
@@ -187,3 +188,81 @@ def test_tune_problem_damaged_verification_is_repeated():
     runner = CountingRunner()
     assert tune(runner).winner.config == config()
     assert runner.comparisons == min(verifier.LOOKS)
+
+
+class Watch:
+    """Observes a given load."""
+
+    def __init__(self, load):
+        self.load = load
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+BUSY = MachineLoad(slowdown="others were busy")
+QUIET = MachineLoad()
+
+
+class ThreadsRunner(CountingRunner):
+    """All candidates run in one thread, the default in two, on a machine with a given load."""
+
+    def __init__(self, load):
+        super().__init__()
+        self.load = load
+
+    def watch(self):
+        return Watch(self.load)
+
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        rounds = super().compare_interleaved(kernel, problem, configs, max_seconds, seed)
+        in_threads = {key: float(key == configs[0].id) for key in rounds.time_ms}
+        return dataclasses.replace(
+            rounds,
+            cores={key: 1.0 + other for key, other in in_threads.items()},
+            other_threads={key: other / 2 for key, other in in_threads.items()},
+        )
+
+
+@pytest.fixture
+def _short_look(monkeypatch):
+    monkeypatch.setattr("foretune.tune.tuner.OBSERVE_S", 0.0)
+
+
+@pytest.mark.usefixtures("_short_look")
+def test_tune_problem_win_while_busy_is_not_verified():
+    result = tune(ThreadsRunner(BUSY))
+
+    assert result.verdict == "inconclusive"
+    assert result.winner.config == DEFAULT
+    assert "a win on this busy machine, not verified" in result.headline
+    assert "while others were busy" in result.headline
+    store = MeasurementCache.for_kernel(KERNEL, DEVICE)
+    assert store.choice(PROBLEM, TIME).how == "measured"
+
+
+@pytest.mark.usefixtures("_short_look")
+def test_tune_problem_win_while_busy_is_verified_again_when_quiet():
+    tune(ThreadsRunner(BUSY))
+
+    still_busy = ThreadsRunner(BUSY)
+    assert tune(still_busy).busy_win is not None
+    assert still_busy.comparisons == 0
+
+    quiet = ThreadsRunner(QUIET)
+    assert tune(quiet).verified
+    assert quiet.comparisons == min(verifier.LOOKS)
+
+
+def test_tune_problem_headline_of_a_win_names_the_load():
+    class BusyRunner(FakeRunner):
+        def watch(self):
+            return Watch(BUSY)
+
+    result = tune(BusyRunner())
+
+    assert result.verified
+    assert "while others were busy" in result.headline

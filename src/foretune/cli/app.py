@@ -19,6 +19,7 @@ from foretune.cli import (
     gate,
     importing,
     judge,
+    mcp,
     plan,
     predict,
     predictors,
@@ -44,7 +45,7 @@ HELP = """Predict before you measure, verify before you trust.
   foretune plan MODEL --system …    plan the deployment of a language model
 """
 PANELS = {
-    "Tune": ("tune", "campaign", "judge", "gate", "replay"),
+    "Tune": ("tune", "campaign", "judge", "gate", "replay", "mcp"),
     "Tune Triton kernels": ("inspect", "warm-up"),
     "Learn": ("collect", "import", "train", "evaluate", "predict", "calibrate"),
     "Plan": ("plan",),
@@ -128,6 +129,7 @@ _COMMANDS = (
     judge.judge,
     gate.gate,
     replay.replay,
+    mcp.mcp,
     triton.inspect,
     triton.warm_up,
     collect.collect,

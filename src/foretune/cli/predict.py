@@ -7,6 +7,7 @@ import numpy as np
 import typer
 
 from foretune.cli import networks, options
+from foretune.cli.operators import predict_operator
 from foretune.cli.output import Output, format_config
 from foretune.cli.run_files import is_registered
 from foretune.device import Device
@@ -35,7 +36,8 @@ MAX_FEATURES_SHOWN = 15
 def predict(
     context: typer.Context,
     predictor: str = typer.Argument(
-        help=f"{options.PREDICTOR_HELP}; auto: the one shipped for --kernel."
+        help=f"{options.PREDICTOR_HELP}; auto: the one shipped for --kernel. With --on: an "
+        "operator, like gemm, attention, experts, norm or all_reduce."
     ),
     kernel: str = typer.Option(
         "", help="Name of the kernel. Default: the predictor's.", show_default=False
@@ -57,11 +59,21 @@ def predict(
         help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if "
         "learned.",
     ),
+    on: str = typer.Option(
+        "", "--on", help="GPU that an operator runs on, measured or not: 'RTX 4090'."
+    ),
+    engine: str = typer.Option(
+        "vllm", help="With --on: whose kernels, vllm, sglang or trtllm.", show_default=True
+    ),
+    sweep: str = typer.Option("", help="With --on: a size that varies, M=1,64,4096 or M=1..8192."),
     operators: Path | None = networks.FOLDER,
     batch: str = networks.BATCHES,
     threads: str = networks.THREADS,
 ) -> None:
     """Rank the configurations of a problem without running anything.
+
+    With --on, tell what an operator that everybody runs costs on any GPU, without training:
+    foretune predict gemm --on "RTX 4090" --problem M=4096,N=4096,K=4096,dtype=bf16
 
     For a network (MODEL.pt2 of torch.export), show latency, energy and peak memory.
 
@@ -70,6 +82,21 @@ def predict(
     requires a predictor of model xgboost.
     """
     count = options.require_positive_int(top, "--top")
+    if on:
+        others = ("kernel", "top", "explain", "config", "objective", "device", "threads")
+        options.reject_options(context, others, "an operator does not take")
+        predict_operator(
+            Output(options.root_options(context).as_json),
+            predictor,
+            on=on,
+            problem=problem,
+            engine=engine,
+            operators=operators,
+            sweep=sweep,
+            batch=batch,
+        )
+        return
+    options.reject_options(context, ("engine", "sweep"), "only an operator, with --on, takes")
     if predictor.endswith(networks.SUFFIX):
         others = ("kernel", "problem", "top", "explain", "config", "objective")
         options.reject_options(context, others, "a network does not take")
@@ -87,13 +114,15 @@ def predict(
 
 
 def _answer(context: typer.Context, predictor: str, count: int) -> None:
+    names = ("kernel", "problem", "explain", "config", "device", "objective")
+    kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
+    _check_question(problem, explain, config, objective)
+
+    # After what can be wrong with the line: these imports take seconds.
     from foretune.models.guides.request import require_kernel
     from foretune.models.saved.lookup import AUTO, read_predictor
     from foretune.models.saved.pretrained import load_pretrained
 
-    names = ("kernel", "problem", "explain", "config", "device", "objective")
-    kernel, problem, explain, config, device, objective = (context.params[n] for n in names)
-    _check_question(problem, explain, config, objective)
     output = Output(options.root_options(context).as_json)
     if predictor == AUTO:
         if not kernel:

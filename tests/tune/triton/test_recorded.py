@@ -4,6 +4,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -34,8 +35,8 @@ def benchmark(monkeypatch):
         pytest.skip("needs the benchmarks of a checkout")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield pytest.importorskip("recorded")
-    for name in ("recorded", "recorded_tables", "recorded_calls", "recorded_kernels", "machine"):
-        sys.modules.pop(name, None)
+    for name in [n for n in sys.modules if n.startswith("recorded") or n == "machine"]:
+        sys.modules.pop(name)
 
 
 def time_of(size, tile):
@@ -145,3 +146,39 @@ def test_recorded_choice_equals_the_decorators(benchmark, table, budget):
     }
     assert chosen.num_stages == config["num_stages"]
     assert len(kernel.configs_timings or {}) == measured
+
+
+def test_recorded_left_out_judges_the_decorator_beside_baselines(benchmark, table):
+    left_out = pytest.importorskip("recorded_left_out")
+    problems = benchmark.recorded_tables.read(table)["made_up"]
+    of_kernel = left_out.List("made_up", "inductor_mm", problems, problems)
+    in_order_of_list = left_out.Learned(None, lambda problem: np.arange(len(problem.configs)))
+
+    kept = left_out.judge(of_kernel, in_order_of_list)
+
+    assert of_kernel.family == "products"
+    assert kept["stock Triton"].summary()["kept_worst"] == 1.0
+    assert kept["stock Triton"].summary()["measured"] == len(TILES)
+    first_of_list = kept["first of the list"].share
+    assert kept["plain ranking, first"].share == first_of_list
+    assert np.mean(kept["Foretune, 8"].share) >= np.mean(kept["random, as many"].share)
+    for choice in kept.values():
+        assert len(choice.share) == len(problems)
+
+
+def test_recorded_left_out_promise_is_broken_by_half_as_much_again(benchmark):
+    left_out = pytest.importorskip("recorded_left_out")
+
+    assert left_out.verdict({"promised": 0.02, "lost": 0.03}) == "yes"
+    assert left_out.verdict({"promised": 0.02, "lost": 0.031}) == "no"
+
+
+def test_recorded_formula_prefers_tiles_that_reuse_what_they_load(benchmark, table):
+    baselines = pytest.importorskip("recorded_baselines")
+    problems = benchmark.recorded_tables.read(table)["made_up"]
+    large = max(problems, key=lambda problem: problem.rows)  # 4096 rows
+
+    log_time = baselines.roofline_log_time(large)
+
+    area = np.array([config["BLOCK_M"] * config["BLOCK_N"] for config in large.configs])
+    assert log_time[area == area.max()].min() < log_time[area == area.min()].min()
