@@ -121,3 +121,12 @@ def test_learning_curve_draws_errors_in_percent(ax, tuned):
         plot.learning_curve(tuned)
     plot.learning_curve(pd.DataFrame({"rows": [10, 100], "median_ape": [0.4, 0.1]}), ax=ax)
     assert ax.get_lines()[0].get_ydata().tolist() == [40.0, 10.0]
+
+
+def test_history_of_gates_draws_a_line_per_benchmark(ax):
+    rows = [("sort", "v1", 2.0), ("sum", "v1", 1.0), ("sort", "v2", 3.0), ("sort", "v2", 4.0)]
+    runs = pd.DataFrame(rows, columns=["problem.benchmark", "config.revision", "time_ms"])
+    plot.history(runs, ax=ax)
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
+    assert lines["sort"] == [1.0, 2.0], "the newest time of v2 over that of v1"
+    assert lines["sum"] == [1.0]

@@ -27,9 +27,15 @@ LARGE_RANGE = 10
 
 
 def history(result: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw every measurement of a search in order, the best so far, and the default."""
+    """Draw every measurement of a search in order, the best so far, and the default.
+
+    Of a table that `foretune gate --record` wrote, draw each benchmark's times over the revisions,
+    relative to its first one.
+    """
     ax = _axes(ax)
     table = _table(result)
+    if "config.revision" in table:
+        return _trend(table, ax)
     number = np.arange(1, len(table) + 1)
     failed = ~np.isfinite(table["objective"])
     ax.plot(number, table["objective"], "o", color=MEASURED, label="measured")
@@ -43,6 +49,21 @@ def history(result: Any, ax: "Axes | None" = None) -> "Axes":
         ax.plot(number[failed], np.full(failed.sum(), height), "x", color=FAILED, label="failed")
     _scale(ax, table["objective"])
     return _labeled(ax, "measurement", _unit(result))
+
+
+def _trend(runs: pd.DataFrame, ax: "Axes") -> "Axes":
+    """Draw the newest time of each benchmark and revision, in the order in which they came."""
+    revisions = list(dict.fromkeys(runs["config.revision"].astype(str)))
+    known = runs[runs["time_ms"].notna()]
+    for benchmark, rows in known.groupby("problem.benchmark", sort=False):
+        newest = rows.drop_duplicates("config.revision", keep="last")
+        positions = [revisions.index(str(revision)) for revision in newest["config.revision"]]
+        order = np.argsort(positions)
+        times = newest["time_ms"].to_numpy()[order]
+        ax.plot(np.array(positions)[order], times / times[0], "o-", label=str(benchmark))
+    ax.set_xticks(range(len(revisions)), revisions)
+    ax.axhline(1.0, ls="--", lw=1, color=OTHER)
+    return _labeled(ax, "revision", "time, relative to the first")
 
 
 def predicted_measured(result: Any, ax: "Axes | None" = None) -> "Axes":

@@ -39,7 +39,8 @@ class AgentProcess:
         here, there = socket.socketpair()
         mark = secrets.token_bytes(16)
         output = printed.file() if sys.__stderr__ else subprocess.DEVNULL
-        command = [environment.python, START_FILE, PACKAGE_FOLDER, str(there.fileno())]
+        command = [str(environment.python), str(START_FILE), str(PACKAGE_FOLDER)]
+        command.append(str(there.fileno()))
         try:
             with there:
                 self._process = subprocess.Popen(

@@ -336,6 +336,8 @@ class _Gate:
     def _affordable(self, wanted: int) -> list[Case]:
         """Return the open cases that the rest of the budget allows to measure ``wanted`` times."""
         cases = self._open_cases()
+        if self._sessions < MIN_SESSIONS:
+            return cases  # nothing is known that could choose
         relevant = self._options.relevant
         by_need = sorted(cases, key=lambda case: case.needed_sessions(relevant))
         while len(by_need) > 1 and wanted * self._session_s(by_need) > self._left_s:

@@ -26,6 +26,8 @@ def describe_difference(head: Any, base: Any) -> str:
         return str(e)
     except MeasurementError as e:
         return f"it cannot be compared: {e}"
+    except (LookupError, TypeError, ValueError):  # the agent may send anything
+        return f"it cannot be compared: {UNREADABLE}"
     return ""
 
 

@@ -76,7 +76,12 @@ class Repository:
 
     def commit_of(self, revision: str) -> str:
         """Return the commit of a revision; UsageError if there is none."""
-        return _git(self.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        try:
+            return _git(self.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        except UsageError:
+            raise UsageError(
+                f"there is no revision {revision} in {self.root}: fetch it, or correct its name"
+            ) from None
 
     def name_of(self, commit: str) -> str:
         """Return a short name."""
@@ -212,7 +217,7 @@ def _git(folder: Path, *words: str) -> str:
     except FileNotFoundError:
         raise UsageError("git is not installed: give --base and --head instead") from None
     if done.returncode != 0:
-        message = _last_line(done.stderr) or f"there is no revision {words[-1]}"
+        message = _last_line(done.stderr) or f"exit code {done.returncode}"
         raise UsageError(f"git {words[0]}: {message}")
     return done.stdout.strip()
 

@@ -15,7 +15,7 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "tune": ("problem", "param", "arg", "budget", "predictor", "export"),
     "campaign": ("preset", "problem", "budget", "predictor", "out", "report"),
     "judge": ("problem", "inputs", "beside", "tolerance"),
-    "gate": ("base", "head", "install", "budget", "relevant", "compare", "strict", "markdown"),
+    "gate": ("base", "head", "budget", "compare", "strict", "markdown"),
     "replay": ("searcher", "budget", "repeats", "prior", "plot"),
     "collect": ("problems", "configs", "device", "out"),
     "train": ("target", "map_", "sizes", "validate", "out"),

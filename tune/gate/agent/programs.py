@@ -60,7 +60,8 @@ def _read_until_end(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes, i
     assert process.stdout is not None
     assert process.stderr is not None
     messages: list[bytes] = []
-    reader = threading.Thread(target=lambda: messages.append(process.stderr.read()))
+    stderr = process.stderr
+    reader = threading.Thread(target=lambda: messages.append(stderr.read()))
     reader.start()
     out = process.stdout.read()
     waited = None
@@ -71,7 +72,7 @@ def _read_until_end(process: "subprocess.Popen[bytes]") -> tuple[bytes, bytes, i
     process.wait()
     reader.join()
     process.stdout.close()
-    process.stderr.close()
+    stderr.close()
     return out, b"".join(messages), waited
 
 

@@ -147,16 +147,16 @@ def describe_environment() -> Message:
     """Return the versions of Python and of all packages, and the files of loaded modules."""
     from importlib.metadata import distributions
 
-    packages = {}
+    packages: dict[str, str] = {}
     for distribution in distributions():
         name = distribution.metadata["Name"]
         if name:
             packages.setdefault(str(name).lower().replace("_", "-"), distribution.version)
-    files = {
-        name: os.path.realpath(module.__file__)
-        for name, module in list(sys.modules.items())
-        if isinstance(getattr(module, "__file__", None), str) and _is_third_party(module.__file__)
-    }
+    files = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and _is_third_party(file):
+            files[name] = os.path.realpath(file)
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": packages,

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import types
+from typing import Any
 
 PACKAGES = (
     "foretune",
@@ -19,7 +20,7 @@ PACKAGES = (
 )
 
 
-def load_agent(package_folder):
+def load_agent(package_folder: str) -> Any:
     """Return the module `foretune.tune.gate.agent.server`, and leave no other trace of foretune."""
     for name in PACKAGES:
         package = types.ModuleType(name)
