@@ -12,6 +12,8 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import CACHE_FORMATS, FORMATS, Formats, base_format, find_format
 from foretune.plan.describe.names import FORMAT_OF_SUFFIX
 
+LOSSLESS = ("bf16", "fp32")
+"""Formats at least as wide as that of published checkpoints."""
 EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
 """Format -> format whose quality results it shares: finer scales lose no more."""
 
@@ -68,12 +70,12 @@ def recovery(
 
     # Only formats that the model was not published in lose quality; the narrowest loses most.
     lossy = []
-    native = {"bf16", model.weight_format, model.moe_format} if model else {"bf16"}
+    native = {*LOSSLESS, model.weight_format, model.moe_format} if model else {*LOSSLESS}
     changed = {name for name in (formats.weights, formats.moe) if name not in native}
     if changed:
         narrowest = base_format(min(changed, key=lambda name: find_format(name).bytes))
         lossy.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
-    native_caches = {"bf16", model.kv_format if model else "bf16"}
+    native_caches = {*LOSSLESS, model.kv_format if model else "bf16"}
     if formats.kv not in native_caches:
         lossy.append(f"kv:{formats.kv}")
 

@@ -12,8 +12,8 @@ from scipy.special import stdtrit
 
 ERROR = 0.05
 """Probability outside of the interval."""
-MIN_PAIRS = 2
-"""Pairs of any verdict: one ratio says nothing about starts that differ."""
+MIN_PAIRS = 3
+"""Pairs of any verdict: an interval from two says nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PairedComparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The ends of the interval; NaN with fewer than two pairs."""
+        """The ends of the interval; NaN with fewer than `MIN_PAIRS`."""
         if len(self.ratios) < MIN_PAIRS:
             return nan, nan
         logs = [log(ratio) for ratio in self.ratios]
@@ -68,7 +68,11 @@ def compare_in_turn(
         if not all(map(isfinite, scores.values())):
             return PairedComparison(tuple(ratios), "a start of the comparison failed")
         ratios.append(scores[False] / scores[True])
-    reason = "" if len(ratios) >= MIN_PAIRS else "the budget ended before two pairs"
+    reason = (
+        ""
+        if len(ratios) >= MIN_PAIRS
+        else f"it takes {MIN_PAIRS} pairs of starts, the budget had {len(ratios)}"
+    )
     return PairedComparison(tuple(ratios), reason)
 
 

@@ -37,7 +37,7 @@ MAX_SETTINGS = 2000
 """Most settings of a space: the predictor simulates each of them."""
 PROMISE_MARGIN = 0.1
 """A promise without an interval is kept if no figure is worse by more than this share."""
-PAIRS = 2
+PAIRS = 3
 """Pairs of starts that compare a winner with the plan's setting, by default."""
 
 

@@ -48,6 +48,9 @@ MIN_CHANGE_PERCENT = 0.5
 WARN_EXTRAPOLATED_SHARE = 0.2
 """Extrapolated share of step time above which a warning is printed."""
 
+WIDE_CACHE_FORMAT = "fp32"
+"""A cache that is wider than the measured ones converts nothing."""
+
 
 def sentences(plan: Plan) -> list[str]:
     """Return the lines below a plan's table, most important first."""
@@ -346,7 +349,7 @@ def _cache_notes(deployments: list[Deployment]) -> list[str]:
         f"attention on {cache} caches was not measured: its efficiency is assumed to be that of "
         "the nearest measured format, for fewer bytes; conversion costs are left out"
         for cache in caches
-        if cache not in DEFAULT_CACHE_FORMATS
+        if cache not in DEFAULT_CACHE_FORMATS and cache != WIDE_CACHE_FORMAT
     ]
 
 

@@ -57,7 +57,7 @@ FLAGS = _option(
 )
 LOADS = _option("", "Requests in flight, beside the plan's: 1,4,16.")
 STARTS = _option(6, "Maximum starts of the search.")
-PAIRS = _option(2, "Pairs of starts that compare a winner with the plan's setting.")
+PAIRS = _option(3, "Pairs of starts that compare a winner with the plan's setting.")
 SECONDS = _option(None, "Start nothing after this many seconds.", "--prove-seconds")
 REPEATS = _option(2, "Runs of each load.")
 START_LIMIT = _option(600.0, "Maximum seconds until a server answers.", "--start-limit")

@@ -79,7 +79,7 @@ def test_noise_is_no_win():
 
 def test_a_spent_budget_or_a_failed_start_has_a_reason():
     none = compare_in_turn(lambda _: 1.0, pairs=3, may_go_on=lambda: False)
-    assert none.reason == "the budget ended before two pairs"
+    assert none.reason == "it takes 3 pairs of starts, the budget had 0"
     failed = compare_in_turn(lambda _: math.inf, pairs=3, may_go_on=lambda: True)
     assert failed.reason == "a start of the comparison failed"
     assert not failed.is_verified

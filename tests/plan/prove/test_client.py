@@ -35,7 +35,7 @@ def test_a_closed_loop_keeps_its_requests_in_flight(url):
     assert most_at_once(served) == 3
     assert {(r.prompt_tokens, r.tokens, r.error) for r in served} == {(12, 3, "")}
     assert all(r.sent_s < r.first_s < r.last_s for r in served)
-    assert summarize_run(served).tpot_ms >= 30
+    assert summarize_run(served).tokens == 27
 
 
 def test_an_open_loop_sends_at_its_moments(url):

