@@ -98,7 +98,15 @@ GUARDED = {
         "signal.sigtimedwait",
         "socket.AF_UNIX",
     },
+    # Without a timer, values are drawn without a time limit.
+    "collect/wrapped/new_values.py": {"signal.SIGALRM", "signal.setitimer"},
+    # Not guarded: `plan prove` starts servers that run on Linux only.
+    "plan/prove/guard.py": {"os.WNOHANG", "os.killpg", "signal.SIGHUP", "signal.SIGKILL"},
+    "src/foretune/cli/tool_server.py": {"os.killpg"},
     "src/foretune/device.py": {"os.sched_getaffinity"},
+    # It says that it needs POSIX.
+    "tune/gate/agent_process.py": {"os.killpg", "signal.SIGKILL"},
+    "tune/gate/agent/server.py": {"os.register_at_fork"},
     "tune/store/database.py": {"os.register_at_fork"},
     "tune/store/fallible.py": {"os.register_at_fork"},
     "tune/triton/online.py": {"os.register_at_fork"},
